@@ -1,0 +1,132 @@
+"""The players' front door.
+
+What you write: `play(episode)`, the loop, plain to see: ask the model, run the tools it calls, decide when to stop.
+What is done for you: `run` seeds a session, plays, verifies and closes it whatever happened; `/v1/responses` plays in a
+session that the caller already holds.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from typing import Any
+
+import orjson
+
+from agents.episode import Conversation, Episode
+from services.client import SESSION_END_HEADER, Session
+from services.errors import Failure, FailureKind
+from services.server import Call, Context, Server, ServerSettings
+from services.types import FinishReason, Json, ServerRef
+
+log = logging.getLogger(__name__)
+
+
+class AgentSettings(ServerSettings):
+    """What every agent's settings share."""
+
+    resources_server: ServerRef
+    """The world."""
+    model_server: ServerRef
+    """The policy."""
+    model_timeout_s: float = 900.0
+    """Deadline of one model call, retries of the model server included."""
+    tool_timeout_s: float = 120.0
+    """Deadline of one call to the world."""
+
+
+class Agent(Server):
+    """Plays one episode per `/run`."""
+
+    def __init__(self, settings: AgentSettings, context: Context) -> None:
+        super().__init__(settings, context)
+        self._deadlines = settings
+        self._playing = 0
+        self.route("/run", self._run, cancellable=True)
+        self.route("/v1/responses", self._responses, cancellable=True)
+        self.route("/aggregate_metrics", self._aggregate_metrics)
+
+    # --- what you write ---------------------------------------------------------------------------------------------
+
+    async def play(self, episode: Episode) -> FinishReason:
+        """Play until the end and say why it ended. Failures are raised, never turned into an ending."""
+        raise NotImplementedError(f"{type(self).__name__} must define play")
+
+    # --- what is done for you ---------------------------------------------------------------------------------------
+
+    @property
+    def sessions(self) -> int:
+        """Episodes being played."""
+        return self._playing
+
+    async def _run(self, call: Call) -> bytes:
+        """Play a data set row: seed, play, verify. Answers the row's request, the whole episode and the verdict."""
+        row = call.json()
+        world = Session(self.client, self._deadlines.resources_server.name)
+        self._playing += 1
+        begun = time.perf_counter()
+        closed = False
+        try:
+            episode = self._episode(_create_params(row), world, call)
+            seeded = await episode.seed(call.body)
+            reason = await self.play(episode)
+            answer = {**row, **episode.result(seeded)}
+            verdict = await episode.verify(orjson.dumps(answer), {SESSION_END_HEADER: "1"})
+            # A world of this stack ended the session with the verdict; another stack's world echoed the row.
+            closed = "response" not in verdict
+        finally:
+            self._playing -= 1
+            if world.opened and not closed:
+                await self._close(world)
+        _check_reward(verdict, world.server)
+        timings = {**episode.timings.seconds(), "total_s": round(time.perf_counter() - begun, 6)}
+        ended = {"finish_reason": reason, "truncated": reason.truncated, "timings": timings}
+        return orjson.dumps({**ended, **answer, **verdict})
+
+    async def _responses(self, call: Call) -> bytes:
+        """Play in the caller's own session (its cookies name it); answers the episode as one Response."""
+        world = Session(self.client, self._deadlines.resources_server.name, call.header(b"cookie") or "")
+        episode = self._episode(call.json(), world, call)
+        await self.play(episode)
+        return orjson.dumps(episode.response())
+
+    async def _aggregate_metrics(self, call: Call) -> bytes:
+        """The world's own aggregate over `{"verify_responses": [...]}`."""
+        name = self._deadlines.resources_server.name
+        answer = await self.client.post(name, "/aggregate_metrics", call.body, self._deadlines.tool_timeout_s)
+        return answer.body
+
+    def _episode(self, params: Json, world: Session, call: Call) -> Episode:
+        return Episode(
+            Conversation(params),
+            world,
+            Session(self.client, self._deadlines.model_server.name),
+            model_timeout_s=self._deadlines.model_timeout_s,
+            tool_timeout_s=self._deadlines.tool_timeout_s,
+        )
+
+    async def _close(self, world: Session) -> None:
+        try:
+            await world.send("/close", b"{}", 10.0)
+        except Failure as failure:
+            log.warning("closing a session of %s failed: %s", world.server, failure)
+
+
+def _create_params(row: Json) -> Json:
+    params = row.get("responses_create_params")
+    if not isinstance(params, dict) or "input" not in params:
+        found = (
+            f"keys {sorted(row)}" if not isinstance(params, dict) else f"responses_create_params with {sorted(params)}"
+        )
+        detail = f"the row has {found}; expected responses_create_params with an `input`"
+        raise Failure(FailureKind.BAD_TASK, detail)
+    return params
+
+
+def _check_reward(verdict: Json, server: str) -> None:
+    """A reward is a finite number; anything else is a failure of the world, never a zero."""
+    reward: Any = verdict.get("reward")
+    if isinstance(reward, bool) or not isinstance(reward, int | float) or not math.isfinite(reward):
+        detail = f"/verify answered reward {reward!r}; expected a finite number"
+        raise Failure(FailureKind.MALFORMED_ANSWER, detail, server=server)

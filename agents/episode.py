@@ -1,0 +1,210 @@
+"""Episode: one conversation between a model and a world. An agent's loop is written with these few verbs."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import orjson
+
+from services.client import Session, good
+from services.errors import Failure, FailureKind
+from services.types import FinishReason, Json
+
+_TOOL_NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
+_CONTROL = frozenset({"seed_session", "verify", "close", "reset", "aggregate_metrics", "run", "register", "metrics"})
+"""Paths of a world that are not the model's to call."""
+
+
+@dataclass(slots=True)
+class Timings:
+    """Where an episode's time went, in seconds, and how many calls it took."""
+
+    spent: dict[str, float] = field(default_factory=dict)
+    model_calls: int = 0
+    tool_calls: int = 0
+
+    def add(self, stage: str, begun: float) -> None:
+        """Count the time since `begun` (perf_counter) to `stage`."""
+        self.spent[stage] = self.spent.get(stage, 0.0) + time.perf_counter() - begun
+
+    def seconds(self) -> Json:
+        """`{stage}_s` for each stage beside the counts."""
+        seconds = {f"{stage}_s": round(spent, 6) for stage, spent in self.spent.items()}
+        return {**seconds, "model_calls": self.model_calls, "tool_calls": self.tool_calls}
+
+
+@dataclass(frozen=True, slots=True)
+class ModelTurn:
+    """One answer of the model."""
+
+    response: Json
+
+    @property
+    def calls(self) -> list[Json]:
+        """The tool calls in it, in order."""
+        return [item for item in self.response["output"] if item.get("type") == "function_call"]
+
+    @property
+    def ending(self) -> FinishReason:
+        """What it means that the model called no tool here."""
+        if self.response.get("status") != "incomplete":
+            return FinishReason.ANSWERED
+        reason = (self.response.get("incomplete_details") or {}).get("reason")
+        return FinishReason.CONTENT_FILTER if reason == "content_filter" else FinishReason.LENGTH
+
+
+@dataclass(frozen=True, slots=True)
+class ToolAnswer:
+    """What the world answered to a tool call, as the model will read it."""
+
+    text: str
+    done: bool
+
+
+class Conversation:
+    """The request that grows by a turn at a time. Items stay plain JSON objects: they are validated nowhere."""
+
+    def __init__(self, params: Json) -> None:
+        start = params.get("input")
+        self.params = params
+        self.start: list[Json] = [{"role": "user", "content": start}] if isinstance(start, str) else list(start or [])
+        self.output: list[Json] = []
+        self.usage: Json = {}
+        self.last: Json = {}
+
+    def request(self) -> bytes:
+        """The next model call's body."""
+        return orjson.dumps({**self.params, "input": self.start + self.output})
+
+    def add(self, response: Json) -> None:
+        """Take over a model's answer."""
+        self.output.extend(response["output"])
+        self.usage = _summed(self.usage, response.get("usage") or {})
+        self.last = response
+
+
+class Episode:
+    """The verbs of a loop: `ask` the model, `call` a tool. Measures itself so that the loop stays readable."""
+
+    def __init__(
+        self,
+        conversation: Conversation,
+        world: Session,
+        model: Session,
+        *,
+        model_timeout_s: float,
+        tool_timeout_s: float,
+    ) -> None:
+        self.conversation = conversation
+        self.timings = Timings()
+        self._world = world
+        self._model = model
+        self._model_timeout_s = model_timeout_s
+        self._tool_timeout_s = tool_timeout_s
+
+    async def ask(self) -> ModelTurn:
+        """One model call on the conversation so far; its answer is appended."""
+        begun = time.perf_counter()
+        body = await self._model.post("/v1/responses", self.conversation.request(), self._model_timeout_s)
+        self.timings.add("model", begun)
+        self.timings.model_calls += 1
+        response = _read(body, self._model.server)
+        if not isinstance(response.get("output"), list):
+            detail = f"the model server's answer has no list `output` but {sorted(response)}"
+            raise Failure(FailureKind.MALFORMED_ANSWER, detail, server=self._model.server)
+        self.conversation.add(response)
+        return ModelTurn(response)
+
+    async def call(self, call: Json) -> ToolAnswer:
+        """Run one tool call in the world; its answer is appended. The model's mistakes come back as words."""
+        begun = time.perf_counter()
+        name = str(call.get("name"))
+        answer = await self._execute(name, call.get("arguments"))
+        self.timings.add("tool", begun)
+        self.timings.tool_calls += 1
+        item = {"type": "function_call_output", "call_id": call.get("call_id"), "output": answer.text}
+        self.conversation.output.append(item)
+        return answer
+
+    async def _execute(self, name: str, arguments: object) -> ToolAnswer:
+        if not _TOOL_NAME.fullmatch(name) or name in _CONTROL:
+            return _words(f"There is no tool {name!r}.")
+        body = arguments.encode() if isinstance(arguments, str) else orjson.dumps(arguments or {})
+        answer = await self._world.send(f"/{name}", body or b"{}", self._tool_timeout_s)
+        if answer.status in (400, 404, 405, 422) and not answer.headers.get("content-type", "").startswith(
+            "application/problem+json"
+        ):
+            # Another stack's world says so when the model's arguments do not fit.
+            return _words(answer.body.decode("utf-8", "replace"))
+        text = good(answer, self._world.server).body.decode("utf-8", "replace")
+        return ToolAnswer(text, _says_done(text))
+
+    async def seed(self, row: bytes) -> Json:
+        """Open the session with the whole row; what the world wants said is appended to the request."""
+        begun = time.perf_counter()
+        body = await self._world.post("/seed_session", row, self._tool_timeout_s)
+        self.timings.add("seed", begun)
+        seeded = _read(body or b"{}", self._world.server)
+        observation = seeded.get("observation")
+        if isinstance(observation, list):
+            self.conversation.start.extend(observation)
+        return seeded
+
+    async def verify(self, body: bytes, headers: Mapping[str, str]) -> Json:
+        """The world's verdict on the finished episode."""
+        begun = time.perf_counter()
+        answer = await self._world.post("/verify", body, self._tool_timeout_s, headers)
+        self.timings.add("verify", begun)
+        return _read(answer, self._world.server)
+
+    def response(self) -> Json:
+        """The whole episode as one Response: the last answer with every item in order and the usage summed."""
+        return {**self.conversation.last, "output": self.conversation.output, "usage": self.conversation.usage or None}
+
+    def result(self, seeded: Json) -> Json:
+        """`responses_create_params` as the model saw them at first, and `response`."""
+        params = self.conversation.params
+        if seeded.get("observation"):
+            params = {**params, "input": self.conversation.start}
+        return {"responses_create_params": params, "response": self.response()}
+
+
+def _words(text: str) -> ToolAnswer:
+    return ToolAnswer(orjson.dumps({"error": text}).decode(), False)
+
+
+def _says_done(text: str) -> bool:
+    if '"done"' not in text:
+        return False
+    try:
+        answer = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return False
+    return isinstance(answer, dict) and answer.get("done") is True
+
+
+def _read(body: bytes, server: str) -> Json:
+    try:
+        value = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        excerpt = body[:200].decode("utf-8", "replace")
+        detail = f"the answer is not JSON ({error}): {excerpt!r}"
+        raise Failure(FailureKind.MALFORMED_ANSWER, detail, server=server) from error
+    if not isinstance(value, dict):
+        detail = f"the answer is a JSON {type(value).__name__}; a JSON object is expected"
+        raise Failure(FailureKind.MALFORMED_ANSWER, detail, server=server)
+    return value
+
+
+def _summed(total: Json, usage: Json) -> Json:
+    """Usage of two calls together: numbers add up, nested details likewise."""
+    summed = dict(total)
+    for key, value in usage.items():
+        if isinstance(value, dict):
+            summed[key] = _summed(summed.get(key) or {}, value)
+        elif isinstance(value, int | float):
+            summed[key] = summed.get(key, 0) + value
+    return summed

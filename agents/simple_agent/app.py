@@ -1,0 +1,41 @@
+"""The plain tool-using agent: plays until the model calls no tool; counts turns."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from agents.base import Agent, AgentSettings
+from agents.episode import Episode
+from services.server import Context, ServerSettings
+from services.types import FinishReason
+
+
+class SimpleAgentSettings(AgentSettings):
+    """Settings of the simple agent."""
+
+    max_steps: int | None = None
+    """Model calls an episode may take; null: as many as the model wants."""
+
+
+class SimpleAgent(Agent):
+    """Stops when the model calls no tool."""
+
+    Settings: ClassVar[type[ServerSettings]] = SimpleAgentSettings
+
+    def __init__(self, settings: SimpleAgentSettings, context: Context) -> None:
+        super().__init__(settings, context)
+        self._max_steps = settings.max_steps
+
+    async def play(self, episode: Episode) -> FinishReason:
+        """Ask, run every call of the turn, until the model has said what it wants."""
+        while True:
+            turn = await episode.ask()
+            if not turn.calls:
+                return turn.ending
+            for call in turn.calls:
+                await episode.call(call)
+            if self._max_steps is not None and episode.timings.model_calls >= self._max_steps:
+                return FinishReason.MAX_STEPS
+
+
+server = SimpleAgent

@@ -1,0 +1,124 @@
+"""Sokoban's engine against gym-sokoban 0.0.6, the environment under the reference: sessions, steps, rooms.
+
+Same tuples, same machine, one process, by turns; CPU time of the process, the least of a few rounds for each tuple,
+then the mean over tuples. A step of ours draws its board, as one of gym-sokoban draws its picture.
+"""
+
+import contextlib
+import io
+import random
+import warnings
+from collections.abc import Callable, Iterator
+from itertools import islice
+from time import process_time
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from resources_servers.grl_sokoban.game import Game
+from resources_servers.grl_sokoban.generate_test_examples import tuples
+from resources_servers.grl_sokoban.generator import InfeasibleRoom, RoomSpec, Streams, generate
+
+ROUNDS = 4
+RUNS = 5
+"""Ours are so short that a reading spans this many."""
+MOVES = (1, 3, 2, 4, 4, 2, 3, 1, 1, 2)
+TARGETS = {"session": 75, "step": 500, "room": 25}
+WORK = {"session": "room + 10 steps", "step": "one step", "room": "one room"}
+
+
+class Gym(NamedTuple):
+    env: Callable[..., Any]
+    generate_room: Callable[..., Any]
+
+
+def main() -> None:
+    specs = list(reproducible(100))
+    gym = quiet_gym()
+    theirs: dict[str, list[float]] = {work: [] for work in TARGETS}
+    ours: dict[str, list[float]] = {work: [] for work in TARGETS}
+    streams = Streams()
+    for spec in specs:
+        rounds = [(measure_gym(gym, spec), measure_ours(spec, streams)) for _ in range(ROUNDS)]
+        for work in TARGETS:
+            theirs[work].append(min(one[work] for one, _ in rounds))
+            ours[work].append(min(other[work] for _, other in rounds))
+    print(f"{len(specs)} tuples of the public set, {ROUNDS} rounds, CPU time in microseconds, mean over tuples\n")
+    print(f"{'work':<26}{'gym-sokoban':>12}{'ours':>9}{'ratio':>9}{'target':>9}")
+    for work, target in TARGETS.items():
+        gym_mean, our_mean = (1e6 * sum(times[work]) / len(specs) for times in (theirs, ours))
+        ratio = gym_mean / our_mean
+        verdict = "met" if ratio >= target else "missed"
+        label = f"{work} ({WORK[work]})"
+        print(f"{label:<26}{gym_mean:>12.1f}{our_mean:>9.2f}{ratio:>8.0f}x{target:>8}x  {verdict}")
+
+
+def reproducible(rows: int) -> Iterator[RoomSpec]:
+    """Those of the first public tuples for which the reference makes a room from the seed itself."""
+    for spec in islice(tuples(42), rows):
+        with contextlib.suppress(InfeasibleRoom):
+            if generate(spec).tries == 1:
+                yield spec
+
+
+def measure_ours(spec: RoomSpec, streams: Streams) -> dict[str, float]:
+    start = process_time()
+    for _ in range(RUNS):
+        generate(spec, streams)
+    room = process_time() - start
+
+    start = process_time()
+    for _ in range(RUNS):
+        play(Game(generate(spec, streams)))
+    session = process_time() - start
+
+    games = [Game(generate(spec, streams)) for _ in range(RUNS)]
+    start = process_time()
+    for game in games:
+        play(game)
+    step = (process_time() - start) / len(MOVES)
+    return {"room": room / RUNS, "session": session / RUNS, "step": step / RUNS}
+
+
+def play(game: Game) -> None:
+    for move in MOVES:
+        game.step(move)
+        game.board()
+
+
+def measure_gym(gym: Gym, spec: RoomSpec) -> dict[str, float]:
+    seed(spec.seed)
+    start = process_time()
+    # One call, as many tries as it makes itself: a failure is time spent as well.
+    with contextlib.suppress(RuntimeError, RuntimeWarning):
+        gym.generate_room(dim=spec.dim_room, num_steps=int(1.7 * sum(spec.dim_room)), num_boxes=spec.num_boxes)
+    room = process_time() - start
+
+    seed(spec.seed)
+    with contextlib.redirect_stdout(io.StringIO()):
+        start = process_time()
+        env = gym.env(dim_room=spec.dim_room, num_boxes=spec.num_boxes, max_steps=100)
+        env.reset()
+        ready = process_time()
+        for move in MOVES:
+            env.step(move)
+        end = process_time()
+    return {"room": room, "session": end - start, "step": (end - ready) / len(MOVES)}
+
+
+def seed(value: int) -> None:
+    random.seed(value)
+    np.random.seed(value)
+
+
+def quiet_gym() -> Gym:
+    """gym announces its retirement on import, and imageio its next version at every picture."""
+    warnings.filterwarnings("ignore")
+    with contextlib.redirect_stderr(io.StringIO()):
+        from gym_sokoban.envs.room_utils import generate_room
+        from gym_sokoban.envs.sokoban_env import SokobanEnv
+    return Gym(SokobanEnv, generate_room)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,282 @@
+"""The worlds' front door.
+
+What you write: an `Environment`; one object is one episode, its state sits on `self`, no HTTP, no cookies, no locks.
+What is done for you: `ResourcesServer` opens, finds, times out and closes sessions and speaks the wire format.
+
+    class Guess(Environment[WorldSettings]):
+        @tool
+        async def guess(self, number: int) -> str:
+            return "yes" if number == self.task["secret"] else "no"
+
+        async def verify(self, response: Verification) -> Verdict:
+            return Verdict(reward=float(response.text.strip() == str(self.task["secret"])))
+
+    server = hosting(Guess)
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar, Generic, TypeVar, get_args
+
+import orjson
+
+from resources_servers.sessions import Session, Sessions
+from resources_servers.tools import Tool, tool, tools_of
+from services.client import SESSION_END_HEADER
+from services.errors import Failure, FailureKind
+from services.server import Call, Context, Handler, Reply, Server, ServerSettings
+from services.types import Json, Verdict
+
+__all__ = ["BadTask", "Environment", "Turn", "Verdict", "Verification", "WorldSettings", "hosting", "tool"]
+
+
+class BadTask(Exception):
+    """Raise it from an Environment when the row cannot be played at all: a terminal failure, never a reward."""
+
+
+class WorldSettings(ServerSettings):
+    """What every world's settings share."""
+
+    session_idle_s: float = 3600.0
+    """A session that nobody touched for so long is closed."""
+    max_sessions: int = 100_000
+    """More than that are refused."""
+
+
+S = TypeVar("S", bound=WorldSettings)
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Turn:
+    """Answer of a turn-based step, Gymnasium's five values."""
+
+    observation: str
+    reward: float
+    terminated: bool
+    truncated: bool
+    info: Json
+
+
+@dataclass(frozen=True)
+class Verification:
+    """What `/verify` was sent; read only if the world looks at it."""
+
+    body: bytes
+
+    @cached_property
+    def row(self) -> Json:
+        """The whole request: the row's keys beside `response`."""
+        return Call("/verify", [], self.body).json()
+
+    @property
+    def response(self) -> Json:
+        """The episode as an OpenAI Responses object; its `output` holds every turn in order."""
+        response = self.row.get("response")
+        return response if isinstance(response, dict) else {}
+
+    @property
+    def text(self) -> str:
+        """The model's last message, as text; empty when it wrote none."""
+        for item in reversed(self.response.get("output") or []):
+            if item.get("type") == "message":
+                content = item.get("content") or ""
+                if isinstance(content, str):
+                    return content
+                return "".join(part.get("text", "") for part in content if part.get("type") == "output_text")
+        return ""
+
+
+class Environment(Generic[S]):
+    """One episode. Single use: made for a row, seeded, played, verified, closed."""
+
+    # --- what you write ---------------------------------------------------------------------------------------------
+
+    def __init__(self, task: Mapping[str, Any], settings: S) -> None:
+        """`task` is the data set's row. Check it here: raise BadTask with what was found and what was expected."""
+        self.task = task
+        self.settings = settings
+
+    async def verify(self, response: Verification) -> Verdict:
+        """Score the finished episode."""
+        raise NotImplementedError(f"{type(self).__name__} must define verify")
+
+    # --- what you may write -----------------------------------------------------------------------------------------
+
+    async def seed(self) -> list[Json]:
+        """Set the world up. Items returned are appended to the conversation before the model's first turn."""
+        return []
+
+    async def reset(self) -> tuple[str, Json]:
+        """Turn-based form: the first observation and an info dictionary, after `seed`."""
+        raise BadTask(f"{type(self).__name__} is not turn-based: it has no /reset")
+
+    async def turn(self, text: str) -> Turn:
+        """Turn-based form: the model's whole message is the action."""
+        raise BadTask(f"{type(self).__name__} is not turn-based: it takes no messages at /step")
+
+    async def close(self) -> None:
+        """Give back what the episode holds. Called exactly once, whatever happened."""
+
+
+class ResourcesServer(Server):
+    """Hosts an Environment class."""
+
+    def __init__(self, environment: type[Environment[Any]], settings: WorldSettings, context: Context) -> None:
+        super().__init__(settings, context)
+        self._environment = environment
+        self._tools: dict[str, Tool] = tools_of(environment)
+        self._sessions: Sessions[Environment[Any]] = Sessions(
+            context.keys.secret, idle_s=settings.session_idle_s, limit=settings.max_sessions
+        )
+        self._reaper: asyncio.Task[None] | None = None
+        routes: list[tuple[str, Handler]] = [
+            ("/seed_session", self._seed),
+            ("/reset", self._reset),
+            ("/step", self._step),
+            ("/verify", self._verify),
+            ("/close", self._close),
+            ("/aggregate_metrics", self._aggregate_metrics),
+            *((f"/{name}", self._call_tool) for name in self._tools if name != "step"),
+        ]
+        for path, handler in routes:
+            self.route(path, handler)
+        self.route_rest(self._unknown_tool)
+        self.app.get("/tools")(self._list_tools)
+
+    @property
+    def sessions(self) -> int:
+        """Episodes open now."""
+        return len(self._sessions)
+
+    async def start(self) -> None:
+        """Begin to look for forgotten sessions."""
+        self._reaper = asyncio.create_task(self._sessions.reap())
+
+    async def stop(self) -> None:
+        """Close every episode."""
+        if self._reaper is not None:
+            self._reaper.cancel()
+        await self._sessions.close_all()
+
+    async def _seed(self, call: Call) -> Reply:
+        """Open a session for a data set row; its id comes back in a signed cookie."""
+        session = await self._begin(call)
+        observation = await self._or_close(session, session.episode.seed())
+        body = orjson.dumps({"observation": observation}) if observation else b"{}"
+        return Reply(body, headers=((b"set-cookie", self._sessions.cookie(session)),))
+
+    async def _reset(self, call: Call) -> Reply:
+        """Turn-based: open a session for a row and answer the first observation."""
+        session = await self._begin(call)
+        await self._or_close(session, session.episode.seed())
+        observation, info = await self._or_close(session, session.episode.reset())
+        body = orjson.dumps({"observation": observation, "info": {"supports_explicit_close": True, **info}})
+        return Reply(body, headers=((b"set-cookie", self._sessions.cookie(session)),))
+
+    async def _step(self, call: Call) -> bytes:
+        """The tool of that name, or, when the body holds a `response`, one turn of the turn-based form."""
+        if b'"response"' not in call.body or not isinstance(call.json().get("response"), dict):
+            return await (self._call_tool(call) if "step" in self._tools else self._unknown_tool(call))
+        session = self._sessions.find(call)
+        async with session.turn:
+            turn = await _refusing(session.episode.turn(Verification(call.body).text))
+        if turn.terminated or turn.truncated:
+            await self._sessions.close(session.id)
+        return orjson.dumps(turn)
+
+    async def _call_tool(self, call: Call) -> bytes:
+        """Call this tool in the session; a bad argument is answered with words for the model."""
+        session = self._sessions.find(call)
+        used = self._tools[call.path[1:]]
+        async with session.turn:
+            try:
+                result = await _refusing(used.method(session.episode, **used.parse(call.body)))
+            except ValueError as mistake:
+                return orjson.dumps({"error": str(mistake)})
+        return result.encode() if isinstance(result, str) else orjson.dumps(result)
+
+    async def _unknown_tool(self, call: Call) -> bytes:
+        """A tool that does not exist: words for the model."""
+        self._sessions.find(call)
+        known = ", ".join(sorted(self._tools)) or "none"
+        return orjson.dumps({"error": f"There is no tool {call.path[1:]!r}. Tools: {known}."})
+
+    async def _verify(self, call: Call) -> bytes:
+        """The verdict on the session's episode, beside everything that was sent."""
+        session = self._sessions.find(call)
+        verification = Verification(call.body)
+        async with session.turn:
+            verdict = (await _refusing(session.episode.verify(verification))).model_dump()
+        if call.header(SESSION_END_HEADER.encode()) is None:
+            return orjson.dumps({**verification.row, **verdict})
+        # Our own agents ask for the verdict alone and say that the episode ends here: two big bodies and a hop less.
+        await self._sessions.close(session.id)
+        return orjson.dumps(verdict)
+
+    async def _close(self, call: Call) -> bytes:
+        """End the session; ending it twice is fine."""
+        await self._sessions.close(self._sessions.named(call))
+        return b'{"closed":true}'
+
+    async def _aggregate_metrics(self, call: Call) -> bytes:
+        """Mean of every number over `{"verify_responses": [...]}`, in NeMo Gym's shape."""
+        values: dict[str, list[float]] = {}
+        for row in call.json().get("verify_responses", []):
+            for key, value in row.items():
+                if isinstance(value, int | float) and not key.startswith("_"):
+                    values.setdefault(key, []).append(float(value))
+        means = {f"mean/{key}": sum(found) / len(found) for key, found in values.items()}
+        return orjson.dumps({"agent_metrics": means, "key_metrics": means, "group_level_metrics": []})
+
+    async def _list_tools(self) -> list[Json]:
+        """The tools as Responses function tools, ready for a data set's rows."""
+        return [known.schema() for known in self._tools.values()]
+
+    async def _begin(self, call: Call) -> Session[Environment[Any]]:
+        try:
+            return self._sessions.open(self._environment(call.json(), self.settings))
+        except BadTask as error:
+            raise Failure(FailureKind.BAD_TASK, str(error)) from error
+
+    async def _or_close(self, session: Session[Environment[Any]], work: Awaitable[T]) -> T:
+        """The result of `work`; a session that could not be set up does not stay open."""
+        try:
+            return await _refusing(work)
+        except BaseException:
+            await self._sessions.close(session.id)
+            raise
+
+
+async def _refusing(work: Awaitable[T]) -> T:
+    try:
+        return await work
+    except BadTask as error:
+        raise Failure(FailureKind.BAD_TASK, str(error)) from error
+
+
+def hosting(environment: type[Environment[Any]]) -> type[ResourcesServer]:
+    """The server class for an Environment: the one line at the end of a world's `app.py`."""
+
+    class Hosting(ResourcesServer):
+        Settings: ClassVar[type[ServerSettings]] = _settings_of(environment)
+
+        def __init__(self, settings: WorldSettings, context: Context) -> None:
+            super().__init__(environment, settings, context)
+
+    Hosting.__name__ = Hosting.__qualname__ = f"{environment.__name__}Server"
+    Hosting.__doc__ = environment.__doc__
+    return Hosting
+
+
+def _settings_of(environment: type[Environment[Any]]) -> type[WorldSettings]:
+    """The type argument of `Environment[...]`: where a world states its settings."""
+    for base in getattr(environment, "__orig_bases__", ()):
+        for argument in get_args(base):
+            if isinstance(argument, type) and issubclass(argument, WorldSettings):
+                return argument
+    return WorldSettings

@@ -1,0 +1,173 @@
+"""The Sokoban board: its text, its moves and its rewards, bit for bit those of the reference environment."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+WALL, FLOOR, TARGET, BOX, PLAYER = 0, 1, 2, 4, 5
+UP, DOWN, LEFT, RIGHT = 1, 2, 3, 4
+MOVES = {"up": UP, "down": DOWN, "left": LEFT, "right": RIGHT}
+LABELS = {UP: "Up", DOWN: "Down", LEFT: "Left", RIGHT: "Right"}
+
+# A game keeps its board as ASCII bytes and edits them in place; "v" stands for √, which ASCII lacks.
+_PLAIN = bytes.maketrans(bytes((WALL, FLOOR, TARGET, BOX, PLAYER)), b"#_OXP")
+_ON_TARGET = bytes.maketrans(b"_XP", b"OvS")
+_STATE = bytes.maketrans(b"#_OXvPS", bytes((WALL, FLOOR, TARGET, BOX, BOX, PLAYER, PLAYER)))
+_CODES = {"#": (0, 0), "_": (1, 1), "O": (2, 2), "√": (2, 4), "X": (1, 4), "P": (1, 5), "S": (2, 5)}
+_ENTERED = {ord("_"): ord("P"), ord("O"): ord("S"), ord("X"): ord("P"), ord("v"): ord("S")}
+_VACATED = {ord("P"): ord("_"), ord("S"): ord("O")}
+_PUSHED_ONTO = {ord("_"): ord("X"), ord("O"): ord("v")}
+_FREE, _BOXES, _COVERED = b"_O", b"Xv", ord("v")
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """A position: one cell code a byte, rows one after the other, walled all round.
+
+    The codes are WALL, FLOOR and TARGET in `fixed`; in `state` also BOX and PLAYER, which stand on what `fixed` says.
+    """
+
+    rows: int
+    cols: int
+    fixed: bytes
+    state: bytes
+    seed: int | None = None
+    """The seed that made the room; None for a room that came from elsewhere."""
+    tries: int = 0
+    """How many seeds were tried; 1 means that the one asked for held a room."""
+
+    def board(self) -> str:
+        """The position as text, one line a row: # wall, _ floor, O target, X box, √ box on target, P and S player."""
+        return _text(_cells(self))
+
+    @classmethod
+    def parse(cls, board: str) -> "Room":
+        """Read a board text. Raises ValueError unless it is walled all round, with one player and a target a box."""
+        lines = board.split("\n")
+        if unknown := set(board) - set(_CODES) - {"\n"}:
+            raise ValueError(f"unknown symbols {sorted(unknown)} in a board; use {' '.join(_CODES)}")
+        if len({len(line) for line in lines}) != 1:
+            raise ValueError(f"the rows of a board must be of one length, these are {[len(line) for line in lines]}")
+        rim = lines[0] + lines[-1] + "".join(line[:1] + line[-1:] for line in lines)
+        if set(rim) != {"#"}:
+            raise ValueError("a board must have wall (#) all round its edge")
+        codes = [_CODES[symbol] for line in lines for symbol in line]
+        fixed, state = bytes(code[0] for code in codes), bytes(code[1] for code in codes)
+        if state.count(PLAYER) != 1 or not state.count(BOX) == fixed.count(TARGET) > 0:
+            found = f"{state.count(PLAYER)} players, {state.count(BOX)} boxes, {fixed.count(TARGET)} targets"
+            raise ValueError(f"a board needs one player and as many boxes as targets, at least one; this has {found}")
+        return cls(len(lines), len(lines[0]), fixed, state)
+
+
+class Step(NamedTuple):
+    """What one move did."""
+
+    reward: float
+    done: bool
+    """All boxes are on targets, or this was the last step allowed."""
+    effective: bool
+    """The player moved."""
+    success: bool
+    """All boxes are on targets."""
+
+
+class Game:
+    """One episode, single use. The caller stops at `done`: like the reference, a game can be stepped beyond it."""
+
+    __slots__ = ("_cells", "_deltas", "_player", "_room", "_targets", "boxes_on_target", "done", "max_steps", "steps",
+                 "success", "total_reward")  # fmt: skip
+
+    def __init__(self, room: Room, max_steps: int = 100) -> None:
+        """Start from `room`; the episode ends at the `max_steps`-th step if not before."""
+        stride = room.cols + 1
+        self._room = room
+        self._cells = _cells(room)
+        self._deltas = (0, -stride, stride, -1, 1)
+        self._player = max(self._cells.find(b"P"), self._cells.find(b"S"))
+        self._targets = room.fixed.count(TARGET)
+        self.max_steps = max_steps
+        self.steps = 0
+        self.total_reward = 0.0
+        self.boxes_on_target = self._cells.count(_COVERED)
+        self.success = self.done = self.boxes_on_target == self._targets
+
+    def board(self) -> str:
+        """The position as text, in the symbols of `Room.board`."""
+        return _text(self._cells)
+
+    def position(self) -> Room:
+        """The position as a room, for the solver or another game."""
+        room, state = self._room, bytes(self._cells).translate(_STATE, b"\n")
+        return Room(room.rows, room.cols, room.fixed, state, room.seed, room.tries)
+
+    def step(self, action: int) -> Step:
+        """Move the player, pushing a box that stands in the way; a blocked move costs a step all the same.
+
+        Raises ValueError if the action is not one of UP, DOWN, LEFT, RIGHT.
+        """
+        if not UP <= action <= RIGHT:
+            raise ValueError(f"no such action: {action}; use 1 Up, 2 Down, 3 Left, 4 Right")
+        before = self.boxes_on_target
+        effective = self._move(self._deltas[action])
+        after = self.boxes_on_target
+        self.steps += 1
+        # The reference adds in this order, and floats remember it.
+        reward = -0.1
+        if after > before:
+            reward += 1
+        elif after < before:
+            reward -= 1
+        self.success = success = after == self._targets
+        if success:
+            reward += 10
+        self.done = done = success or self.steps == self.max_steps
+        self.total_reward += reward
+        return Step(reward, done, effective, success)
+
+    def _move(self, delta: int) -> bool:
+        cells, here = self._cells, self._player
+        there = here + delta
+        entered = cells[there]
+        if entered in _BOXES:
+            landed = _PUSHED_ONTO.get(cells[there + delta])
+            if landed is None:
+                return False
+            cells[there + delta] = landed
+            self.boxes_on_target += (landed == _COVERED) - (entered == _COVERED)
+        elif entered not in _FREE:
+            return False
+        cells[here] = _VACATED[cells[here]]
+        cells[there] = _ENTERED[entered]
+        self._player = there
+        return True
+
+
+def parse_action(value: str | int) -> int:
+    """The action that a model meant: a label in any case, or 1 to 4 as number or text. Raises ValueError."""
+    action = MOVES.get(value.strip().lower()) if isinstance(value, str) else None
+    if action is None and not isinstance(value, bool) and str(value).strip() in ("1", "2", "3", "4"):
+        action = int(value)
+    if action is None:
+        raise ValueError(f"{repr(value)[:40]} is not a move; use Up, Down, Left or Right (or 1, 2, 3, 4)")
+    return action
+
+
+def canonical_board(board: str) -> str:
+    """The one text that a board shares with its rotations and reflections: two are the same puzzle if these agree."""
+    grid = board.split("\n")
+    turned = ["".join(column) for column in zip(*grid, strict=True)]
+    mirrored = [[line[::-1] for line in way] for way in (grid, turned)]
+    return min("\n".join(way[::order]) for way in (grid, turned, *mirrored) for order in (1, -1))
+
+
+def _cells(room: Room) -> bytearray:
+    plain = bytearray(room.state.translate(_PLAIN))
+    at = room.fixed.find(TARGET)
+    while at >= 0:
+        plain[at : at + 1] = plain[at : at + 1].translate(_ON_TARGET)
+        at = room.fixed.find(TARGET, at + 1)
+    cols = room.cols
+    return bytearray(b"\n").join([plain[start : start + cols] for start in range(0, len(plain), cols)])
+
+
+def _text(cells: bytearray) -> str:
+    return cells.decode("ascii").replace("v", "√")

@@ -1,0 +1,167 @@
+"""Rooms from seeds: cell for cell those of the reference, and a sure answer where the reference has none."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
+
+from numpy.random import MT19937, RandomState
+
+from resources_servers.grl_sokoban.game import BOX, FLOOR, PLAYER, TARGET, Room
+from resources_servers.grl_sokoban.geometry import Geometry, counted, geometry, why_impossible
+from resources_servers.grl_sokoban.reverse_play import Start, reverse_play
+
+LAYOUTS_A_SEED = 4
+"""The reference carves so many layouts from a seed before it gives the seed up."""
+MOST_SEEDS = 64
+"""Seeds tried before giving up; the public tuples need at most 8."""
+_SEEDS = 2**32
+
+
+class InfeasibleRoom(ValueError):
+    """No room comes of this specification: its geometry can hold none, or none of the seeds tried gave one."""
+
+
+@dataclass(frozen=True, slots=True)
+class RoomSpec:
+    """What a room is made from; equal specifications give equal rooms. Raises ValueError for a seed out of range."""
+
+    seed: int
+    """0 to 2**32 - 1."""
+    dim_room: tuple[int, int] = (6, 6)
+    """Rows and columns, outer wall included."""
+    num_boxes: int = 1
+    search_depth: int = 100
+    """How many moves the reverse play may go back."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.seed < _SEEDS:
+            raise ValueError(f"seed {self.seed} is out of range; give a whole number from 0 to {_SEEDS - 1}")
+
+
+class Streams:
+    """The two number streams of the reference, and what it takes from each. Kept from room to room: making them costs
+    more than a room does. Not to be shared by threads.
+    """
+
+    def __init__(self) -> None:
+        self._python = Random()
+        self._mersenne = MT19937()
+        self._numpy = RandomState(self._mersenne)
+        self._words: list[int] = []
+        self.random: Callable[[], float] = self._python.random
+        self.bits: Callable[[int], int] = self._python.getrandbits
+
+    def seed(self, seed: int) -> None:
+        """Start both streams anew."""
+        self._python.seed(seed)
+        self._numpy.seed(seed)
+        self._words.clear()
+
+    def below(self, count: int) -> int:
+        """A number under `count` as Python's `randint`, `choice` and `sample` draw it (bits go even for one choice)."""
+        width = count.bit_length()
+        drawn = self.bits(width)
+        while drawn >= count:
+            drawn = self.bits(width)
+        return drawn
+
+    def place(self, count: int) -> int:
+        """A number under `count` as numpy's legacy `randint` draws it (nothing is drawn for one choice)."""
+        mask = (1 << (count - 1).bit_length()) - 1
+        while mask:
+            if not self._words:
+                # In batches: a call costs as much as a dozen words.
+                self._words = self._mersenne.random_raw(16)[::-1].tolist()
+            drawn = self._words.pop() & mask
+            if drawn < count:
+                return drawn
+        return 0
+
+
+def generate(spec: RoomSpec, streams: Streams | None = None) -> Room:
+    """The room of a specification; give `streams` when making many.
+
+    A seed that holds no room is followed by (1664525 * seed + 1013904223) mod 2**32, a bounded number of times.
+    Raises InfeasibleRoom.
+    """
+    rows, cols = spec.dim_room
+    asked = f"a {rows}x{cols} room with {counted(spec.num_boxes)}"
+    if reason := why_impossible(rows, cols, spec.num_boxes, spec.search_depth):
+        raise InfeasibleRoom(f"{asked} cannot exist: {reason}; ask for a larger board, fewer boxes or a deeper search")
+    streams = streams or Streams()
+    tables = geometry(rows, cols)
+    seed = spec.seed
+    for tries in range(1, MOST_SEEDS + 1):
+        streams.seed(seed)
+        if made := _from_seed(tables, spec, streams):
+            return Room(rows, cols, *made, seed, tries)
+        seed = (1664525 * seed + 1013904223) % _SEEDS
+    raise InfeasibleRoom(
+        f"found no seed for {asked}: neither seed {spec.seed} nor the {MOST_SEEDS - 1} that follow it hold one; "
+        "ask for a larger board, fewer boxes or a deeper search"
+    )
+
+
+def _from_seed(tables: Geometry, spec: RoomSpec, streams: Streams) -> tuple[bytes, bytes] | None:
+    for _ in range(LAYOUTS_A_SEED):
+        floor = _carve(tables, streams)
+        free = [cell for cell in range(len(tables.cell)) if floor >> cell & 1]
+        if len(free) <= spec.num_boxes + 1:
+            return None
+        player = free.pop(streams.place(len(free)))
+        targets = tuple(free.pop(streams.place(len(free))) for _ in range(spec.num_boxes))
+        start = reverse_play(tables, floor, targets, player, spec.search_depth)
+        if start.distance:
+            return _cells(tables, floor, targets, start.boxes, _walk(tables, floor, start, streams))
+    return None
+
+
+def _carve(tables: Geometry, streams: Streams) -> int:
+    """Draw a layout: the floor as bits of interior cells."""
+    random, bits, onward, stamps = streams.random, streams.bits, tables.onward, tables.stamps
+    ahead = onward[streams.below(4)]
+    place = (1 + streams.below(tables.rows - 1)) * tables.cols
+    place += 1 + streams.below(tables.cols - 1)
+    floor = 0
+    for _ in range(tables.steps):
+        if random() < 0.35:
+            ahead = onward[streams.below(4)]
+        place = ahead[place]
+        mask = bits(3)
+        while mask >= 5:
+            mask = bits(3)
+        floor |= stamps[mask][place]
+    return floor
+
+
+def _walk(tables: Geometry, floor: int, start: Start, streams: Streams) -> int:
+    """Where the player stands after the few steps that may follow the reverse play."""
+    player = start.player
+    if streams.random() > (0.8 if start.distance == 1 else 0.5):
+        return player
+    seen = {player, *start.boxes}
+    for taken in (1, 2, 3):
+        ways = [there for there, *_ in tables.near[player] if floor >> there & 1 and there not in seen]
+        if not ways:
+            break
+        player = ways[streams.below(len(ways))]
+        seen.add(player)
+        if taken < 3 and streams.random() > 0.5:
+            break
+    return player
+
+
+def _cells(
+    tables: Geometry, floor: int, targets: tuple[int, ...], boxes: tuple[int, ...], player: int
+) -> tuple[bytes, bytes]:
+    fixed = bytearray(tables.rows * tables.cols)
+    for number, cell in enumerate(tables.cell):
+        if floor >> number & 1:
+            fixed[cell] = FLOOR
+    for target in targets:
+        fixed[tables.cell[target]] = TARGET
+    state = bytearray(fixed)
+    for box in boxes:
+        state[tables.cell[box]] = BOX
+    state[tables.cell[player]] = PLAYER
+    return bytes(fixed), bytes(state)

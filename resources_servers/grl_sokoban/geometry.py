@@ -1,0 +1,119 @@
+"""What depends on a board's size alone: the tables the generator walks by, and whether the size can hold a room."""
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+_DIRECTIONS = ((1, 0), (0, 1), (-1, 0), (0, -1))
+_PULLS = ((-1, 0), (1, 0), (0, -1), (0, 1))
+_MASKS = ("000/111/000", "010/010/010", "000/110/010", "000/110/110", "000/011/010")
+_NOWHERE = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Geometry:
+    """Tables for one size. Cells are numbered row by row; the interior, which can be floor, has its own numbering.
+
+    The interior's numbers are also the bits of a set of cells, so that a room's floor is one int.
+    """
+
+    rows: int
+    cols: int
+    steps: int
+    """Steps of the walk that carves a room."""
+    cell: tuple[int, ...]
+    """Interior number -> cell number."""
+    row: tuple[int, ...]
+    """Interior number -> row, and `col` -> column."""
+    col: tuple[int, ...]
+    onward: tuple[tuple[int, ...], ...]
+    """onward[direction][cell]: the cell one step on, clamped to the interior."""
+    stamps: tuple[tuple[int, ...], ...]
+    """stamps[mask][cell]: the interior cells that the mask carves around the cell."""
+    near: tuple[tuple[tuple[int, int, int], ...], ...]
+    """near[interior cell]: (neighbour, its bit, cell behind or -1), neighbours in the order up, down, left, right."""
+    bit: tuple[int, ...]
+    """Interior number -> the cell's bit in a search's key, which has the player's number below all bits."""
+
+
+@lru_cache(maxsize=64)
+def geometry(rows: int, cols: int) -> Geometry:
+    """The tables for a board of this size (3x3 or more), kept for the next room."""
+    inside = [(row, col) for row in range(1, rows - 1) for col in range(1, cols - 1)]
+    number = {place: index for index, place in enumerate(inside)}
+    low = len(inside).bit_length()
+    return Geometry(
+        rows=rows,
+        cols=cols,
+        steps=int(1.7 * (rows + cols)),
+        cell=tuple(row * cols + col for row, col in inside),
+        row=tuple(row for row, _ in inside),
+        col=tuple(col for _, col in inside),
+        onward=tuple(_onward(rows, cols, *direction) for direction in _DIRECTIONS),
+        stamps=tuple(_stamps(rows, cols, mask.split("/"), number) for mask in _MASKS),
+        near=tuple(_near(place, number, low) for place in inside),
+        bit=tuple(1 << (low + index) for index in number.values()),
+    )
+
+
+def _onward(rows: int, cols: int, down: int, right: int) -> tuple[int, ...]:
+    def clamp(value: int, top: int) -> int:
+        return max(min(value, top), 1)
+
+    return tuple(
+        clamp(row + down, rows - 2) * cols + clamp(col + right, cols - 2) for row in range(rows) for col in range(cols)
+    )
+
+
+def _stamps(rows: int, cols: int, mask: list[str], number: dict[tuple[int, int], int]) -> tuple[int, ...]:
+    offsets = [(row - 1, col - 1) for row in range(3) for col in range(3) if mask[row][col] == "1"]
+
+    def stamp(row: int, col: int) -> int:
+        places = [(row + down, col + right) for down, right in offsets]
+        return sum(1 << number[place] for place in places if place in number)
+
+    return tuple(stamp(row, col) for row in range(rows) for col in range(cols))
+
+
+def _near(place: tuple[int, int], number: dict[tuple[int, int], int], low: int) -> tuple[tuple[int, int, int], ...]:
+    row, col = place
+    return tuple(
+        (there, 1 << (low + there), number.get((row - down, col - right), _NOWHERE))
+        for down, right in _PULLS
+        if (there := number.get((row + down, col + right))) is not None
+    )
+
+
+def why_impossible(rows: int, cols: int, boxes: int, depth: int) -> str | None:
+    """Why no seed can give such a room, as a clause for an error message; None if nothing speaks against it.
+
+    A room needs every box pulled off its target, with the player on no target, in reverse play. Walls only hinder
+    that, and so does a further box, so what an interior without walls cannot hold no room of its size can.
+    """
+    if rows < 3 or cols < 3:
+        return "a board needs 3 rows and 3 columns at least, for the wall all round it"
+    if boxes < 1:
+        return "a room needs one box at least"
+    height, width = sorted((rows - 2, cols - 2))
+    most = _most_boxes(height, width)
+    if boxes > most:
+        return f"its interior of {rows - 2}x{cols - 2} cells holds {counted(most)} at most"
+    if depth < boxes + 2:
+        return f"to pull {counted(boxes)} off the targets takes a search depth of {boxes + 2} at least"
+    return None
+
+
+def counted(boxes: int) -> str:
+    """The number with its noun."""
+    return f"{boxes} box" if boxes == 1 else f"{boxes} boxes"
+
+
+def _most_boxes(height: int, width: int) -> int:
+    """An upper bound for an interior with height <= width; exact up to 15 cells (tests try all of the smaller ones)."""
+    cells = height * width
+    if width < 3:
+        return 0  # a pull needs three cells in line
+    if height == 1:
+        return 1  # in a corridor every step away from one box drags it along
+    if cells <= 15:
+        return cells // 3  # found by searching every placing on every interior of this size
+    return (cells - 1) // 2  # every box has a target to itself and stands on none; the player needs a cell too

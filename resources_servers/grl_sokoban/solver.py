@@ -1,0 +1,212 @@
+"""Exact answers about a position: the fewest moves, the fewest pushes, and whether it can still be solved."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+
+from resources_servers.grl_sokoban.game import BOX, DOWN, LEFT, PLAYER, RIGHT, TARGET, UP, WALL, Room
+
+MOST_STATES = 100_000
+"""Positions a search may visit before it gives up, within a second; rooms of 8x8 with 3 boxes stay far below."""
+
+
+class UnsolvableRoom(ValueError):
+    """No sequence of moves solves the position."""
+
+
+@dataclass(frozen=True, slots=True)
+class Solution:
+    """The optimum of a position. Moves and pushes are each the fewest possible, not always in one and the same play."""
+
+    moves: int
+    pushes: int
+    path: tuple[int, ...]
+    """One sequence of actions (1 to 4) with the fewest moves."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Level:
+    """What stays the same while a room is played. A set of cells is an int, a bit a cell, rows one after the other."""
+
+    cells: int
+    floor: int
+    targets: int
+    alive: int
+    """The cells from which a lone box can be pushed to a target; a box elsewhere is lost."""
+    deltas: dict[int, int]
+    """Action -> difference of cell numbers."""
+    near: dict[int, tuple[tuple[int, int, int], ...]]
+    """Floor cell -> (difference, the neighbour's bit, the bit a box there is pushed to, 0 if it must not be); bits
+    stand above the player's number, as in a search's keys."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Play:
+    level: _Level
+    player: int
+    boxes: int
+
+
+def solve(room: Room, most_states: int = MOST_STATES) -> Solution | None:
+    """The optimum from this position; None if it was not found within `most_states` positions a search.
+
+    Raises UnsolvableRoom if there is none.
+    """
+    play = _play(room)
+    # Moves first: their positions cost a tenth of what those of pushes cost, and are more, so the cap strikes early.
+    path = _fewest_moves(play, most_states)
+    pushes = None if path is None else _fewest_pushes(play, most_states)
+    return None if path is None or pushes is None else Solution(len(path), pushes, path)
+
+
+def is_deadlocked(room: Room, most_states: int = MOST_STATES) -> bool | None:
+    """Whether no play can solve this position any more; None if `most_states` positions did not decide it."""
+    try:
+        return None if _fewest_pushes(_play(room), most_states) is None else False
+    except UnsolvableRoom:
+        return True
+
+
+def _fewest_moves(play: _Play, most_states: int) -> tuple[int, ...] | None:
+    """Breadth first, a move at a time. A key is the player's cell number with the boxes' bits above it."""
+    near, width = play.level.near, _width(play.level)
+    cell, goal = (1 << width) - 1, play.level.targets << width
+    start = play.player | play.boxes << width
+    came: dict[int, int] = {start: start}
+    if start & ~cell == goal:
+        return ()
+    layer = [start]
+    while layer:
+        following: list[int] = []
+        for key in layer:
+            if len(came) > most_states:
+                return None
+            for delta, there, beyond in near[key & cell]:
+                after = key + delta
+                if key & there:
+                    if not beyond or key & beyond:
+                        continue
+                    after ^= there | beyond
+                if after in came:
+                    continue
+                came[after] = key
+                if after & ~cell == goal:
+                    return _retrace(came, after, cell, play.level)
+                following.append(after)
+        layer = following
+    raise UnsolvableRoom("no sequence of moves solves this position")
+
+
+def _retrace(came: dict[int, int], key: int, cell: int, level: _Level) -> tuple[int, ...]:
+    action = {delta: action for action, delta in level.deltas.items()}
+    path: list[int] = []
+    while (before := came[key]) != key:
+        path.append(action[(key & cell) - (before & cell)])
+        key = before
+    return tuple(reversed(path))
+
+
+def _fewest_pushes(play: _Play, most_states: int) -> int | None:
+    """Breadth first, a push at a time: two positions are one if the boxes agree and the player can walk between."""
+    level, goal = play.level, play.level.targets
+    if play.boxes == goal:
+        return 0
+    layer = [(play.boxes, 1 << play.player)]
+    walked: dict[int, int] = {}  # boxes -> the cells from which the player was tried with them
+    states = pushes = 0
+    while layer:
+        pushes += 1
+        following: list[tuple[int, int]] = []
+        for boxes, player in layer:
+            tried = walked.get(boxes, 0)
+            if tried & player:
+                continue
+            states += 1
+            if states > most_states:
+                return None
+            reach = _reach(level, player, level.floor & ~boxes)
+            walked[boxes] = tried | reach
+            for old, new in _pushes(level, boxes, reach):
+                after = boxes ^ old ^ new
+                if after == goal:
+                    return pushes
+                following.append((after, old))
+        layer = following
+    raise UnsolvableRoom("no sequence of pushes brings every box to a target")
+
+
+def _pushes(level: _Level, boxes: int, reach: int) -> Iterator[tuple[int, int]]:
+    """Every push the player can make: the box's cell before and after, as bits."""
+    onto = level.alive & ~boxes
+    for delta in level.deltas.values():
+        # A box moves by delta if the player can stand behind it and the cell ahead is free.
+        movable = boxes & _shift(reach, delta) & _shift(onto, -delta)
+        while movable:
+            box = movable & -movable
+            movable ^= box
+            yield box, _shift(box, delta)
+
+
+def _reach(level: _Level, player: int, free: int) -> int:
+    """The cells that the player can walk to."""
+    down = level.deltas[DOWN]
+    reach, before = player, 0
+    while reach != before:
+        before = reach
+        reach |= (reach << 1 | reach >> 1 | reach << down | reach >> down) & free
+    return reach
+
+
+def _shift(cells: int, delta: int) -> int:
+    return cells << delta if delta > 0 else cells >> -delta
+
+
+def _width(level: _Level) -> int:
+    return level.cells.bit_length()
+
+
+def _bits(codes: bytes, *wanted: int) -> int:
+    return sum(1 << cell for cell, code in enumerate(codes) if code in wanted)
+
+
+def _play(room: Room) -> _Play:
+    play = _Play(_level(room.rows, room.cols, room.fixed), room.state.index(PLAYER), _bits(room.state, BOX))
+    if play.boxes & ~play.level.alive:
+        raise UnsolvableRoom("a box stands where it can never be pushed to a target")
+    return play
+
+
+@lru_cache(maxsize=256)
+def _level(rows: int, cols: int, fixed: bytes) -> _Level:
+    """Kept for a while: a deadlock check comes after every push of a game."""
+    deltas = {UP: -cols, DOWN: cols, LEFT: -1, RIGHT: 1}
+    cells = rows * cols
+    targets, walls = _bits(fixed, TARGET), _bits(fixed, WALL)
+    floor = ((1 << cells) - 1) ^ walls
+    alive = _alive(targets, floor, tuple(deltas.values()))
+    width = cells.bit_length()
+
+    def bit(cell: int, among: int) -> int:
+        return (1 << cell & among) << width
+
+    near = {
+        cell: tuple(
+            (delta, bit(cell + delta, floor), bit(cell + 2 * delta, alive))
+            for delta in deltas.values()
+            if floor >> (cell + delta) & 1
+        )
+        for cell in range(cells)
+        if floor >> cell & 1
+    }
+    return _Level(cells, floor, targets, alive, deltas, near)
+
+
+def _alive(targets: int, floor: int, deltas: tuple[int, ...]) -> int:
+    """Pull a lone box away from the targets as far as it goes."""
+    alive, before = targets, 0
+    while alive != before:
+        before = alive
+        for delta in deltas:
+            # From `cell` a push by delta reaches cell + delta, with the player at cell - delta.
+            alive |= _shift(alive, -delta) & floor & _shift(floor, delta)
+    return alive

@@ -1,0 +1,36 @@
+"""Draws: the numbers behind a decision, fixed by what is decided about, never by order, process or time."""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+
+BLOCK = struct.Struct("<16x6Q")
+UNIT = 1.0 / (1 << 64)
+
+
+class Draws:
+    """A stream of uniform numbers that depends on `material` and `key` alone."""
+
+    __slots__ = ("_block", "_left", "tag")
+
+    def __init__(self, material: bytes, key: str) -> None:
+        name = key.encode()
+        if len(name) > hashlib.blake2b.MAX_KEY_SIZE:
+            name = hashlib.blake2b(name).digest()
+        self._block = hashlib.blake2b(material, key=name).digest()
+        self._left = list(BLOCK.unpack(self._block))
+        self.tag = self._block[:16].hex()
+        """32 hex digits to make ids of; no number is drawn from them."""
+
+    def unit(self) -> float:
+        """A number in [0, 1)."""
+        if not self._left:
+            self._block = hashlib.blake2b(self._block).digest()
+            self._left = list(BLOCK.unpack(self._block))
+        number: int = self._left.pop()
+        return (number >> 11) * (UNIT * 2048)
+
+    def below(self, limit: int) -> int:
+        """An integer in 0 .. limit - 1."""
+        return int(self.unit() * limit)

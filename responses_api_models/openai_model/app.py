@@ -1,0 +1,60 @@
+"""openai_model: the policy behind an endpoint that speaks the Responses API itself (OpenAI, vLLM's /v1/responses).
+
+Requests go through with the model's name put in; the answer's bytes come back as they are.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import orjson
+
+from responses_api_models.base import ModelServer
+from responses_api_models.convert import apply_metadata
+from responses_api_models.upstream import EndpointSettings, Upstream
+from responses_api_models.upstream_answers import json_bytes, json_object
+from services.errors import Failure, FailureKind
+from services.server import Call, Context, ServerSettings
+from services.types import Json
+
+
+class OpenaiModel(ModelServer):
+    """Responses over Responses."""
+
+    Settings: ClassVar[type[ServerSettings]] = EndpointSettings
+
+    def __init__(self, settings: EndpointSettings, context: Context) -> None:
+        super().__init__(settings, context)
+        self._model = settings.model
+        self._defaults = settings.extra_body or {}
+        self._upstream = Upstream.of(settings, self.client.transport)
+
+    async def responses(self, request: Json, call: Call) -> bytes:
+        """A Responses create request, passed through."""
+        return await self._upstream.post("/responses", self._finished(request), _response_bytes)
+
+    async def chat(self, request: Json, call: Call) -> bytes:
+        """A chat create request, passed through."""
+        return await self._upstream.post("/chat/completions", self._finished(request), json_bytes)
+
+    def models(self) -> list[str]:
+        """The one model."""
+        return [self._model]
+
+    def _finished(self, body: Json) -> bytes:
+        apply_metadata(body)
+        for key, value in self._defaults.items():
+            body.setdefault(key, value)
+        body["model"] = self._model
+        return orjson.dumps(body)
+
+
+def _response_bytes(body: bytes) -> bytes:
+    """The bytes of a Response. One that reports a failure of the endpoint is a failure here, never an empty turn."""
+    if b'"failed"' in body and (response := json_object(body)).get("status") == "failed":
+        reason = (response.get("error") or {}).get("message") or "no reason given"
+        raise Failure(FailureKind.UPSTREAM_ERROR, f"the endpoint answered 200 with a failed response: {reason}")
+    return json_bytes(body)
+
+
+server = OpenaiModel

@@ -1,0 +1,73 @@
+"""What a foreign endpoint's answer says: an object, an error message, a pause asked for."""
+
+from __future__ import annotations
+
+import contextlib
+import email.utils
+import math
+import time
+
+import orjson
+
+from services.errors import Failure, FailureKind
+from services.types import Json
+
+EXCERPT_CHARS = 300
+RETRY_AFTER_CAP_S = 60.0
+"""Longest pause that an endpoint can ask for."""
+
+
+def json_object(body: bytes) -> Json:
+    """The body as a JSON object. Raises Failure malformed_answer with an excerpt."""
+    try:
+        value = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise _malformed(f"no JSON ({error})", body) from error
+    if not isinstance(value, dict):
+        raise _malformed(f"a JSON {type(value).__name__} and no object", body)
+    return value
+
+
+def json_bytes(body: bytes) -> bytes:
+    """The body as it came, after a look at its first and last byte: enough to tell an error page or a torn answer."""
+    if body[:1] != b"{" or body.rstrip()[-1:] != b"}":
+        json_object(body)  # names what is wrong; leading white space is fine
+    return body
+
+
+def _malformed(what: str, body: bytes) -> Failure:
+    return Failure(FailureKind.MALFORMED_ANSWER, f"the endpoint answered 200 with {what}: {_excerpt(body)}")
+
+
+def retry_after_s(header: str | None) -> float:
+    """Seconds that a Retry-After header (seconds or an HTTP date) asks for, capped; 0 without or when unreadable."""
+    if not header:
+        return 0.0
+    seconds = 0.0
+    try:
+        seconds = float(header)
+    except ValueError:
+        with contextlib.suppress(ValueError):
+            seconds = email.utils.parsedate_to_datetime(header).timestamp() - time.time()
+    return 0.0 if math.isnan(seconds) else min(max(seconds, 0.0), RETRY_AFTER_CAP_S)
+
+
+def error_message(body: bytes) -> str:
+    """What the endpoint says in its error answer, in the shapes that OpenAI, vLLM and problem details use."""
+    try:
+        value = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return _excerpt(body)
+    if isinstance(value, dict):
+        error = value.get("error")
+        for said in (error.get("message") if isinstance(error, dict) else error, value.get("message")):
+            if isinstance(said, str):
+                return said[:EXCERPT_CHARS]
+        if isinstance(value.get("detail"), str):
+            return str(value["detail"])[:EXCERPT_CHARS]
+    return _excerpt(body)
+
+
+def _excerpt(body: bytes) -> str:
+    text = body[: EXCERPT_CHARS * 4].decode("utf-8", "replace")[:EXCERPT_CHARS]
+    return text.strip() or "(an empty body)"

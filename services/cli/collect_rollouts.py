@@ -1,0 +1,224 @@
+"""ng_collect_rollouts: play every row of a data set through its agent and keep what comes back."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import platform
+import signal
+from collections.abc import Mapping, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import uvloop
+from pydantic import Field
+
+from services.cli.find_run import find_run
+from services.cli.options import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, Options, read_options, run_command
+from services.cli.progress import Display, display_for, duration, keep_showing
+from services.client import AddressBook, ServerClient
+from services.collector import Collector, Limits
+from services.errors import OperatorError, nearest
+from services.hosted import HeadLink
+from services.jsonl import JsonLines
+from services.serve import calm_collector, raise_file_limit
+from services.store import RolloutStore, StorePaths
+from services.tally import State, Tally
+from services.tasks import TaskFile
+from services.transport import HttpTransport
+from services.types import Directory, Json, Keys
+
+EXAMPLE = (
+    "ng_collect_rollouts +agent_name=grl_sokoban_game_agent "
+    "+input_jsonl_fpath=resources_servers/grl_sokoban/data/example.jsonl "
+    "+output_jsonl_fpath=results/rollouts.jsonl +num_repeats=4 +responses_create_params.temperature=0.8"
+)
+
+
+class CollectOptions(Options):
+    """Options of ng_collect_rollouts."""
+
+    input_jsonl_fpath: Path
+    """Rows to play, one JSON object a line."""
+    output_jsonl_fpath: Path
+    """Where rollouts go; failures, manifest and status stand beside it."""
+    agent_name: str | None = None
+    """Agent that plays rows without an agent_ref of their own."""
+    limit: int | None = Field(default=None, ge=1)
+    """Only the first rows."""
+    num_repeats: int = Field(default=16, ge=1)
+    """Rollouts of each row."""
+    num_repeats_add_seed: bool = False
+    """Send the repeat's number as the policy's seed."""
+    num_samples_in_parallel: int = Field(default=32, ge=1)
+    """Episodes in flight."""
+    responses_create_params: Mapping[str, Any] = MappingProxyType({})
+    """Create parameters that win over the rows' own: +responses_create_params.temperature=0.8."""
+    resume: bool = True
+    """Go on with an output that exists."""
+    overwrite: bool = False
+    """Move files that exist aside and start anew."""
+    max_attempts: int = Field(default=3, ge=1)
+    """Attempts for a rollout, each on a fresh session."""
+    rollout_timeout_s: float = Field(default=3600.0, gt=0)
+    """Deadline of one attempt."""
+    max_failure_rate: float = Field(default=0.5, ge=0, le=1)
+    """Share of rollouts given up above which the collection stops."""
+    materialize_inputs: bool = False
+    """Also write X_materialized_inputs.jsonl: the rows as they are sent."""
+    head: str | None = None
+    """HOST:PORT of the head; default: the run started from this folder, then 127.0.0.1:11000."""
+    token: str | None = None
+    """Run token, if not in the run's folder; also read from the variable ROLLYARD_TOKEN."""
+
+
+def main() -> None:
+    """Entry point."""
+    run_command("ng_collect_rollouts", CollectOptions, EXAMPLE, run)
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Play every row of a data set num_repeats times through its agent; resumable, nothing lost, nothing twice."""
+    options, _ = read_options(CollectOptions, arguments)
+    tasks = TaskFile(options.input_jsonl_fpath, agent=options.agent_name, limit=options.limit)
+    return uvloop.run(_run(options, tasks))
+
+
+async def _run(options: CollectOptions, tasks: TaskFile) -> int:
+    raise_file_limit()
+    transport = HttpTransport()
+    try:
+        token = options.token or os.environ.get("ROLLYARD_TOKEN")
+        head = await find_run(transport, Path.cwd(), options.head, token)
+        keys = Keys(run_id=head.run_id, secret="", token=head.token)
+        book = AddressBook(HeadLink(transport, head.url, keys).directory)
+        directory = await book.refresh()
+        _check_agents(tasks.agents, directory)
+        client = ServerClient(transport, keys, book)
+        return await _collect(options, tasks, client, directory)
+    finally:
+        await transport.close()
+
+
+async def _collect(options: CollectOptions, tasks: TaskFile, client: ServerClient, directory: Directory) -> int:
+    paths = StorePaths(options.output_jsonl_fpath)
+    store = RolloutStore(
+        paths,
+        _identity(options, tasks, directory),
+        _versions(),
+        resume=options.resume,
+        overwrite=options.overwrite,
+    )
+    materialized = JsonLines(paths.materialized) if options.materialize_inputs else None
+    tally = Tally(tasks.count * options.num_repeats)
+    try:
+        store.load(tally.count)
+        tally.failed = len(store.hopeless)
+        tally.resumed()
+        display = display_for(tally.expected)
+        for note in store.notes:
+            display.say(note)
+        if tally.measured:
+            display.say(f"resuming: {tally.measured} of {tally.expected} rollouts are in {paths.output} already")
+        collector = Collector(
+            tasks.rollouts(options.num_repeats),
+            options.responses_create_params,
+            client,
+            store,
+            tally,
+            Limits(
+                options.num_samples_in_parallel,
+                options.max_attempts,
+                options.rollout_timeout_s,
+                options.max_failure_rate,
+            ),
+            seeded=options.num_repeats_add_seed,
+            say=display.say,
+            materialize=materialized.append if materialized else None,
+        )
+        state = await _watched(collector, tally, display)
+    finally:
+        store.close()
+        if materialized:
+            materialized.close()
+    _summary(state, tally, paths, collector.stopped_because)
+    if state == "interrupted":
+        return EXIT_INTERRUPTED
+    return EXIT_DONE if state == "complete" else EXIT_FAILED
+
+
+async def _watched(collector: Collector, tally: Tally, display: Display) -> State:
+    """Run the collector under a live display; the first Ctrl-C drains it, the second ends it, so does SIGTERM."""
+    loop = asyncio.get_running_loop()
+    asked: list[bool] = []
+
+    def interrupt() -> None:
+        if asked:
+            collector.cancel()
+            return
+        asked.append(True)
+        display.say(f"finishing the {tally.in_flight} episodes in flight; Ctrl-C again abandons them")
+        collector.drain()
+
+    loop.add_signal_handler(signal.SIGINT, interrupt)
+    loop.add_signal_handler(signal.SIGTERM, collector.cancel)
+    calm_collector()
+    showing = asyncio.create_task(keep_showing(display, tally))
+    try:
+        return await collector.run()
+    finally:
+        showing.cancel()
+        display.show(tally)
+        display.close()
+        loop.remove_signal_handler(signal.SIGINT)
+        loop.remove_signal_handler(signal.SIGTERM)
+
+
+def _check_agents(agents: set[str], directory: Directory) -> None:
+    known = sorted(name for name, family in directory.families.items() if family == "agents")
+    for agent in sorted(agents):
+        if agent not in known:
+            have = ", ".join(known) or "none"
+            raise OperatorError(f"no agent {agent!r} in the running stack{nearest(agent, known)} (it has: {have})")
+
+
+def _identity(options: CollectOptions, tasks: TaskFile, directory: Directory) -> Json:
+    return {
+        "input_sha256": tasks.digest,
+        "rows": tasks.count,
+        "agent_name": options.agent_name,
+        "num_repeats": options.num_repeats,
+        "num_repeats_add_seed": options.num_repeats_add_seed,
+        "responses_create_params": options.responses_create_params,
+        "config_hash": directory.config_hash,
+    }
+
+
+def _versions() -> Json:
+    return {"rollyard": version("rollyard"), "python": platform.python_version()}
+
+
+def _summary(state: State, tally: Tally, paths: StorePaths, why: str) -> None:
+    """What a person wants to read when it is over."""
+    complete = tally.measured == tally.expected
+    print(f"{'collected' if complete else state}: {tally.measured} of {tally.expected} rollouts measured")
+    if why:
+        print(f"  stopped       {why}")
+    if tally.successes is not None:
+        print(f"  success rate  {tally.successes / tally.measured:.2%} ({tally.successes} / {tally.measured})")
+    if tally.mean is not None:
+        error = f" ± {tally.stderr:.4f} (standard error)" if tally.stderr is not None else ""
+        print(f"  mean reward   {tally.mean:.4f}{error}")
+    print(f"  speed         {tally.rate:.1f} rollouts/s, {tally.collected} in {duration(tally.elapsed_s)}")
+    print(f"  rollouts      {paths.output}")
+    if tally.failed_attempts or tally.failed:
+        kinds = ", ".join(f"{kind} {count}" for kind, count in tally.kinds.most_common()) or "of an earlier command"
+        print(f"  failures      {tally.failed_attempts} attempts ({kinds}), {tally.failed} rollouts given up")
+        print(f"                {paths.failures}")
+    if complete:
+        print(f"  next          jq -s 'map(.reward) | add / length' {paths.output}")
+    else:
+        missing = tally.expected - tally.measured
+        print(f"  next          the same command again collects the {missing} that are missing")

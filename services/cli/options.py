@@ -1,0 +1,131 @@
+"""Typed options of a command: parsed from Hydra overrides, explained by `--help`, refused with the nearest name."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+import types
+import typing
+from collections.abc import Callable, Sequence
+from importlib.metadata import version
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
+
+from services.errors import Failure, OperatorError, RunError, nearest
+from services.overrides import Override, parse_overrides
+from services.settings import is_secret, parse_settings
+
+EXIT_DONE, EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 0, 1, 2, 130
+
+
+class Options(BaseModel):
+    """Base of every command's options."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, hide_input_in_errors=True)
+
+    debug: bool = False
+    """Show a traceback when something fails."""
+
+
+O = TypeVar("O", bound=Options)  # noqa: E741
+
+
+def read_options(model: type[O], arguments: Sequence[str], *, rest: bool = False) -> tuple[O, list[Override]]:
+    """Options from overrides; with `rest`, overrides of other keys are handed back instead of refused.
+
+    `+a.b=c` fills the mapping `a`; a later option wins.
+    """
+    names = [_shown(name, field) for name, field in model.model_fields.items()]
+    values: dict[str, Any] = {}
+    others: list[Override] = []
+    for override in parse_overrides(arguments):
+        if override.top not in names:
+            if not rest:
+                hint = nearest(override.top, names)
+                known = ", ".join(sorted(names))
+                raise OperatorError(f"unknown option {override.top!r} in {override.text!r}{hint} (known: {known})")
+            others.append(override)
+            continue
+        *path, last = override.key.split(".")
+        node = values
+        for part in path:
+            node = node.setdefault(part, {})
+        if override.delete:
+            node.pop(last, None)
+        else:
+            node[last] = override.value
+    return parse_settings(model, values, "command line"), others
+
+
+def run_command(
+    command: str,
+    model: type[O],
+    example: str,
+    main: Callable[[Sequence[str]], int],
+    arguments: Sequence[str] | None = None,
+) -> typing.NoReturn:
+    """Answer --help and --version, run `main`, turn what it raises into one line and an exit status."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    if "--help" in given or "-h" in given:
+        print(_help(command, model, example, main.__doc__ or ""))
+        sys.exit(EXIT_DONE)
+    if "--version" in given:
+        print(f"{command} (rollyard {version('rollyard')})")
+        sys.exit(EXIT_DONE)
+    debug = any(text.lstrip("+") in ("debug=true", "debug=True") for text in given)
+    try:
+        status = main(given)
+    except OperatorError as error:
+        status = _failed(command, error, debug, EXIT_USAGE)
+    except (RunError, Failure, OSError) as error:
+        status = _failed(command, error, debug, EXIT_FAILED)
+    except KeyboardInterrupt:
+        print(f"{command}: interrupted", file=sys.stderr)
+        status = EXIT_INTERRUPTED
+    sys.exit(status)
+
+
+def _failed(command: str, error: Exception, debug: bool, status: int) -> int:
+    if debug:
+        traceback.print_exception(error)
+    if isinstance(error, OperatorError):
+        print(f"{command}: {error}\nTry '{command} --help'.", file=sys.stderr)
+    else:
+        print(f"{command}: {error}", file=sys.stderr)
+    return status
+
+
+def _help(command: str, model: type[Options], example: str, summary: str) -> str:
+    lines = [f"{command}: {' '.join(summary.split())}", "", "Options (Hydra overrides; + is optional):"]
+    shown = [(_shown(name, field), field) for name, field in model.model_fields.items()]
+    width = max(len(name) for name, _ in shown) + 2
+    for name, field in shown:
+        kind, default = _kind(field.annotation), _default(name, field)
+        text = " ".join((field.description or "").split())
+        lines.append(f"  +{name:<{width}} {kind}, {default}\n  {'':<{width + 2}}{text}")
+    return "\n".join([*lines, "", "Example:", f"  {example}"])
+
+
+def _shown(name: str, field: FieldInfo) -> str:
+    """The name to type: `json` is a field of every pydantic model, so options may have an alias."""
+    return field.alias or name
+
+
+def _default(name: str, field: FieldInfo) -> str:
+    if field.is_required():
+        return "required"
+    if field.default is PydanticUndefined or is_secret(name):
+        return "default empty"
+    return f"default {str(field.default).lower() if isinstance(field.default, bool) else field.default}"
+
+
+def _kind(annotation: Any) -> str:
+    origin = typing.get_origin(annotation)
+    if origin in (types.UnionType, typing.Union):
+        return " or ".join("null" if item is type(None) else _kind(item) for item in typing.get_args(annotation))
+    if origin is not None:
+        return "{key: value}" if origin is dict else "[...]"
+    return str(getattr(annotation, "__name__", annotation))

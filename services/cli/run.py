@@ -1,0 +1,137 @@
+"""ng_run: start the head and every server of the configs, stay in the foreground, stop everything on Ctrl-C."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+
+import uvloop
+
+from services.cli.options import EXIT_DONE, EXIT_INTERRUPTED, Options, read_options, run_command
+from services.config import RunConfig, is_loopback, load
+from services.errors import OperatorError
+from services.launcher import Launcher, LocalLauncher
+from services.plugins import INSTALLED
+from services.runfolder import RunFolder
+from services.serve import calm_collector, raise_file_limit
+from services.stack import Stack, new_keys
+
+EXAMPLE = (
+    'ng_run "+config_paths=[responses_api_models/builtin_model/configs/builtin_model.yaml,'
+    'resources_servers/grl_sokoban/configs/grl_sokoban.yaml]"'
+)
+
+
+class RunOptions(Options):
+    """Options of ng_run. Every other override changes the configs themselves."""
+
+    config_paths: tuple[str, ...]
+    """YAML files that name the servers; looked for here, in server_roots, then in the installed stack."""
+    server_roots: tuple[str, ...] = ()
+    """Further folders in which server folders and config files are looked for."""
+    colocate: bool = False
+    """All servers in one process: less CPU a turn, one core, no restarts."""
+    dry_run: bool = False
+    """Check everything, start nothing."""
+    head_host: str = "127.0.0.1"
+    """Address of the head; anything beyond loopback needs a token."""
+    head_port: int = 11000
+    """Port of the head; when taken, another one is used and printed."""
+    token: str | None = None
+    """Run token asked of every request (Authorization: Bearer); also read from the variable ROLLYARD_TOKEN."""
+    ready_timeout_s: float = 300.0
+    """How long all servers together may take to get ready."""
+    ray_head_node_address: str | None = None
+    """HOST:PORT or auto: place the servers on that Ray cluster."""
+
+
+def main() -> None:
+    """Entry point."""
+    run_command("ng_run", RunOptions, EXAMPLE, run)
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Start the servers of the configs and keep them running."""
+    options, overrides = read_options(RunOptions, arguments, rest=True)
+    here = Path.cwd()
+    roots = [here, *(Path(root).resolve() for root in options.server_roots), INSTALLED]
+    config = load(options.config_paths, overrides, roots, os.environ)
+    token = options.token or os.environ.get("ROLLYARD_TOKEN")
+    _check_binds(options, config, token)
+    if options.dry_run:
+        _print_plan(config)
+        return EXIT_DONE
+    return uvloop.run(_run(options, config, token, here))
+
+
+async def _run(options: RunOptions, config: RunConfig, token: str | None, here: Path) -> int:
+    stopped = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stopped.set)
+    raise_file_limit()
+    keys = new_keys(token)
+    folder = RunFolder.create(here, keys.run_id)
+    launcher = None if options.colocate else _launcher(options)
+    stack = Stack(
+        config,
+        keys,
+        folder,
+        say=_say,
+        launcher=launcher,
+        head_host=options.head_host,
+        head_port=options.head_port,
+        ready_timeout_s=options.ready_timeout_s,
+    )
+    _say(f"run {keys.run_id}: {len(config.servers)} servers, head {stack.head_url}")
+    _say(f"logs in {folder.logs.relative_to(here)}/")
+    interrupted = asyncio.create_task(stopped.wait())
+    starting = asyncio.create_task(stack.start())
+    try:
+        await asyncio.wait({interrupted, starting}, return_when=asyncio.FIRST_COMPLETED)
+        if starting.done():
+            starting.result()
+            calm_collector()
+            await stopped.wait()
+            _say("stopping ...")
+            return EXIT_DONE
+        return EXIT_INTERRUPTED
+    finally:
+        starting.cancel()
+        interrupted.cancel()
+        await stack.stop()
+        _say("stopped")
+
+
+def _launcher(options: RunOptions) -> Launcher:
+    if options.ray_head_node_address:
+        raise OperatorError("+ray_head_node_address: not here yet")
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rollyard"
+    return LocalLauncher(cache)
+
+
+def _check_binds(options: RunOptions, config: RunConfig, token: str | None) -> None:
+    if token:
+        return
+    binds = [(spec.name, spec.settings.host) for spec in config.servers]
+    open_doors = [f"{name} ({host})" for name, host in binds if not is_loopback(host)]
+    if not is_loopback(options.head_host):
+        open_doors.insert(0, f"the head ({options.head_host})")
+    if open_doors:
+        where = "add +token=... or export ROLLYARD_TOKEN=..., and send it as Authorization: Bearer"
+        raise OperatorError(f"{', '.join(open_doors)} would be open to other machines without a run token: {where}")
+
+
+def _print_plan(config: RunConfig) -> None:
+    for spec in config.servers:
+        note = f" x {spec.settings.replicas}" if spec.settings.replicas > 1 else ""
+        own = ", its own environment" if spec.isolated else ""
+        print(f"  {spec.name:<36} {spec.family}/{spec.implementation}{note}{own}")
+    print(f"All {len(config.servers)} servers are well configured; nothing was started (dry_run).")
+
+
+def _say(text: str) -> None:
+    print(text, flush=True)

@@ -1,0 +1,197 @@
+"""ServerClient: reach a server of the run by its name. Session: one open episode on one instance.
+
+Deadlines and retries between our own servers live here and nowhere else: only a connection that could not be made is
+tried again (elsewhere, or when the server is back), because a request that may have been acted on is never replayed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+
+from services.errors import Failure, FailureKind, nearest
+from services.transport import Answer, Transport
+from services.types import Directory, Keys, Problem
+
+RUN_HEADER = "x-rollyard-run"
+SECRET_HEADER = "x-rollyard-secret"
+SESSION_END_HEADER = "x-rollyard-session-end"
+PROBLEM_TYPE = "application/problem+json"
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How long a client goes on when nobody is there."""
+
+    wait_s: float = 60.0
+    """For a server of the run that has no ready instance: restarting takes seconds."""
+    pause_s: float = 0.1
+    """First pause between looks at the directory; doubles up to 1 s."""
+
+
+class AddressBook:
+    """The run's directory as this process knows it; refreshed by heartbeats and whenever an address fails."""
+
+    def __init__(self, fetch: Callable[[], Awaitable[Directory]]) -> None:
+        self._fetch = fetch
+        self._known: Directory | None = None
+        self._refreshing: asyncio.Task[Directory] | None = None
+
+    async def current(self) -> Directory:
+        """What is known, fetched once if nothing is."""
+        return self._known or await self.refresh()
+
+    def update(self, directory: Directory) -> None:
+        """Take over what a heartbeat's answer said."""
+        self._known = directory
+
+    async def refresh(self) -> Directory:
+        """Ask the head again; callers that ask at the same time share one request."""
+        if self._refreshing is None or self._refreshing.done():
+            self._refreshing = asyncio.create_task(self._refresh())
+        return await asyncio.shield(self._refreshing)
+
+    async def _refresh(self) -> Directory:
+        self._known = await self._fetch()
+        return self._known
+
+
+class ServerClient:
+    """Calls servers by name. Every method raises `Failure` and nothing else when the answer is not there."""
+
+    def __init__(self, transport: Transport, keys: Keys, book: AddressBook, patience: Patience | None = None) -> None:
+        self.transport = transport
+        self.book = book
+        self._patience = patience or Patience()
+        self._run_id = keys.run_id
+        self._headers = {"content-type": "application/json", RUN_HEADER: keys.run_id}
+        if keys.token:
+            self._headers["authorization"] = f"Bearer {keys.token}"
+        self._in_flight: dict[str, int] = {}
+
+    async def post(self, server: str, path: str, body: bytes, timeout_s: float) -> Answer:
+        """POST to the instance of `server` with the fewest calls in flight; the answer's status is below 400."""
+        _, answer = await self.reach(server, path, body, timeout_s)
+        return good(answer, server)
+
+    async def reach(
+        self, server: str, path: str, body: bytes, timeout_s: float, headers: Mapping[str, str] | None = None
+    ) -> tuple[str, Answer]:
+        """POST to the least busy ready instance; its base URL and its answer, which may have any status."""
+        give_up = time.monotonic() + min(self._patience.wait_s, timeout_s)
+        pause = self._patience.pause_s
+        while True:
+            url = await self._pick(server, give_up)
+            try:
+                return url, await self.send(url, path, body, timeout_s, headers)
+            except Failure as failure:
+                if failure.kind is not FailureKind.UNREACHABLE or time.monotonic() > give_up:
+                    raise blamed(failure, server) from failure
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, 1.0)
+            await self.book.refresh()
+
+    async def send(
+        self, url: str, path: str, body: bytes, timeout_s: float, headers: Mapping[str, str] | None = None
+    ) -> Answer:
+        """POST to one instance; the answer may have any status. A stranger on that port is a failure."""
+        self._in_flight[url] = self._in_flight.get(url, 0) + 1
+        try:
+            all_headers = {**self._headers, **headers} if headers else self._headers
+            answer = await self.transport.send("POST", url + path, body, all_headers, timeout_s)
+        finally:
+            self._in_flight[url] -= 1
+        if answer.headers.get(RUN_HEADER) != self._run_id:
+            raise Failure(FailureKind.WRONG_RUN, f"{url} is not answered by a server of run {self._run_id}")
+        return answer
+
+    async def _pick(self, server: str, give_up: float) -> str:
+        directory = await self.book.current()
+        pause = self._patience.pause_s
+        while not (urls := directory.servers.get(server)):
+            if urls is None:
+                hint = nearest(server, directory.servers)
+                raise Failure(
+                    FailureKind.UNKNOWN_SERVER,
+                    f"no server named {server!r} in this run{hint} (it has: {', '.join(sorted(directory.servers))})",
+                )
+            if time.monotonic() > give_up:
+                waited = f"{self._patience.wait_s:g} s"
+                raise Failure(
+                    FailureKind.UNREACHABLE, f"no ready instance of {server!r} within {waited}", server=server
+                )
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, 1.0)
+            directory = await self.book.refresh()
+        if len(urls) == 1:
+            return urls[0]
+        return min(urls, key=lambda url: self._in_flight.get(url, 0))
+
+
+class Session:
+    """One episode on one instance of a world (or of anything that keeps state by cookie).
+
+    Cookies set by the peer are sent back unchanged, so that worlds of other stacks work too.
+    """
+
+    def __init__(self, client: ServerClient, server: str, cookie: str = "") -> None:
+        self.server = server
+        self._client = client
+        self._url: str | None = None
+        self._headers: dict[str, str] = {"cookie": cookie} if cookie else {}
+
+    async def send(self, path: str, body: bytes, timeout_s: float, headers: Mapping[str, str] | None = None) -> Answer:
+        """POST within the session; the answer may have any status. The first call decides the instance."""
+        sent = {**self._headers, **headers} if headers else self._headers
+        if self._url is None:
+            self._url, answer = await self._client.reach(self.server, path, body, timeout_s, sent)
+        else:
+            try:
+                answer = await self._client.send(self._url, path, body, timeout_s, sent)
+            except Failure as failure:
+                raise self._lost(failure) from failure
+        if answer.cookies:
+            self._remember(answer.cookies)
+        return answer
+
+    async def post(self, path: str, body: bytes, timeout_s: float, headers: Mapping[str, str] | None = None) -> bytes:
+        """As `send`, but an answer of status 400 and above is raised as the failure that it reports."""
+        return good(await self.send(path, body, timeout_s, headers), self.server).body
+
+    @property
+    def opened(self) -> bool:
+        """True once an instance has answered."""
+        return self._url is not None
+
+    def _remember(self, cookies: tuple[str, ...]) -> None:
+        jar = dict(pair.partition("=")[::2] for pair in self._headers.get("cookie", "").split("; ") if pair)
+        for cookie in cookies:
+            name, _, value = cookie.partition(";")[0].strip().partition("=")
+            jar[name] = value
+        self._headers = {"cookie": "; ".join(f"{name}={value}" for name, value in jar.items())}
+
+    def _lost(self, failure: Failure) -> Failure:
+        """An instance that is gone took its sessions along."""
+        if failure.kind in (FailureKind.UNREACHABLE, FailureKind.WRONG_RUN):
+            detail = f"the instance that held the session is gone ({failure.problem.detail})"
+            return Failure(FailureKind.SESSION_LOST, detail, server=self.server)
+        return blamed(failure, self.server)
+
+
+def good(answer: Answer, server: str) -> Answer:
+    """`answer` if its status is below 400; else the failure that it reports, unchanged."""
+    if answer.status < 400:
+        return answer
+    if answer.headers.get("content-type", "").startswith(PROBLEM_TYPE):
+        raise Failure.of(Problem.model_validate_json(answer.body))
+    excerpt = answer.body[:500].decode("utf-8", "replace")
+    raise Failure(FailureKind.SERVER_ERROR, f"status {answer.status}: {excerpt}", server=server)
+
+
+def blamed(failure: Failure, server: str) -> Failure:
+    """The same failure, with the server it happened at when nobody named one yet."""
+    if failure.problem.server:
+        return failure
+    return Failure.of(failure.problem.model_copy(update={"server": server}))

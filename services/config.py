@@ -1,0 +1,237 @@
+"""Overrides and YAML files become typed settings, checked before anything starts. No code below walks dictionaries.
+
+Order, later wins: the files of `config_paths` left to right, `env.yaml` in the working directory, the command line.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import ipaddress
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+from omegaconf import DictConfig, ListConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from pydantic import SecretStr
+from yaml import YAMLError
+
+from services.errors import OperatorError, nearest
+from services.isolation import asks_for_isolation
+from services.overrides import Override, apply
+from services.plugins import ALIASES, FAMILIES, find_folder, load_server
+from services.server import ServerSettings
+from services.settings import REDACTED, is_secret, parse_settings
+from services.types import Json
+
+_PLAIN_REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
+_ADDRESSES = frozenset({"host", "port", "base_url", "replicas", "datasets"})
+"""Settings that do not change what a rollout means: left out of the config's hash."""
+
+
+@dataclass(frozen=True)
+class ServerSpec:
+    """One named server of a run, checked."""
+
+    name: str
+    family: str
+    implementation: str
+    folder: Path
+    settings: ServerSettings
+    raw: Json
+    """The settings as resolved from YAML: what a server's process is told."""
+    isolated: bool
+    """Its folder asks for an environment of its own; then only the base settings were checked here."""
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """All servers of a run, and the merged tree that they came from."""
+
+    servers: tuple[ServerSpec, ...]
+    tree: Json
+    """Resolved, secrets included: never print it, use `redacted`."""
+    paths: tuple[str, ...]
+
+    def redacted(self) -> Json:
+        """The tree with every secret replaced by `***`."""
+        redacted: Json = _redact(self.tree)
+        return redacted
+
+    def digest(self) -> str:
+        """Hash of what decides a rollout: settings without addresses and secrets."""
+        kept = {
+            spec.name: {
+                "family": spec.family,
+                "implementation": spec.implementation,
+                **{key: value for key, value in _redact(spec.raw).items() if key not in _ADDRESSES},
+            }
+            for spec in self.servers
+        }
+        return hashlib.sha256(orjson.dumps(kept, option=orjson.OPT_SORT_KEYS)).hexdigest()[:16]
+
+
+def load(
+    config_paths: Sequence[str], overrides: Sequence[Override], roots: Sequence[Path], environ: Mapping[str, str]
+) -> RunConfig:
+    """Merge, resolve and check. Raises OperatorError: what was found, what was expected, what to do."""
+    if not config_paths:
+        raise OperatorError("no config: expected '+config_paths=[a.yaml,b.yaml]'")
+    tree = OmegaConf.create({})
+    for path in config_paths:
+        tree = _merge(tree, _read_yaml(_find_file(path, roots)))
+    env_file = roots[0] / "env.yaml"
+    if env_file.is_file():
+        tree = _merge(tree, _read_yaml(env_file))
+    _check_tops(tree, overrides)
+    apply(tree, overrides)
+    _fill_from_environment(tree, environ)
+    resolved = _resolve(tree)
+    servers = tuple(_servers(resolved, roots))
+    if not servers:
+        expected = f"a name with {' / '.join(FAMILIES)} below it"
+        raise OperatorError(
+            f"the configs name no server (found keys: {', '.join(resolved) or 'none'}); expected {expected}"
+        )
+    _check_references(servers)
+    return RunConfig(servers, resolved, tuple(str(path) for path in config_paths))
+
+
+def is_loopback(host: str) -> bool:
+    """True for addresses that only this machine reaches."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _find_file(path: str, roots: Sequence[Path]) -> Path:
+    for root in roots:
+        if (root / path).is_file():
+            return root / path
+    known = [str(found.relative_to(root)) for root in roots for found in _known_configs(root)]
+    places = ", ".join(str(root) for root in roots)
+    raise OperatorError(f"config file {path!r} not found{nearest(path, known)} (looked in {places})")
+
+
+def _known_configs(root: Path) -> Iterator[Path]:
+    yield from (root / "configs").glob("*.yaml")
+    for family in (*FAMILIES, *ALIASES):
+        yield from (root / family).glob("*/configs/*.yaml")
+
+
+def _read_yaml(path: Path) -> DictConfig:
+    try:
+        loaded = OmegaConf.load(path)
+    except (OSError, YAMLError, OmegaConfBaseException) as error:
+        raise OperatorError(f"{path} cannot be read as YAML: {error}") from error
+    if isinstance(loaded, ListConfig):
+        raise OperatorError(f"{path} holds a list; a config maps server names to their settings")
+    return loaded
+
+
+def _merge(tree: DictConfig, other: DictConfig) -> DictConfig:
+    merged = OmegaConf.merge(tree, other)
+    assert isinstance(merged, DictConfig)
+    return merged
+
+
+def _check_tops(tree: DictConfig, overrides: Sequence[Override]) -> None:
+    """A key that no config has and no `${...}` asks for is a typing mistake."""
+    text = OmegaConf.to_yaml(tree)
+    known = {*(str(key) for key in tree), *_PLAIN_REFERENCE.findall(text)}
+    for override in overrides:
+        if override.top in known:
+            continue
+        if isinstance(override.value, dict) and {*FAMILIES, *ALIASES} & override.value.keys():
+            continue  # a whole server given on the command line
+        if override.key.partition(".")[2].partition(".")[0] in {*FAMILIES, *ALIASES}:
+            continue
+        hint = nearest(override.top, known)
+        raise OperatorError(
+            f"unknown option {override.top!r} in {override.text!r}{hint}: "
+            "no option of this command, no server of the configs and no ${...} of theirs has that name"
+        )
+
+
+def _fill_from_environment(tree: DictConfig, environ: Mapping[str, str]) -> None:
+    for name in set(_PLAIN_REFERENCE.findall(OmegaConf.to_yaml(tree))):
+        if name in tree:
+            continue
+        if name not in environ:
+            where = next(_users_of(name, OmegaConf.to_container(tree), ""), "a config")
+            raise OperatorError(
+                f"{where} needs ${{{name}}}, which is set nowhere: export {name}=..., "
+                f"add '+{name}=...', or put `{name}: ...` into env.yaml"
+            )
+        tree[name] = environ[name]
+
+
+def _users_of(name: str, node: Any, path: str) -> Iterator[str]:
+    if isinstance(node, dict):
+        for key, value in node.items():
+            yield from _users_of(name, value, f"{path}.{key}" if path else str(key))
+    elif isinstance(node, str) and f"${{{name}}}" in node:
+        yield path
+
+
+def _resolve(tree: DictConfig) -> Json:
+    try:
+        resolved = OmegaConf.to_container(tree, resolve=True, throw_on_missing=True)
+    except OmegaConfBaseException as error:
+        raise OperatorError(f"config value {error.full_key or '?'}: {str(error).splitlines()[0]}") from error
+    assert isinstance(resolved, dict)
+    return {str(key): value for key, value in resolved.items()}
+
+
+def _servers(resolved: Json, roots: Sequence[Path]) -> Iterator[ServerSpec]:
+    for name, node in resolved.items():
+        families = [key for key in node if ALIASES.get(key, key) in FAMILIES] if isinstance(node, dict) else []
+        if not families:
+            hints = [nearest(str(key), (*FAMILIES, *ALIASES)) for key in node] if isinstance(node, dict) else []
+            if any(hints):
+                raise OperatorError(f"{name} has {', '.join(map(str, node))}{next(filter(None, hints))}")
+            continue
+        for key in families:
+            implementations = node[key]
+            if not isinstance(implementations, dict) or len(implementations) != 1:
+                raise OperatorError(f"{name}.{key} must hold exactly one implementation (a folder's name)")
+            ((implementation, raw),) = implementations.items()
+            yield _server(name, ALIASES.get(key, key), str(implementation), dict(raw or {}), roots)
+
+
+def _server(name: str, family: str, implementation: str, raw: Json, roots: Sequence[Path]) -> ServerSpec:
+    folder = find_folder(family, implementation, roots)
+    isolated = asks_for_isolation(folder)
+    if isolated:
+        base = {key: value for key, value in raw.items() if key in ServerSettings.model_fields}
+        settings = parse_settings(ServerSettings, base, name)
+    else:
+        kind = load_server(family, folder, str(raw.get("entrypoint", "app.py")))
+        settings = parse_settings(kind.Settings, raw, name)
+    return ServerSpec(name, family, implementation, folder, settings, raw, isolated)
+
+
+def _check_references(servers: Sequence[ServerSpec]) -> None:
+    names = {spec.name for spec in servers}
+    for spec in servers:
+        for key, value in spec.raw.items():
+            if isinstance(value, dict) and set(value) == {"type", "name"} and value["name"] not in names:
+                hint = nearest(str(value["name"]), names)
+                have = ", ".join(sorted(names))
+                raise OperatorError(
+                    f"{spec.name}.{key} names {value['name']!r}, no server of this run{hint} (it has {have})"
+                )
+
+
+def _redact(value: Any, key: str = "") -> Any:
+    if isinstance(value, dict):
+        return {name: _redact(item, str(name)) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_redact(item, key) for item in value]
+    if isinstance(value, SecretStr) or (is_secret(key) and value not in (None, "")):
+        return REDACTED
+    return value

@@ -1,0 +1,154 @@
+"""Hosted: a Server listening on a socket of this process, known to the head and heard by it until it stops."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import socket
+from collections.abc import Iterator
+
+import uvicorn
+
+from services.client import RUN_HEADER, SECRET_HEADER, AddressBook, good
+from services.errors import Failure, RunError
+from services.server import Server
+from services.transport import Transport
+from services.types import Directory, Heartbeat, Keys, Record, Registration
+
+log = logging.getLogger(__name__)
+
+HEARTBEAT_S = 2.0
+
+
+class _Listener(uvicorn.Server):
+    """uvicorn, without its signal handlers: the process decides when to stop, and may host several."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+class HeadLink:
+    """What a server process says to the head, and how it asks for the directory."""
+
+    def __init__(self, transport: Transport, head_url: str, keys: Keys) -> None:
+        self._transport = transport
+        self._url = head_url
+        self._headers = {RUN_HEADER: keys.run_id, "content-type": "application/json"}
+        if keys.token:
+            self._headers["authorization"] = f"Bearer {keys.token}"
+        self._admission = {**self._headers, SECRET_HEADER: keys.secret}
+
+    async def register(self, registration: Registration) -> None:
+        """Say where an instance listens and whether it is ready. Raises Failure."""
+        await self._post("/register", registration)
+
+    async def beat(self, heartbeat: Heartbeat) -> Directory:
+        """Say that an instance is alive; the directory as of now. Raises Failure."""
+        return Directory.model_validate_json(await self._post("/heartbeat", heartbeat))
+
+    async def directory(self) -> Directory:
+        """Where everybody is. Raises Failure."""
+        answer = await self._transport.send("GET", f"{self._url}/directory", b"", self._headers, 10.0)
+        return Directory.model_validate_json(good(answer, "head").body)
+
+    async def _post(self, path: str, record: Record) -> bytes:
+        body = record.model_dump_json().encode()
+        answer = await self._transport.send("POST", self._url + path, body, self._admission, 10.0)
+        return good(answer, "head").body
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A listening socket that the caller keeps: no gap between choosing a port and owning it. Raises OSError."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        sock.bind((host, port))
+        sock.listen(4096)
+    except OSError:
+        sock.close()
+        raise
+    sock.setblocking(False)
+    return sock
+
+
+class Hosted:
+    """One server on one socket."""
+
+    def __init__(self, server: Server, sock: socket.socket, *, advertise: str | None = None) -> None:
+        self.server = server
+        host, port = sock.getsockname()[:2]
+        self.url = f"http://{advertise or host}:{port}"
+        self._socket = sock
+        self._listener = _Listener(
+            uvicorn.Config(
+                server,
+                interface="asgi3",
+                http="httptools",
+                ws="none",
+                lifespan="off",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                date_header=False,
+                timeout_keep_alive=75,
+                timeout_graceful_shutdown=3,
+                backlog=4096,
+            )
+        )
+        self._serving: asyncio.Task[None] | None = None
+        self._beating: asyncio.Task[None] | None = None
+
+    async def listen(self) -> None:
+        """Answer requests from now on; `/ready` says 503 until `start`."""
+        self._serving = asyncio.create_task(self._listener.serve(sockets=[self._socket]))
+        while not self._listener.started:
+            if self._serving.done():
+                self._serving.result()
+                raise RunError(f"{self.server.name} stopped listening on {self.url} before it had begun")
+            await asyncio.sleep(0.002)
+
+    async def start(self) -> None:
+        """Run the server's own start, then be ready."""
+        await self.server.start()
+        self.server.ready = True
+
+    async def join(self, instance: str, head: HeadLink, book: AddressBook) -> None:
+        """Listen, register, start, say ready, and be heard from then on."""
+        await self.listen()
+        registration = Registration(name=self.server.name, instance=instance, url=self.url, pid=os.getpid())
+        await head.register(registration)
+        await self.start()
+        await head.register(registration.model_copy(update={"ready": True}))
+        self._beating = asyncio.create_task(self._beat(registration, head, book))
+
+    async def stop(self) -> None:
+        """Stop answering, let running requests end (a few seconds), give everything back."""
+        self.server.ready = False
+        if self._beating is not None:
+            self._beating.cancel()
+        self._listener.should_exit = True
+        if self._serving is not None:
+            await self._serving
+        await self.server.stop()
+
+    async def _beat(self, registration: Registration, head: HeadLink, book: AddressBook) -> None:
+        ready = registration.model_copy(update={"ready": True})
+        while True:
+            server = self.server
+            heartbeat = Heartbeat(
+                instance=registration.instance,
+                requests=server.requests,
+                in_flight=server.in_flight,
+                sessions=server.sessions,
+            )
+            try:
+                book.update(await head.beat(heartbeat))
+            except Failure as failure:
+                log.warning("the head did not take a heartbeat: %s", failure)
+                with contextlib.suppress(Failure):
+                    await head.register(ready)
+            await asyncio.sleep(HEARTBEAT_S)

@@ -1,0 +1,68 @@
+"""Finds a server's folder and loads its class. A user's own folder beside ours needs no registration."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType
+
+from services.errors import OperatorError, nearest
+from services.server import Server
+
+FAMILIES = ("resources_servers", "responses_api_models", "agents")
+ALIASES = {"responses_api_agents": "agents"}
+"""NeMo Gym's name -> ours."""
+
+INSTALLED = Path(__file__).resolve().parent.parent
+
+
+def find_folder(family: str, implementation: str, roots: Sequence[Path]) -> Path:
+    """The folder `family/implementation` in the first root that has it. Raises OperatorError with the nearest name."""
+    names = [family, *(alias for alias, name in ALIASES.items() if name == family)]
+    candidates = [root / name for root in roots for name in names]
+    for folder in candidates:
+        if (folder / implementation).is_dir():
+            return (folder / implementation).resolve()
+    known = sorted(
+        {child.name for folder in candidates if folder.is_dir() for child in folder.iterdir() if child.is_dir()}
+    )
+    hint = nearest(implementation, known)
+    places = ", ".join(str(root) for root in roots)
+    raise OperatorError(f"no folder {family}/{implementation}{hint} (looked in {places})")
+
+
+def load_server(family: str, folder: Path, entrypoint: str) -> type[Server]:
+    """The class that `entrypoint` of `folder` names `server`. Raises OperatorError saying what is missing."""
+    path = folder / entrypoint
+    if not path.is_file():
+        raise OperatorError(f"{path} does not exist; a server's folder needs its entrypoint (default app.py)")
+    module = _import(f"{family}.{folder.name}", folder, path)
+    server = getattr(module, "server", None)
+    if not (isinstance(server, type) and issubclass(server, Server)):
+        found = "nothing" if server is None else repr(server)
+        raise OperatorError(f"{path} must end with `server = ...`, a Server class (found {found})")
+    return server
+
+
+def _import(package: str, folder: Path, path: Path) -> ModuleType:
+    """Import `path` as `<package>.<stem>`, so that relative imports between the folder's files work from any root."""
+    if package not in sys.modules:
+        init = folder / "__init__.py"
+        spec = importlib.util.spec_from_file_location(
+            package, init if init.is_file() else None, submodule_search_locations=[str(folder)]
+        ) or importlib.util.spec_from_loader(package, loader=None, is_package=True)
+        assert spec is not None
+        spec.submodule_search_locations = [str(folder)]
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[package] = module
+        if spec.loader is not None:
+            spec.loader.exec_module(module)
+    try:
+        return importlib.import_module(f"{package}.{path.stem}")
+    except OperatorError:
+        raise
+    except Exception as error:
+        raise OperatorError(f"{path} cannot be imported: {type(error).__name__}: {error}") from error

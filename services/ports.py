@@ -1,0 +1,35 @@
+"""Who owns a TCP port of this machine, for error messages (Linux's /proc)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+_LISTEN = "0A"
+
+
+def owner_of_port(port: int) -> str:
+    """` by process 123 (python -m ...)` when it can be found out, else nothing."""
+    inodes = set(_listening_inodes(port))
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            for descriptor in (process / "fd").iterdir():
+                target = str(descriptor.readlink())
+                if target.startswith("socket:[") and target[8:-1] in inodes:
+                    command = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace")
+                    return f" by process {process.name} ({command.strip()[:80]})"
+        except OSError:
+            continue
+    return ""
+
+
+def _listening_inodes(port: int) -> list[str]:
+    found: list[str] = []
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        path = Path(table)
+        if not path.exists():
+            continue
+        for line in path.read_text().splitlines()[1:]:
+            fields = line.split()
+            if fields[3] == _LISTEN and int(fields[1].rpartition(":")[2], 16) == port:
+                found.append(fields[9])
+    return found

@@ -1,0 +1,126 @@
+"""Roster: who is in the run, where, and ready. Registered is not ready, and silence is absence. No HTTP here."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from services.config import ServerSpec
+from services.errors import Failure, FailureKind, nearest
+from services.types import Directory, Heartbeat, Registration, ServerInstance
+
+Status = Literal["starting", "success", "timeout", "restarting"]
+
+
+@dataclass(slots=True)
+class _Member:
+    spec: ServerSpec
+    instance: str
+    started: float
+    heard: float
+    url: str | None = None
+    pid: int | None = None
+    ready: bool = False
+    gone: bool = False
+    requests: int = 0
+    in_flight: int = 0
+    sessions: int = 0
+
+
+class Roster:
+    """The members of one run. `expiry_s` without a heartbeat takes an instance out of the directory."""
+
+    def __init__(
+        self,
+        run_id: str,
+        servers: Sequence[ServerSpec],
+        config_hash: str,
+        *,
+        expiry_s: float = 10.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.run_id = run_id
+        self.config_hash = config_hash
+        self.restarts: dict[str, int] = {}
+        self._specs = {spec.name: spec for spec in servers}
+        self._members: dict[str, _Member] = {}
+        self._expiry_s = expiry_s
+        self._clock = clock
+
+    def register(self, registration: Registration) -> None:
+        """An instance says where it listens, or that it is ready. Raises Failure unknown_server."""
+        spec = self._specs.get(registration.name)
+        if spec is None:
+            detail = f"no server {registration.name!r} in this run{nearest(registration.name, self._specs)}"
+            raise Failure(FailureKind.UNKNOWN_SERVER, detail)
+        member = self._members.get(registration.instance)
+        if member is None:
+            member = _Member(spec, registration.instance, time.time(), self._clock())
+            self._members[registration.instance] = member
+        member.url, member.pid, member.heard = registration.url, registration.pid, self._clock()
+        member.ready = registration.ready
+
+    def beat(self, heartbeat: Heartbeat) -> None:
+        """An instance is alive. Raises Failure for one that never registered (the head restarted)."""
+        member = self._members.get(heartbeat.instance)
+        if member is None:
+            raise Failure(
+                FailureKind.UNKNOWN_SERVER, f"instance {heartbeat.instance!r} is not registered: register first"
+            )
+        member.heard = self._clock()
+        member.requests, member.in_flight = heartbeat.requests, heartbeat.in_flight
+        member.sessions = heartbeat.sessions
+
+    def remove(self, instance: str) -> None:
+        """The instance's process ended."""
+        self._members.pop(instance, None)
+
+    def is_ready(self, instance: str) -> bool:
+        """True when that instance said so and is still heard."""
+        member = self._members.get(instance)
+        return member is not None and self._status(member) == "success"
+
+    def directory(self) -> Directory:
+        """Base URLs of the ready instances of every server."""
+        servers: dict[str, list[str]] = {name: [] for name in self._specs}
+        for member in self._members.values():
+            if member.url is not None and self._status(member) == "success":
+                servers[member.spec.name].append(member.url)
+        families = {name: spec.family for name, spec in self._specs.items()}
+        return Directory(run_id=self.run_id, servers=servers, families=families, config_hash=self.config_hash)
+
+    def instances(self) -> list[ServerInstance]:
+        """Every registered instance, ready or not."""
+        return [self._display(member) for member in self._members.values()]
+
+    def _status(self, member: _Member) -> Status:
+        if self._clock() - member.heard > self._expiry_s:
+            return "timeout"
+        return "success" if member.ready else "starting"
+
+    def _display(self, member: _Member) -> ServerInstance:
+        spec, status = member.spec, self._status(member)
+        host, _, port = (member.url or "").removeprefix("http://").rpartition(":")
+        return ServerInstance(
+            process_name=member.instance,
+            server_type=spec.family,
+            name=spec.implementation,
+            server_name=spec.name,
+            dir_path=f"{spec.family}/{spec.implementation}",
+            entrypoint=spec.settings.entrypoint,
+            host=host or None,
+            port=int(port) if port else None,
+            pid=member.pid,
+            config_path=spec.name,
+            url=member.url,
+            status=status,
+            start_time=member.started,
+            uptime_seconds=time.time() - member.started,
+            ready=status == "success",
+            requests=member.requests,
+            in_flight=member.in_flight,
+            sessions=member.sessions,
+            restarts=self.restarts.get(spec.name, 0),
+        )

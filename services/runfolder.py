@@ -1,0 +1,62 @@
+"""A run's folder, `.rollyard/runs/<time>-<run id>/`: logs, config, and `head.json` by which other commands find it."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import orjson
+from pydantic import ValidationError
+
+from services.types import HeadFile
+
+HOME = Path(".rollyard") / "runs"
+
+
+class RunFolder:
+    """One run's folder."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.logs = path / "logs"
+
+    @classmethod
+    def create(cls, base: Path, run_id: str) -> RunFolder:
+        """A new folder below `base`, named so that the newest sorts last."""
+        folder = cls(base / HOME / f"{time.strftime('%Y%m%d-%H%M%S')}-{run_id}")
+        folder.logs.mkdir(parents=True)
+        return folder
+
+    def write_head(self, head: HeadFile) -> None:
+        """Tell other commands where the head is. Readable by its owner only: it may hold the run token."""
+        path = self.path / "head.json"
+        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+            file.write(orjson.dumps(head.model_dump()))
+
+    def forget_head(self) -> None:
+        """The run is over."""
+        (self.path / "head.json").unlink(missing_ok=True)
+
+
+def running_heads(base: Path) -> list[HeadFile]:
+    """Heads of runs started from `base` whose process is alive, newest first."""
+    heads: list[HeadFile] = []
+    for path in sorted((base / HOME).glob("*/head.json"), reverse=True):
+        try:
+            head = HeadFile.model_validate_json(path.read_bytes())
+        except (OSError, ValidationError):
+            continue
+        if _alive(head.pid):
+            heads.append(head)
+    return heads
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

@@ -1,0 +1,356 @@
+"""Server: a FastAPI app with a name. Start and stop, health, metrics, and the one boundary where errors become answers.
+
+Two kinds of routes: `self.app` is an ordinary FastAPI app for whatever is not hot; `self.route` serves the hot paths
+from bytes to bytes, which saves some 60 us of CPU a request (benchmarks/turns.py shows the sum). Both kinds stand in
+/openapi.json.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hmac
+import logging
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import orjson
+import prometheus_client as prometheus
+from fastapi import FastAPI, Request
+from fastapi.responses import JSONResponse, Response
+from pydantic import BaseModel, ConfigDict
+from starlette.exceptions import HTTPException
+
+from services.client import PROBLEM_TYPE, RUN_HEADER, ServerClient
+from services.errors import Failure, FailureKind
+from services.transport import Receive, Scope, Send
+from services.types import Json, Keys
+
+log = logging.getLogger(__name__)
+
+MAX_BODY_BYTES = 256 * 1024 * 1024
+LATENCY_BUCKETS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
+
+
+class ServerSettings(BaseModel):
+    """What every server's settings share; plug-ins subclass it. The nested YAML is parsed into it once, at the door."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+    entrypoint: str = "app.py"
+    """File of the server's folder that defines `server`."""
+    host: str = "127.0.0.1"
+    """Address to bind; anything beyond loopback needs a run token."""
+    port: int = 0
+    """0: the process takes a free port and reports it."""
+    replicas: int = 1
+    """Instances of this server; episodes go to the least busy one and stay there."""
+    domain: str | None = None
+    """NeMo Gym's catalogue entry; not used when serving."""
+    description: str | None = None
+    """As `domain`."""
+    value: str | None = None
+    """As `domain`."""
+    verified: bool | None = None
+    """As `domain`."""
+    datasets: list[Json] = []
+    """As `domain`."""
+
+
+@dataclass(frozen=True)
+class Context:
+    """What a server is given besides its settings."""
+
+    name: str
+    """The name by which others call it."""
+    keys: Keys
+    client: ServerClient
+
+
+@dataclass(slots=True)
+class Call:
+    """One request as a hot route sees it: raw body, headers looked up on demand."""
+
+    path: str
+    headers: Iterable[tuple[bytes, bytes]]
+    body: bytes
+
+    def header(self, name: bytes) -> str | None:
+        """Value of the header with this lower-case name."""
+        for key, value in self.headers:
+            if key == name:
+                return value.decode("latin-1")
+        return None
+
+    def json(self) -> Json:
+        """The body as a JSON object. Raises Failure bad_request."""
+        try:
+            value = orjson.loads(self.body)
+        except orjson.JSONDecodeError as error:
+            raise Failure(FailureKind.BAD_REQUEST, f"the body is not JSON: {error}") from error
+        if not isinstance(value, dict):
+            found = type(value).__name__
+            raise Failure(FailureKind.BAD_REQUEST, f"the body is a JSON {found}; a JSON object is expected")
+        return value
+
+
+@dataclass(slots=True)
+class Reply:
+    """An answer that is more than 200 and bytes of JSON."""
+
+    body: bytes = b""
+    status: int = 200
+    headers: tuple[tuple[bytes, bytes], ...] = ()
+    content_type: bytes = b"application/json"
+    stream: AsyncIterator[bytes] | None = None
+    """When given, sent piece by piece instead of `body`."""
+
+
+Handler = Callable[[Call], Awaitable[bytes | Reply]]
+
+
+@dataclass(slots=True)
+class _Route:
+    path: str
+    handler: Handler
+    cancellable: bool
+    latency: prometheus.Histogram
+    statuses: prometheus.Counter
+    counters: dict[int, Any] = field(default_factory=dict)
+
+    def observe(self, status: int, seconds: float) -> None:
+        self.latency.observe(seconds)
+        counter = self.counters.get(status)
+        if counter is None:
+            counter = self.counters[status] = self.statuses.labels(self.path, str(status))
+        counter.inc()
+
+
+class Server:
+    """A named server. Subclasses add routes in `__init__` and may override `start` and `stop`."""
+
+    Settings: ClassVar[type[ServerSettings]] = ServerSettings
+
+    def __init__(self, settings: ServerSettings, context: Context) -> None:
+        self.settings = settings
+        self.name = context.name
+        self.context = context
+        self.client = context.client
+        self.ready = False
+        self.requests = 0
+        self.in_flight = 0
+        self._routes: dict[str, _Route] = {}
+        self._rest: _Route | None = None
+        self._run_header = (RUN_HEADER.encode(), context.keys.run_id.encode())
+        self._token = context.keys.token
+        self._started = time.time()
+        self._registry = prometheus.CollectorRegistry()
+        self._latency = prometheus.Histogram(
+            "rollyard_request_seconds", "Time to answer", ["route"], registry=self._registry, buckets=LATENCY_BUCKETS
+        )
+        self._statuses = prometheus.Counter(
+            "rollyard_requests", "Requests answered", ["route", "status"], registry=self._registry
+        )
+        for gauge, help_text, read in (
+            ("rollyard_in_flight", "Requests being answered", lambda: self.in_flight),
+            ("rollyard_sessions", "Open sessions", lambda: self.sessions),
+        ):
+            prometheus.Gauge(gauge, help_text, registry=self._registry).set_function(read)
+        self.app = self._make_app()
+
+    @property
+    def sessions(self) -> int:
+        """Open sessions; servers that keep some override this."""
+        return 0
+
+    async def start(self) -> None:
+        """Get ready to serve: load, connect, warm up. Raising ends the process with the message in its log."""
+
+    async def stop(self) -> None:
+        """Give everything back."""
+
+    def route(self, path: str, handler: Handler, *, cancellable: bool = False) -> None:
+        """Serve POST `path` from bytes to bytes.
+
+        `cancellable` handlers are cancelled when the caller hangs up; worth its 15 us where the work is long.
+        """
+        self._routes[path] = _Route(path, handler, cancellable, self._latency.labels(path), self._statuses)
+
+    def route_rest(self, handler: Handler) -> None:
+        """Serve every POST to a path that is no route; without it they are 404."""
+        self._rest = _Route("other", handler, False, self._latency.labels("other"), self._statuses)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """The ASGI door."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        self.requests += 1
+        self.in_flight += 1
+        try:
+            if refusal := self._refusal(scope):
+                await self._send(send, refusal)
+            elif scope["method"] == "POST" and (route := self._routes.get(scope["path"], self._rest)):
+                await self._serve(route, scope, receive, send)
+            else:
+                await self._serve_app(scope, receive, send)
+        finally:
+            self.in_flight -= 1
+
+    def _refusal(self, scope: Scope) -> Reply | None:
+        """A caller of another run, or one without the token, gets no further."""
+        authorization = b""
+        for name, value in scope["headers"]:
+            if name == b"x-rollyard-run" and value != self._run_header[1]:
+                return self._failed(
+                    Failure(FailureKind.WRONG_RUN, f"this is run {self.context.keys.run_id}, not {value.decode()!r}"),
+                    scope["path"],
+                )
+            if name == b"authorization":
+                authorization = value
+        if self._token and not hmac.compare_digest(authorization, b"Bearer " + self._token.encode()):
+            failure = Failure(FailureKind.UNAUTHORIZED, "the run token is missing or wrong (Authorization: Bearer ...)")
+            return self._failed(failure, scope["path"])
+        return None
+
+    async def _serve(self, route: _Route, scope: Scope, receive: Receive, send: Send) -> None:
+        begun = time.perf_counter()
+        watcher: asyncio.Task[None] | None = None
+        hung_up: list[bool] = []
+        reply: Reply | bytes
+        try:
+            call = Call(scope["path"], scope["headers"], await _body(receive))
+            if route.cancellable:
+                task = asyncio.current_task()
+                assert task is not None
+                watcher = asyncio.create_task(_cancel_on_disconnect(receive, task, hung_up))
+            reply = await route.handler(call)
+        except Failure as failure:
+            reply = self._failed(failure, scope["path"])
+        except asyncio.CancelledError:
+            if not hung_up:
+                raise
+            route.observe(499, time.perf_counter() - begun)
+            return
+        except Exception as error:
+            log.exception("%s%s failed", self.name, scope["path"])
+            detail = f"{type(error).__name__}: {error} (traceback in the log of {self.name})"
+            reply = self._failed(Failure(FailureKind.SERVER_ERROR, detail), scope["path"])
+        finally:
+            if watcher is not None:
+                watcher.cancel()
+        if isinstance(reply, bytes):
+            reply = Reply(reply)
+        route.observe(reply.status, time.perf_counter() - begun)
+        await self._send(send, reply)
+
+    def _failed(self, failure: Failure, path: str) -> Reply:
+        """The failure as an answer; the first server that meets it puts its name on it."""
+        problem = failure.problem
+        if not problem.server:
+            problem = problem.model_copy(update={"server": self.name, "instance": problem.instance or path})
+        return Reply(problem.model_dump_json().encode(), problem.status, content_type=PROBLEM_TYPE.encode())
+
+    async def _send(self, send: Send, reply: Reply) -> None:
+        headers = [(b"content-type", reply.content_type), self._run_header, *reply.headers]
+        if reply.stream is None:
+            headers.append((b"content-length", b"%d" % len(reply.body)))
+            await send({"type": "http.response.start", "status": reply.status, "headers": headers})
+            await send({"type": "http.response.body", "body": reply.body})
+            return
+        await send({"type": "http.response.start", "status": reply.status, "headers": headers})
+        async with contextlib.aclosing(reply.stream) as pieces:  # type: ignore[type-var]
+            async for piece in pieces:
+                await send({"type": "http.response.body", "body": piece, "more_body": True})
+        await send({"type": "http.response.body", "body": b""})
+
+    async def _serve_app(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def marked(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message["headers"], self._run_header]
+            await send(message)
+
+        await self.app(scope, receive, marked)
+
+    def _make_app(self) -> FastAPI:
+        app = FastAPI(title=self.name, docs_url="/docs", redoc_url=None)
+        app.add_exception_handler(Failure, self._on_failure)
+        app.add_exception_handler(HTTPException, self._on_http_exception)
+        plain_openapi = app.openapi
+
+        def openapi() -> Json:
+            schema = plain_openapi()
+            for route in self._routes.values():
+                schema["paths"].setdefault(route.path, {"post": _documented(route)})
+            return schema
+
+        app.openapi = openapi  # type: ignore[method-assign]
+
+        @app.get("/health")
+        async def health() -> Json:
+            """Alive: the event loop answers."""
+            return {"status": "ok", "server": self.name, "run_id": self.context.keys.run_id}
+
+        @app.get("/ready")
+        async def ready() -> JSONResponse:
+            """200 once `start` is done, 503 before."""
+            return JSONResponse({"ready": self.ready}, status_code=200 if self.ready else 503)
+
+        @app.get("/metrics")
+        async def metrics() -> Response:
+            """Prometheus text format."""
+            return Response(prometheus.generate_latest(self._registry), media_type=prometheus.CONTENT_TYPE_LATEST)
+
+        return app
+
+    async def _on_failure(self, request: Request, error: Exception) -> Response:
+        assert isinstance(error, Failure)
+        reply = self._failed(error, request.url.path)
+        return Response(reply.body, reply.status, media_type=PROBLEM_TYPE)
+
+    async def _on_http_exception(self, request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        hot = sorted(self._routes)
+        detail = f"{error.detail}: {request.method} {request.url.path}"
+        if error.status_code == 404:
+            detail += f" (POST routes here: {', '.join(hot)})"
+        failure = Failure(FailureKind.BAD_REQUEST, detail, status=error.status_code)
+        return await self._on_failure(request, failure)
+
+
+def _documented(route: _Route) -> Json:
+    text = (route.handler.__doc__ or "").strip()
+    body = {"content": {"application/json": {"schema": {"type": "object"}}}}
+    problem = {"description": "A problem (RFC 9457)", "content": {PROBLEM_TYPE: {"schema": {"type": "object"}}}}
+    return {
+        "summary": text.partition("\n")[0],
+        "description": text,
+        "requestBody": {**body, "required": True},
+        "responses": {"200": {"description": "OK", **body}, "default": problem},
+    }
+
+
+async def _body(receive: Receive) -> bytes:
+    message = await receive()
+    body: bytes = message.get("body", b"")
+    if not message.get("more_body"):
+        return body
+    chunks, size = [body], len(body)
+    while message.get("more_body"):
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise Failure(FailureKind.CANCELLED, "the caller hung up in the middle of its request")
+        chunks.append(message.get("body", b""))
+        size += len(chunks[-1])
+        if size > MAX_BODY_BYTES:
+            raise Failure(FailureKind.BAD_REQUEST, f"the body is larger than {MAX_BODY_BYTES} bytes", status=413)
+    return b"".join(chunks)
+
+
+async def _cancel_on_disconnect(receive: Receive, task: asyncio.Task[Any], hung_up: list[bool]) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    hung_up.append(True)
+    task.cancel()

@@ -1,0 +1,145 @@
+"""Stack: a whole run, up and down. Its head here; its servers as processes, or all in this process (`colocate`)."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import socket
+import time
+from collections.abc import Callable
+
+from omegaconf import OmegaConf
+
+from services.client import AddressBook, ServerClient
+from services.config import RunConfig, ServerSpec
+from services.errors import RunError
+from services.head import Head
+from services.hosted import HeadLink, Hosted, bind
+from services.launcher import Launcher
+from services.plugins import load_server
+from services.ports import owner_of_port
+from services.roster import Roster
+from services.runfolder import RunFolder
+from services.server import Context, ServerSettings
+from services.supervisor import Restarts, Supervisor
+from services.transport import HttpTransport, LocalTransport
+from services.types import Directory, HeadFile, Keys
+
+Say = Callable[[str], None]
+
+
+def new_keys(token: str | None = None) -> Keys:
+    """Identity and secrets of a new run."""
+    return Keys(run_id=secrets.token_hex(4), secret=secrets.token_hex(32), token=token)
+
+
+class Stack:
+    """One run. `start`, then `stop` whatever happened; both print what a person wants to know through `say`."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        keys: Keys,
+        folder: RunFolder,
+        *,
+        say: Say,
+        launcher: Launcher | None,
+        head_host: str = "127.0.0.1",
+        head_port: int = 11000,
+        head_advertise: str | None = None,
+        ready_timeout_s: float = 300.0,
+        restarts: Restarts | None = None,
+    ) -> None:
+        self.config = config
+        self.keys = keys
+        self.folder = folder
+        self.roster = Roster(keys.run_id, config.servers, config.digest())
+        self._say = say
+        self._launcher = launcher
+        self._ready_timeout_s = ready_timeout_s
+        self._restarts = restarts
+        sock = self._bind_head(head_host, head_port)
+        port: int = sock.getsockname()[1]
+        self._transport = LocalTransport(HttpTransport())
+        self._book = AddressBook(self._directory)
+        self.client = ServerClient(self._transport, keys, self._book)
+        settings = ServerSettings(host=head_host, port=port)
+        head = Head(settings, Context("head", keys, self.client), self.roster, config)
+        self._head = Hosted(head, sock, advertise=head_advertise)
+        self.head_url = self._head.url
+        self._supervisor: Supervisor | None = None
+        self._hosted: list[Hosted] = []
+
+    async def start(self) -> None:
+        """Everything up and ready. Raises RunError, OperatorError: what is not, and why."""
+        await self._head.listen()
+        await self._head.start()
+        self.folder.write_head(
+            HeadFile(run_id=self.keys.run_id, url=self.head_url, pid=os.getpid(), token=self.keys.token)
+        )
+        (self.folder.path / "config.yaml").write_text(OmegaConf.to_yaml(OmegaConf.create(self.config.redacted())))
+        if self._launcher is None:
+            await self._start_here()
+        else:
+            self._supervisor = Supervisor(
+                self.config.servers,
+                self.roster,
+                self._launcher,
+                self.keys,
+                self.head_url,
+                self.folder.logs,
+                say=self._say,
+                ready_timeout_s=self._ready_timeout_s,
+                restarts=self._restarts,
+            )
+            await self._supervisor.start()
+        count = len(self.config.servers)
+        self._say(f"All {count} / {count} servers ready!")
+
+    async def stop(self) -> None:
+        """Everything down; nothing left behind."""
+        if self._supervisor is not None:
+            await self._supervisor.stop()
+        await asyncio.gather(*(hosted.stop() for hosted in self._hosted))
+        await self._head.stop()
+        await self._transport.close()
+        self.folder.forget_head()
+
+    async def _directory(self) -> Directory:
+        return self.roster.directory()
+
+    async def _start_here(self) -> None:
+        """All servers in this process. They still listen, for commands and clients; among themselves no socket."""
+        self._transport.mount(self.head_url, self._head.server)
+        link = HeadLink(self._transport, self.head_url, self.keys)
+        began = time.monotonic()
+
+        async def join(spec: ServerSpec) -> None:
+            kind = load_server(spec.family, spec.folder, spec.settings.entrypoint)
+            server = kind(spec.settings, Context(spec.name, self.keys, self.client))
+            hosted = Hosted(server, bind(spec.settings.host, spec.settings.port))
+            self._transport.mount(hosted.url, server)
+            self._hosted.append(hosted)
+            await hosted.join(f"{spec.name}#1", link, self._book)
+            self._say(f"  {spec.name:<36} ready  {hosted.url:<28} {time.monotonic() - began:5.1f} s")
+
+        try:
+            await asyncio.wait_for(asyncio.gather(*(join(spec) for spec in self.config.servers)), self._ready_timeout_s)
+        except TimeoutError as error:
+            late = ", ".join(sorted(name for name, urls in self.roster.directory().servers.items() if not urls))
+            raise RunError(f"not ready within {self._ready_timeout_s:g} s: {late}") from error
+
+    def _bind_head(self, host: str, port: int) -> socket.socket:
+        try:
+            return bind(host, port)
+        except OSError as error:
+            if port == 0:
+                raise RunError(f"the head cannot listen on {host}: {error}") from error
+        try:
+            sock = bind(host, 0)
+        except OSError as error:
+            raise RunError(f"the head cannot listen on {host}: {error}") from error
+        owner = owner_of_port(port)
+        self._say(f"port {port} is taken{owner}; the head listens on http://{host}:{sock.getsockname()[1]} instead")
+        return sock

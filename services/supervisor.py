@@ -1,0 +1,190 @@
+"""Supervisor: all of a run's server processes up, watched, and down again.
+
+A process that ends before it was ever ready stops the start: the log's end says why. One that dies later is started
+again, with a pause that doubles, while the run goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from services.config import ServerSpec
+from services.errors import OperatorError, RunError
+from services.launcher import Launcher, Process
+from services.roster import Roster
+from services.types import Json, Keys, Launch
+
+log = logging.getLogger(__name__)
+
+STOP_GRACE_S = 6.0
+LOG_TAIL_LINES = 20
+
+
+@dataclass(slots=True)
+class _Watched:
+    """One replica of one server, across restarts."""
+
+    spec: ServerSpec
+    replica: int
+    starts: int = 0
+    instance: str = ""
+    process: Process | None = None
+    was_ready: bool = False
+    since: float = 0.0
+    pause_s: float = 0.0
+
+    @property
+    def title(self) -> str:
+        return self.spec.name if self.spec.settings.replicas == 1 else f"{self.spec.name}[{self.replica}]"
+
+
+@dataclass(frozen=True)
+class Restarts:
+    """How a dead server is started again."""
+
+    first_pause_s: float = 0.2
+    longest_pause_s: float = 30.0
+    calm_after_s: float = 60.0
+    """Up for so long, the pause begins anew."""
+
+
+class Supervisor:
+    """Starts every replica of every server and keeps it running."""
+
+    def __init__(
+        self,
+        servers: Sequence[ServerSpec],
+        roster: Roster,
+        launcher: Launcher,
+        keys: Keys,
+        head_url: str,
+        log_dir: Path,
+        *,
+        say: Callable[[str], None],
+        ready_timeout_s: float = 300.0,
+        restarts: Restarts | None = None,
+        parent_pid: int | None = None,
+    ) -> None:
+        self._watched = [_Watched(spec, replica) for spec in servers for replica in range(spec.settings.replicas)]
+        self._roster = roster
+        self._launcher = launcher
+        self._keys = keys
+        self._head_url = head_url
+        self._log_dir = log_dir
+        self._say = say
+        self._ready_timeout_s = ready_timeout_s
+        self._restarts = restarts or Restarts()
+        self._parent_pid = os.getpid() if parent_pid is None else parent_pid
+        self._keepers: list[asyncio.Task[None]] = []
+        self._stopping = False
+        self._began = time.monotonic()
+
+    async def start(self) -> None:
+        """Start all and wait until each is ready. Raises RunError naming the one that is not, with its log's end."""
+        await asyncio.gather(*(self._spawn(watched) for watched in self._watched))
+        waiting = list(self._watched)
+        deadline = self._began + self._ready_timeout_s
+        while waiting:
+            for watched in list(waiting):
+                if self._roster.is_ready(watched.instance):
+                    watched.was_ready = True
+                    waiting.remove(watched)
+                    self._say(self._line(watched))
+                elif watched.process is None:
+                    raise RunError(f"{watched.title} ended before it was ready.\n{self._log_end(watched)}")
+            if waiting and time.monotonic() > deadline:
+                laggards = ", ".join(watched.title for watched in waiting)
+                limit = f"{self._ready_timeout_s:g} s (raise it with +ready_timeout_s=...)"
+                raise RunError(f"not ready within {limit}: {laggards}.\n{self._log_end(waiting[0])}")
+            await asyncio.sleep(0.02)
+
+    async def stop(self) -> None:
+        """Stop every server: ask, wait a few seconds, end."""
+        self._stopping = True
+        processes = [watched.process for watched in self._watched if watched.process is not None]
+        for process in processes:
+            process.terminate()
+        keepers = [keeper for keeper in self._keepers if not keeper.done()]
+        if keepers:
+            _, late = await asyncio.wait(keepers, timeout=STOP_GRACE_S)
+            for process in processes if late else ():
+                process.kill()
+            for keeper in late:
+                await asyncio.wait([keeper], timeout=STOP_GRACE_S)
+                keeper.cancel()
+
+    def logs(self) -> Iterator[Path]:
+        """The log files, one a replica."""
+        for watched in self._watched:
+            yield self._log(watched)
+
+    async def _spawn(self, watched: _Watched) -> None:
+        watched.starts += 1
+        watched.instance = f"{watched.title}#{watched.starts}"
+        watched.since = time.monotonic()
+        spec = watched.spec
+        # The second replica of a server with a fixed port takes a free one.
+        settings: Json = {**spec.raw, "port": 0} if watched.replica else spec.raw
+        launch = Launch(
+            name=spec.name,
+            instance=watched.instance,
+            family=spec.family,
+            implementation=spec.implementation,
+            folder=str(spec.folder),
+            settings=settings,
+            keys=self._keys,
+            head_url=self._head_url,
+            parent_pid=self._parent_pid,
+        )
+        watched.process = await self._launcher.launch(launch, self._log(watched))
+        self._keepers.append(asyncio.create_task(self._keep(watched, watched.process)))
+
+    async def _keep(self, watched: _Watched, process: Process) -> None:
+        status = await process.wait()
+        process.kill()  # what it may have left in its group
+        self._roster.remove(watched.instance)
+        watched.process = None
+        if self._stopping:
+            return
+        if not (watched.was_ready or self._roster.is_ready(watched.instance)):
+            return  # start() reports it
+        lived = time.monotonic() - watched.since
+        if lived > self._restarts.calm_after_s:
+            watched.pause_s = 0.0
+        while not self._stopping:
+            watched.pause_s = min(2 * watched.pause_s or self._restarts.first_pause_s, self._restarts.longest_pause_s)
+            again = f"starting it again in {watched.pause_s:g} s"
+            self._say(
+                f"{watched.title} ended ({_ending(status)}) after {lived:.1f} s; {again}; log: {self._log(watched)}"
+            )
+            await asyncio.sleep(watched.pause_s)
+            self._roster.restarts[watched.spec.name] = self._roster.restarts.get(watched.spec.name, 0) + 1
+            try:
+                await self._spawn(watched)
+            except (OperatorError, OSError) as error:
+                self._say(f"{watched.title} cannot be started: {error}")
+                continue
+            return
+
+    def _line(self, watched: _Watched) -> str:
+        url = next((shown.url for shown in self._roster.instances() if shown.process_name == watched.instance), "")
+        return f"  {watched.title:<36} ready  {url or '':<28} {time.monotonic() - self._began:5.1f} s"
+
+    def _log(self, watched: _Watched) -> Path:
+        return self._log_dir / f"{watched.title}.log"
+
+    def _log_end(self, watched: _Watched) -> str:
+        path = self._log(watched)
+        lines = path.read_text("utf-8", "replace").splitlines()[-LOG_TAIL_LINES:] if path.exists() else []
+        shown = "\n".join(f"  | {line}" for line in lines) or "  | (empty)"
+        return f"{shown}\nIts log: {path}"
+
+
+def _ending(status: int) -> str:
+    return f"exit status {status}" if status >= 0 else f"signal {-status}"

@@ -1,0 +1,108 @@
+"""Tally: what a collection has come to so far, in constant memory."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import Any, Literal
+
+from services.types import CollectionStatus, Json
+
+State = Literal["running", "complete", "incomplete", "interrupted", "stopped"]
+
+
+class Tally:
+    """Counts, and the mean reward with its standard error (Welford, Technometrics 4(3), 1962)."""
+
+    def __init__(self, expected: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self.expected = expected
+        self.measured = 0
+        self.failed = 0
+        """Rollouts given up."""
+        self.failed_attempts = 0
+        self.in_flight = 0
+        self.successes: int | None = None
+        self.kinds: Counter[str] = Counter()
+        self._mean = 0.0
+        self._squares = 0.0
+        self._before = 0
+        self._clock = clock
+        self._begun = clock()
+
+    def count(self, row: Json) -> None:
+        """One measured rollout."""
+        self.measured += 1
+        reward = float(row["reward"])
+        delta = reward - self._mean
+        self._mean += delta / self.measured
+        self._squares += delta * (reward - self._mean)
+        success: Any = row.get("success")
+        if isinstance(success, bool):
+            self.successes = (self.successes or 0) + success
+
+    def resumed(self) -> None:
+        """What is counted so far was there before: it does not enter the rate."""
+        self._before = self.measured
+        self._begun = self._clock()
+
+    def count_failure(self, kind: str, *, given_up: bool) -> None:
+        """One failed attempt; `given_up`: no other follows."""
+        self.failed_attempts += 1
+        self.kinds[kind] += 1
+        self.failed += given_up
+
+    @property
+    def collected(self) -> int:
+        """Rollouts measured by this command."""
+        return self.measured - self._before
+
+    @property
+    def mean(self) -> float | None:
+        """Mean reward over what is measured."""
+        return self._mean if self.measured else None
+
+    @property
+    def stderr(self) -> float | None:
+        """Standard error of the mean; None below two rollouts."""
+        if self.measured < 2:
+            return None
+        return math.sqrt(self._squares / (self.measured - 1) / self.measured)
+
+    @property
+    def elapsed_s(self) -> float:
+        """Since this command began to collect."""
+        return max(self._clock() - self._begun, 1e-9)
+
+    @property
+    def rate(self) -> float:
+        """Rollouts a second of this command."""
+        return self.collected / self.elapsed_s
+
+    @property
+    def eta_s(self) -> float | None:
+        """Seconds until the rest is measured at this rate."""
+        left = self.expected - self.measured - self.failed
+        return left / self.rate if self.collected else None
+
+    def status(self, state: State, note: str = "") -> CollectionStatus:
+        """As it stands, for `X_status.json`."""
+        return CollectionStatus(
+            state=state,
+            expected=self.expected,
+            measured=self.measured,
+            failed=self.failed,
+            failed_attempts=self.failed_attempts,
+            in_flight=self.in_flight,
+            successes=self.successes,
+            mean_reward=self.mean,
+            reward_stderr=self.stderr,
+            rollouts_per_s=round(self.rate, 3),
+            eta_s=None if self.eta_s is None else round(self.eta_s, 1),
+            failures=dict(self.kinds),
+            updated=time.time(),
+            pid=os.getpid(),
+            note=note,
+        )

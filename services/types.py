@@ -1,0 +1,235 @@
+"""Everything that crosses a wire or lands in a file, in the order it is made. Frozen; nothing here acts.
+
+Conversations themselves are OpenAI Responses items (`openai.types.responses`) and stay plain JSON objects:
+unknown fields survive, and nothing is validated twice.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Json = dict[str, Any]
+"""A JSON object as orjson reads it."""
+
+
+class Record(BaseModel):
+    """Base of what is written or sent: frozen, and an unknown field is an error."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Problem(BaseModel):
+    """An error answer (RFC 9457). It names the server where the failure began and crosses hops unchanged."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    type: str = "about:blank"
+    """`urn:rollyard:<failure kind>`."""
+    title: str = ""
+    status: int
+    """HTTP status of this answer."""
+    detail: str = ""
+    """One sentence for the person who reads the record."""
+    instance: str = ""
+    """The request path that failed."""
+    server: str = ""
+    """Name of the server where it began."""
+    upstream_status: int | None = None
+    """Status of the foreign endpoint behind that server, when there is one."""
+
+
+class ServerRef(Record):
+    """How one server's settings name another."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    type: str = ""
+    """The family; the name alone decides."""
+    name: str
+
+
+class Keys(Record):
+    """What the members of one run share; made once by whoever starts it, never printed, never served."""
+
+    run_id: str
+    """Sent with every hop, so that nobody talks to a stranger on the same port."""
+    secret: str = Field(repr=False)
+    """Signs session cookies and admits servers to the head."""
+    token: str | None = Field(default=None, repr=False)
+    """Bearer token asked of every request when a server is bound beyond loopback."""
+
+
+class Launch(Record):
+    """All that one server process is told, through its standard input."""
+
+    name: str
+    instance: str
+    """Unique within the run: name, replica and start count."""
+    family: str
+    implementation: str
+    folder: str
+    """The server's own folder, absolute."""
+    settings: Json
+    keys: Keys
+    head_url: str
+    parent_pid: int
+    """The process whose death ends this one; 0 when it lives on another machine."""
+    advertise: str | None = None
+    """Host name that others reach this machine by, where it is not the address that is bound."""
+
+
+class Registration(Record):
+    """A server process announces where it listens; it is not ready yet."""
+
+    name: str
+    instance: str
+    url: str
+    pid: int
+    ready: bool = False
+
+
+class Heartbeat(Record):
+    """Sent every few seconds by each instance; the head drops an instance that stays silent."""
+
+    instance: str
+    requests: int
+    in_flight: int
+    sessions: int
+
+
+class ServerInstance(Record):
+    """One running instance, in the format of NeMo Gym's `/server_instances` with our counters beside it."""
+
+    process_name: str
+    """Unique name of the instance."""
+    server_type: str
+    """The family."""
+    name: str
+    """The implementation, as in NeMo Gym's listing; `server_name` is what others call it by."""
+    server_name: str
+    dir_path: str
+    entrypoint: str
+    host: str | None
+    port: int | None
+    pid: int | None
+    config_path: str
+    url: str | None
+    status: Literal["starting", "success", "timeout", "restarting"]
+    """`success` means ready, in NeMo Gym's word."""
+    start_time: float
+    """Unix seconds."""
+    uptime_seconds: float
+    ready: bool
+    requests: int
+    in_flight: int
+    sessions: int
+    restarts: int
+
+
+class Directory(Record):
+    """Where the ready instances of every server of the run listen."""
+
+    run_id: str
+    servers: dict[str, list[str]]
+    """Server name -> base URLs of its ready instances (empty: known, none ready)."""
+    families: dict[str, str]
+    """Server name -> family."""
+    config_hash: str
+    """Hash of the run's settings without addresses and secrets: part of a collection's identity."""
+
+
+class HeadFile(Record):
+    """`head.json` in the run's folder (mode 0600): how other commands find the run."""
+
+    run_id: str
+    url: str
+    pid: int
+    token: str | None = Field(default=None, repr=False)
+
+
+class FinishReason(StrEnum):
+    """Why an episode ended. `terminated` and `truncated` follow from it."""
+
+    DONE = "done"
+    """The world said done."""
+    ANSWERED = "answered"
+    """The model called no tool."""
+    MAX_STEPS = "max_steps"
+    """The agent's own limit on tool calls or turns."""
+    LENGTH = "length"
+    """The model's output was cut by its token limit before it called a tool."""
+    CONTENT_FILTER = "content_filter"
+    """The endpoint withheld the model's output."""
+
+    @property
+    def truncated(self) -> bool:
+        """True when a limit, not the world or the model, ended the episode."""
+        return self in (FinishReason.MAX_STEPS, FinishReason.LENGTH, FinishReason.CONTENT_FILTER)
+
+
+class Verdict(BaseModel):
+    """What a world says of a finished episode; extra fields land on the rollout row."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+
+    reward: float
+
+
+class FailureRow(Record):
+    """One failed attempt, a line of `X_failures.jsonl`. It has no reward on purpose."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", serialize_by_alias=True, validate_by_name=True)
+
+    task_index: int = Field(alias="_ng_task_index")
+    rollout_index: int = Field(alias="_ng_rollout_index")
+    attempt_index: int = Field(alias="_ng_attempt_index")
+    agent_ref: ServerRef
+    failure_kind: str
+    server: str
+    """Where it began."""
+    status: int
+    upstream_status: int | None
+    detail: str
+    terminal: bool
+    """True: no attempt follows, not even on resume."""
+    time: float
+    """Unix seconds."""
+    duration_s: float
+
+
+class Manifest(Record):
+    """`X_manifest.json`: what makes a collection itself. `identity` must be equal for a resume."""
+
+    identity: Json
+    versions: Json
+    created: float
+    """Unix seconds."""
+
+
+class CollectionStatus(Record):
+    """`X_status.json`, replaced atomically while a collection runs."""
+
+    state: Literal["running", "complete", "incomplete", "interrupted", "stopped"]
+    expected: int
+    """Rollouts asked for: rows x repeats."""
+    measured: int
+    """Rollouts on disk."""
+    failed: int
+    """Rollouts given up in this collection."""
+    failed_attempts: int
+    in_flight: int
+    successes: int | None
+    """None where the world reports no success."""
+    mean_reward: float | None
+    reward_stderr: float | None
+    """Standard error of the mean over rollouts measured so far."""
+    rollouts_per_s: float
+    eta_s: float | None
+    failures: dict[str, int]
+    """Failure kind -> attempts."""
+    updated: float
+    pid: int
+    note: str = ""
