@@ -259,18 +259,20 @@ async def _refusing(work: Awaitable[T]) -> T:
         raise Failure(FailureKind.BAD_TASK, str(error)) from error
 
 
-def hosting(environment: type[Environment[Any]]) -> type[ResourcesServer]:
+class Hosting(ResourcesServer):
+    """A ResourcesServer bound to one Environment class; `hosting` makes them."""
+
+    environment: ClassVar[type[Environment[Any]]]
+
+    def __init__(self, settings: ServerSettings, context: Context) -> None:
+        assert isinstance(settings, WorldSettings)
+        super().__init__(self.environment, settings, context)
+
+
+def hosting(environment: type[Environment[Any]]) -> type[Hosting]:
     """The server class for an Environment: the one line at the end of a world's `app.py`."""
-
-    class Hosting(ResourcesServer):
-        Settings: ClassVar[type[ServerSettings]] = _settings_of(environment)
-
-        def __init__(self, settings: WorldSettings, context: Context) -> None:
-            super().__init__(environment, settings, context)
-
-    Hosting.__name__ = Hosting.__qualname__ = f"{environment.__name__}Server"
-    Hosting.__doc__ = environment.__doc__
-    return Hosting
+    members = {"environment": environment, "Settings": _settings_of(environment), "__doc__": environment.__doc__}
+    return type(f"{environment.__name__}Server", (Hosting,), members)
 
 
 def _settings_of(environment: type[Environment[Any]]) -> type[WorldSettings]:

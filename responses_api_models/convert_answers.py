@@ -25,6 +25,7 @@ _INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"
 _FINISH = {"max_output_tokens": "length", "content_filter": "content_filter"}
 _BROKEN = ("abort", "error")
 """vLLM's words for a generation that it gave up, e.g. for a weight update: no turn of the model."""
+_NO_INPUT_DETAILS = {"cached_tokens": 0, "cache_write_tokens": 0}
 _DEFAULT = Dialect()
 
 
@@ -176,15 +177,17 @@ def _response_usage(usage: Json | None) -> Json | None:
     if not usage:
         return None
     read, written = usage.get("prompt_tokens") or 0, usage.get("completion_tokens") or 0
-    cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
-    thought = (usage.get("completion_tokens_details") or {}).get("reasoning_tokens") or 0
     return {
         "input_tokens": read,
-        "input_tokens_details": {"cached_tokens": cached},
+        "input_tokens_details": {**_NO_INPUT_DETAILS, **_given(usage.get("prompt_tokens_details"))},
         "output_tokens": written,
-        "output_tokens_details": {"reasoning_tokens": thought},
+        "output_tokens_details": {"reasoning_tokens": 0, **_given(usage.get("completion_tokens_details"))},
         "total_tokens": usage.get("total_tokens") or read + written,
     }
+
+
+def _given(details: Json | None) -> Json:
+    return {key: value for key, value in details.items() if value is not None} if details else {}
 
 
 def response_to_chat(response: Json) -> Json:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, computed_field
 
 Json = dict[str, Any]
 """A JSON object as orjson reads it."""
@@ -39,6 +39,11 @@ class Problem(BaseModel):
     """Name of the server where it began."""
     upstream_status: int | None = None
     """Status of the foreign endpoint behind that server, when there is one."""
+
+    @computed_field
+    def message(self) -> str:
+        """`detail` again, under the name by which OpenAI's clients show it."""
+        return self.detail
 
 
 class ServerRef(Record):

@@ -224,14 +224,14 @@ def test_usage_keeps_cached_and_reasoning_tokens() -> None:
         "prompt_tokens": 5,
         "completion_tokens": 4,
         "total_tokens": 9,
-        "prompt_tokens_details": {"cached_tokens": 3},
+        "prompt_tokens_details": {"cached_tokens": 3, "cache_write_tokens": 1},
         "completion_tokens_details": {"reasoning_tokens": 2},
     }
     response = convert.chat_to_response(completion({"content": "x"}, usage=usage), {"input": "x"})
     assert response["usage"]["input_tokens_details"]["cached_tokens"] == 3
     assert response["usage"]["output_tokens_details"]["reasoning_tokens"] == 2
     back = convert.response_to_chat(response)["usage"]
-    assert {key: back[key] for key in usage} == usage
+    assert back == usage
 
 
 def test_arguments_that_are_no_json_and_unknown_tools_pass_through() -> None:
@@ -242,7 +242,9 @@ def test_arguments_that_are_no_json_and_unknown_tools_pass_through() -> None:
 
 def test_a_call_without_an_id_gets_one() -> None:
     call = {"type": "function", "function": {"name": "step", "arguments": {"a": 1}}}
-    output = convert.chat_to_response(completion({"content": None, "tool_calls": [call, call]}), {"input": "x"})["output"]
+    output = convert.chat_to_response(completion({"content": None, "tool_calls": [call, call]}), {"input": "x"})[
+        "output"
+    ]
     assert output[0]["call_id"] != output[1]["call_id"]
     assert orjson.loads(output[0]["arguments"]) == {"a": 1}
 
@@ -265,7 +267,7 @@ TOKENS: Json = {"prompt_token_ids": [1, 2], "generation_token_ids": [3, 4], "gen
 
 def with_tokens(logprobs: list[float]) -> Json:
     answer = completion({"content": "hi", "reasoning": "hm"}, prompt_token_ids=[1, 2])
-    entries = [{"token": "x", "logprob": value, "bytes": None, "top_logprobs": []} for value in logprobs]
+    entries: list[Json] = [{"token": "x", "logprob": value, "bytes": None, "top_logprobs": []} for value in logprobs]
     answer["choices"][0].update(token_ids=[3, 4], logprobs={"content": entries})
     return answer
 

@@ -1,0 +1,31 @@
+#!/bin/sh
+# `make demo`: the main job as a user would type it. 200 Sokoban puzzles, 16 rollouts each, on the built-in policy.
+set -eu
+folder=results/demo-$(date +%Y%m%d-%H%M%S)
+config=configs/sokoban_builtin.yaml
+input=resources_servers/grl_sokoban/data/qwen3_4b_eval/test_examples_200.jsonl
+mkdir -p "$folder"
+
+echo "\$ ng_run \"+config_paths=[$config]\" +colocate=true"
+ng_run "+config_paths=[$config]" +colocate=true >"$folder/ng_run.log" 2>&1 &
+stack=$!
+stop() { kill "$stack" 2>/dev/null && wait "$stack" 2>/dev/null || true; }
+trap stop EXIT
+trap 'exit 130' INT TERM
+until grep -q "servers ready!" "$folder/ng_run.log"; do
+    kill -0 "$stack" 2>/dev/null || { cat "$folder/ng_run.log"; exit 1; }
+    sleep 0.1
+done
+cat "$folder/ng_run.log"
+
+echo
+echo "\$ ng_collect_rollouts +agent_name=grl_sokoban_game_agent \\"
+echo "    +input_jsonl_fpath=$input \\"
+echo "    +output_jsonl_fpath=$folder/rollouts.jsonl \\"
+echo "    +num_repeats=16 +num_samples_in_parallel=32 +responses_create_params.temperature=0.8"
+ng_collect_rollouts +agent_name=grl_sokoban_game_agent \
+    "+input_jsonl_fpath=$input" \
+    "+output_jsonl_fpath=$folder/rollouts.jsonl" \
+    +num_repeats=16 +num_samples_in_parallel=32 +responses_create_params.temperature=0.8
+echo
+echo "Now with your own model: see \"Your own policy\" in README.md."
