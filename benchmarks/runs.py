@@ -153,7 +153,7 @@ def collect(run: Run, agent: str, rows: Path, *, parallel: int, repeats: int, li
     output = run.folder / f"rollouts{next(_serials)}.jsonl"
     command = [str(COMMANDS / "ng_collect_rollouts"), f"+agent_name={agent}", f"+input_jsonl_fpath={rows}"]
     command += [f"+output_jsonl_fpath={output}", f"+num_repeats={repeats}", f"+num_samples_in_parallel={parallel}"]
-    command += [f"+limit={limit}"] if limit else []
+    command += ["+responses_create_params.temperature=0.8", *([f"+limit={limit}"] if limit else [])]
     with output.with_suffix(".log").open("wb") as log:
         process = subprocess.Popen(command, cwd=run.folder, stdout=log, stderr=log, env=_environment())
     return Collection(process, output)

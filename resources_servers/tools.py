@@ -69,7 +69,8 @@ class Tool:
             f"{name}: {orjson.dumps(field).decode()}"
             for name, field in self.schema()["parameters"]["properties"].items()
         )
-        return f"Invalid call of {self.name}: {where}: {first['msg']}. Expected a JSON object with {expected or 'nothing'}."
+        wanted = f"Expected a JSON object with {expected or 'nothing'}."
+        return f"Invalid call of {self.name}: {where}: {first['msg']}. {wanted}"
 
 
 def tools_of(owner: type) -> dict[str, Tool]:

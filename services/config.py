@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import ipaddress
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -75,9 +75,17 @@ class RunConfig:
 
 
 def load(
-    config_paths: Sequence[str], overrides: Sequence[Override], roots: Sequence[Path], environ: Mapping[str, str]
+    config_paths: Sequence[str],
+    overrides: Sequence[Override],
+    roots: Sequence[Path],
+    environ: Mapping[str, str],
+    *,
+    options: Iterable[str] = (),
 ) -> RunConfig:
-    """Merge, resolve and check. Raises OperatorError: what was found, what was expected, what to do."""
+    """Merge, resolve and check. Raises OperatorError: what was found, what was expected, what to do.
+
+    `options` are the command's own, named when an unknown key looks like one of them.
+    """
     if not config_paths:
         raise OperatorError("no config: expected '+config_paths=[a.yaml,b.yaml]'")
     tree = OmegaConf.create({})
@@ -86,7 +94,7 @@ def load(
     env_file = roots[0] / "env.yaml"
     if env_file.is_file():
         tree = _merge(tree, _read_yaml(env_file))
-    _check_tops(tree, overrides)
+    _check_tops(tree, overrides, options)
     apply(tree, overrides)
     _fill_from_environment(tree, environ)
     resolved = _resolve(tree)
@@ -139,7 +147,7 @@ def _merge(tree: DictConfig, other: DictConfig) -> DictConfig:
     return merged
 
 
-def _check_tops(tree: DictConfig, overrides: Sequence[Override]) -> None:
+def _check_tops(tree: DictConfig, overrides: Sequence[Override], options: Iterable[str]) -> None:
     """A key that no config has and no `${...}` asks for is a typing mistake."""
     text = OmegaConf.to_yaml(tree)
     known = {*(str(key) for key in tree), *_PLAIN_REFERENCE.findall(text)}
@@ -150,7 +158,7 @@ def _check_tops(tree: DictConfig, overrides: Sequence[Override]) -> None:
             continue  # a whole server given on the command line
         if override.key.partition(".")[2].partition(".")[0] in {*FAMILIES, *ALIASES}:
             continue
-        hint = nearest(override.top, known)
+        hint = nearest(override.top, [*known, *options])
         raise OperatorError(
             f"unknown option {override.top!r} in {override.text!r}{hint}: "
             "no option of this command, no server of the configs and no ${...} of theirs has that name"

@@ -11,11 +11,11 @@ from collections.abc import Iterator
 
 import uvicorn
 
-from services.client import RUN_HEADER, SECRET_HEADER, AddressBook, good
+from services.client import AddressBook
 from services.errors import Failure, RunError
+from services.headlink import HeadLink
 from services.server import Server
-from services.transport import Transport
-from services.types import Directory, Heartbeat, Keys, Record, Registration
+from services.types import Heartbeat, Registration
 
 log = logging.getLogger(__name__)
 
@@ -28,36 +28,6 @@ class _Listener(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
-
-
-class HeadLink:
-    """What a server process says to the head, and how it asks for the directory."""
-
-    def __init__(self, transport: Transport, head_url: str, keys: Keys) -> None:
-        self._transport = transport
-        self._url = head_url
-        self._headers = {RUN_HEADER: keys.run_id, "content-type": "application/json"}
-        if keys.token:
-            self._headers["authorization"] = f"Bearer {keys.token}"
-        self._admission = {**self._headers, SECRET_HEADER: keys.secret}
-
-    async def register(self, registration: Registration) -> None:
-        """Say where an instance listens and whether it is ready. Raises Failure."""
-        await self._post("/register", registration)
-
-    async def beat(self, heartbeat: Heartbeat) -> Directory:
-        """Say that an instance is alive; the directory as of now. Raises Failure."""
-        return Directory.model_validate_json(await self._post("/heartbeat", heartbeat))
-
-    async def directory(self) -> Directory:
-        """Where everybody is. Raises Failure."""
-        answer = await self._transport.send("GET", f"{self._url}/directory", b"", self._headers, 10.0)
-        return Directory.model_validate_json(good(answer, "head").body)
-
-    async def _post(self, path: str, record: Record) -> bytes:
-        body = record.model_dump_json().encode()
-        answer = await self._transport.send("POST", self._url + path, body, self._admission, 10.0)
-        return good(answer, "head").body
 
 
 def bind(host: str, port: int) -> socket.socket:

@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import ctypes
-import gc
 import logging
-import os
-import resource
 import signal
 import sys
 from pathlib import Path
@@ -16,35 +12,14 @@ import uvloop
 
 from services.client import AddressBook, ServerClient
 from services.errors import Failure, OperatorError, RollyardError
-from services.hosted import HeadLink, Hosted, bind
+from services.headlink import HeadLink
+from services.hosted import Hosted, bind
 from services.plugins import load_server
+from services.process import calm_collector, die_with_parent, raise_file_limit
 from services.server import Context
 from services.settings import parse_settings
 from services.transport import HttpTransport
 from services.types import Launch
-
-_PR_SET_PDEATHSIG = 1
-
-
-def die_with_parent(parent_pid: int) -> None:
-    """Ask the kernel to end this process when its parent dies, whatever the parent died of."""
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent_pid:
-        sys.exit("the process that started this server is gone already")
-
-
-def raise_file_limit() -> int:
-    """As many open files as the system lets this process have: each episode in flight takes a few sockets."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    return hard
-
-
-def calm_collector() -> None:
-    """What exists now lives for ever, and short-lived JSON needs no search for cycles every 700 objects."""
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(50_000, 20, 100)
 
 
 async def serve(launch: Launch) -> None:

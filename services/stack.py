@@ -15,7 +15,8 @@ from services.client import AddressBook, ServerClient
 from services.config import RunConfig, ServerSpec
 from services.errors import RunError
 from services.head import Head
-from services.hosted import HeadLink, Hosted, bind
+from services.headlink import HeadLink
+from services.hosted import Hosted, bind
 from services.launcher import Launcher
 from services.plugins import load_server
 from services.ports import owner_of_port

@@ -6,10 +6,9 @@ import asyncio
 import os
 import platform
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import uvloop
@@ -21,9 +20,9 @@ from services.cli.progress import Display, display_for, duration, keep_showing
 from services.client import AddressBook, ServerClient
 from services.collector import Collector, Limits
 from services.errors import OperatorError, nearest
-from services.hosted import HeadLink
+from services.headlink import HeadLink
 from services.jsonl import JsonLines
-from services.serve import calm_collector, raise_file_limit
+from services.process import calm_collector, raise_file_limit
 from services.store import RolloutStore, StorePaths
 from services.tally import State, Tally
 from services.tasks import TaskFile
@@ -54,7 +53,7 @@ class CollectOptions(Options):
     """Send the repeat's number as the policy's seed."""
     num_samples_in_parallel: int = Field(default=32, ge=1)
     """Episodes in flight."""
-    responses_create_params: Mapping[str, Any] = MappingProxyType({})
+    responses_create_params: dict[str, Any] = Field(default_factory=dict)
     """Create parameters that win over the rows' own: +responses_create_params.temperature=0.8."""
     resume: bool = True
     """Go on with an output that exists."""

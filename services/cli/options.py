@@ -82,6 +82,9 @@ def run_command(
         status = _failed(command, error, debug, EXIT_USAGE)
     except (RunError, Failure, OSError) as error:
         status = _failed(command, error, debug, EXIT_FAILED)
+    except Exception as error:
+        bug = RunError(f"a bug of ours: {type(error).__name__}: {error} (+debug=true shows where)")
+        status = _failed(command, bug.with_traceback(error.__traceback__), debug, EXIT_FAILED)
     except KeyboardInterrupt:
         print(f"{command}: interrupted", file=sys.stderr)
         status = EXIT_INTERRUPTED

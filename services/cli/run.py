@@ -15,8 +15,8 @@ from services.config import RunConfig, is_loopback, load
 from services.errors import OperatorError
 from services.launcher import Launcher, LocalLauncher
 from services.plugins import INSTALLED
+from services.process import calm_collector, raise_file_limit
 from services.runfolder import RunFolder
-from services.serve import calm_collector, raise_file_limit
 from services.stack import Stack, new_keys
 
 EXAMPLE = (
@@ -58,7 +58,7 @@ def run(arguments: Sequence[str]) -> int:
     options, overrides = read_options(RunOptions, arguments, rest=True)
     here = Path.cwd()
     roots = [here, *(Path(root).resolve() for root in options.server_roots), INSTALLED]
-    config = load(options.config_paths, overrides, roots, os.environ)
+    config = load(options.config_paths, overrides, roots, os.environ, options=RunOptions.model_fields)
     token = options.token or os.environ.get("ROLLYARD_TOKEN")
     _check_binds(options, config, token)
     if options.dry_run:

@@ -1,0 +1,51 @@
+"""`python -m benchmarks`: everything that is claimed about speed and memory, measured on this machine.
+
+A target that is missed is printed and does not fail; the exit status is 1 when a benchmark could not be run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import sys
+import time
+import traceback
+from collections.abc import Callable
+
+from benchmarks import collector_memory, latency, sokoban, startup, turns
+
+
+def main() -> int:
+    """Run all; 1 if one crashed."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="a smoke test of the benchmarks; its numbers mean little")
+    quick = parser.parse_args().quick
+    chosen = ["--quick"] if quick else []
+    parts: list[tuple[str, Callable[[], None]]] = [
+        ("sokoban", sokoban.main),
+        ("startup", lambda: startup.main(chosen)),
+        ("turns", lambda: turns.main(chosen)),
+        ("latency", lambda: latency.main(chosen)),
+        ("collector_memory", lambda: collector_memory.main(chosen)),
+    ]
+    began = time.monotonic()
+    load = ", ".join(f"{value:.1f}" for value in os.getloadavg())
+    print(f"{os.cpu_count()} processors, Python {platform.python_version()}, load average before: {load}")
+    crashed = [name for name, part in parts if not _ran(name, part)]
+    print(f"\n{time.monotonic() - began:.0f} s" + (f"; could not be run: {', '.join(crashed)}" if crashed else ""))
+    return 1 if crashed else 0
+
+
+def _ran(name: str, part: Callable[[], None]) -> bool:
+    print(f"\n== {name}", flush=True)
+    try:
+        part()
+    except Exception:
+        traceback.print_exc()
+        return False
+    return True
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,92 @@
+"""From `ng_run` to "All 3 / 3 servers ready!", warm; then idle memory, processes, idle CPU, and the way down.
+
+Memory is read from /proc/<pid>/smaps_rollup two seconds after the start, for head and servers together. The target is
+held against the sum of RSS, which counts pages that processes share once for each of them; PSS counts them once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks import worlds
+from benchmarks.processes import children, memory_mb
+from benchmarks.runs import stack
+from benchmarks.tables import table, verdict
+
+READY_S = 4.0
+IDLE_MB = 400.0
+SETTLE_S = 2.0
+NOWHERE = "http://127.0.0.1:9"
+"""A policy that nobody asks."""
+
+
+@dataclass(frozen=True)
+class Start:
+    """One run, up and down again without work."""
+
+    ready_s: float
+    cpu_s: float
+    """Of all its processes when it was ready."""
+    rss_mb: float
+    pss_mb: float
+    processes: int
+    idle_cpu: float
+    """CPU seconds a second."""
+    stop_s: float
+
+
+def measure(folder: Path, options: Sequence[str]) -> Start:
+    """One start and stop."""
+    with stack(folder, worlds.game(NOWHERE), *options) as run:
+        pids = [run.pid, *children(run.pid)]
+        used = sum(run.cpu().values())
+        began = time.monotonic()
+        time.sleep(SETTLE_S)
+        idle = (sum(run.cpu().values()) - used) / (time.monotonic() - began)
+        memory = [memory_mb(pid) for pid in pids]
+        stopping = time.monotonic()
+    stop_s = time.monotonic() - stopping
+    rss, pss = (sum(column) for column in zip(*memory, strict=True))
+    return Start(run.ready_s, used, rss, pss, len(pids), idle, stop_s)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="a smoke test: one start of each kind")
+    parser.add_argument("--runs", type=int, default=5, help="starts of each kind, after one that does not count")
+    options = parser.parse_args(arguments)
+    rows: list[list[object]] = []
+    with tempfile.TemporaryDirectory() as temporary:
+        for name, extra in (("a process a server", ()), ("colocated", ("+colocate=true",))):
+            found = [measure(Path(temporary), extra) for _ in range(1 if options.quick else options.runs + 1)]
+            rows += _lines(name, found if options.quick else found[1:])
+    head = ["", "median", "least", "most", "target", ""]
+    table("ng_run: head, vllm_model, grl_sokoban, game_agent", head, rows)
+
+
+def _lines(name: str, starts: Sequence[Start]) -> list[list[object]]:
+    def line(label: str, values: Sequence[float], most: float | None = None) -> list[object]:
+        middle = statistics.median(values)
+        target = [f"<{most:g}", verdict(middle < most)] if most else ["", ""]
+        return [f"{name}: {label}", middle, min(values), max(values), *target]
+
+    return [
+        line("to ready, s", [start.ready_s for start in starts], READY_S),
+        line("to ready, CPU-s", [start.cpu_s for start in starts]),
+        line("idle RSS, MB", [start.rss_mb for start in starts], IDLE_MB),
+        line("idle PSS, MB", [start.pss_mb for start in starts]),
+        line("idle CPU, s a second", [start.idle_cpu for start in starts]),
+        line("processes", [start.processes for start in starts]),
+        line("stop, s", [start.stop_s for start in starts]),
+    ]
+
+
+if __name__ == "__main__":
+    main()
