@@ -1,0 +1,105 @@
+"""What README and docs/ say to type is typed here."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from services.cli.collect_rollouts import CollectOptions
+from services.cli.options import read_options
+from services.cli.status import StatusOptions
+from services.plugins import INSTALLED
+from tests.cli.commands import command, config, ng_run
+from tests.stacks import read_rows
+
+PAGES = [INSTALLED / "README.md", *sorted((INSTALLED / "docs").glob("*.md")), *INSTALLED.glob("*/*/README.md")]
+EXPORTED = {"policy_base_url": "http://127.0.0.1:10240/v1", "policy_api_key": "dummy", "policy_model_name": "any"}
+
+
+def typed(page: Path) -> list[list[str]]:
+    """The command lines of a page's bash blocks, split as a shell does."""
+    blocks = re.findall(r"```bash\n(.*?)```", page.read_text(), re.DOTALL)
+    lines = "\n".join(blocks).replace("\\\n", " ").splitlines()
+    return [shlex.split(line, comments=True) for line in lines if shlex.split(line, comments=True)]
+
+
+def every(name: str) -> list[list[str]]:
+    return [words for page in PAGES for words in typed(page) if words[0] == name]
+
+
+@pytest.mark.parametrize("words", [w for w in every("ng_run") if "guess" not in w[1]], ids=" ".join)
+async def test_every_documented_ng_run_line_is_well_configured(tmp_path: Path, words: list[str]) -> None:
+    checked = await command(*words, "+dry_run=true", cwd=tmp_path, env=EXPORTED)
+    assert checked.status == 0, checked.err
+
+
+@pytest.mark.parametrize("words", every("ng_collect_rollouts"), ids=" ".join)
+def test_every_documented_collect_line_has_known_options_and_an_input_that_exists(words: list[str]) -> None:
+    options, _ = read_options(CollectOptions, words[1:])
+    assert (INSTALLED / options.input_jsonl_fpath).is_file()
+
+
+@pytest.mark.parametrize("words", every("ng_status"), ids=" ".join)
+def test_every_documented_status_line_has_known_options(words: list[str]) -> None:
+    read_options(StatusOptions, words[1:])
+
+
+@pytest.mark.parametrize("words", every("make"), ids=" ".join)
+def test_every_documented_make_target_exists(words: list[str]) -> None:
+    dry = subprocess.run(["make", "-n", *words[1:]], cwd=INSTALLED, capture_output=True, text=True, check=False)
+    assert dry.returncode == 0, dry.stderr
+
+
+def test_every_link_between_pages_leads_somewhere() -> None:
+    for page in PAGES:
+        for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
+            assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+async def test_the_guides_world_works_as_the_guide_has_it(tmp_path: Path) -> None:
+    guide = (INSTALLED / "docs" / "worlds.md").read_text()
+    for path, text in re.findall(r"`(resources_servers/guess/\S+?)`[^\n]*:\n\n```\w+\n(.*?)```", guide, re.DOTALL):
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(text)
+    (line,) = (words for words in typed(INSTALLED / "docs" / "worlds.md") if words[0] == "ng_run")
+    async with ng_run(*line[1:], cwd=tmp_path):
+        collected = await command(
+            "ng_collect_rollouts",
+            "+agent_name=guess_agent",
+            "+input_jsonl_fpath=resources_servers/guess/data/example.jsonl",
+            "+output_jsonl_fpath=out.jsonl",
+            "+num_repeats=2",
+            cwd=tmp_path,
+        )
+    assert collected.status == 0, collected.err
+    assert [row["reward"] for row in read_rows(tmp_path / "out.jsonl")] == [0.0, 0.0]
+
+
+async def test_every_example_row_is_played_to_an_end(tmp_path: Path) -> None:
+    worlds = sorted(path.parent.parent for path in INSTALLED.glob("resources_servers/*/data/example.jsonl"))
+    assert worlds
+    for folder in worlds:
+        name = folder.name
+        paths = config(
+            f"resources_servers/{name}/configs/{name}.yaml",
+            "responses_api_models/builtin_model/configs/builtin_model.yaml",
+        )
+        example = folder / "data" / "example.jsonl"
+        async with ng_run(paths, "+colocate=true", cwd=tmp_path, name=name) as running:
+            agent = re.search(r"(\S+agent) +ready", running.printed)
+            assert agent is not None
+            collected = await command(
+                "ng_collect_rollouts",
+                f"+agent_name={agent[1]}",
+                f"+input_jsonl_fpath={example}",
+                f"+output_jsonl_fpath={name}.jsonl",
+                "+num_repeats=1",
+                "+responses_create_params.temperature=0",
+                cwd=tmp_path,
+            )
+        assert collected.status == 0, collected.err
+        assert len(read_rows(tmp_path / f"{name}.jsonl")) == len(read_rows(example))
