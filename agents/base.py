@@ -15,9 +15,11 @@ from typing import Any
 import orjson
 
 from agents.episode import Conversation, Episode
+from services.call import Call
 from services.client import SESSION_END_HEADER, Session
 from services.errors import Failure, FailureKind
-from services.server import Call, Context, Server, ServerSettings
+from services.server import Context, Server
+from services.settings import ServerSettings
 from services.types import FinishReason, Json, ServerRef
 
 log = logging.getLogger(__name__)

@@ -59,11 +59,10 @@ class Run:
     """From the command to `All n / n servers ready!`."""
 
     def cpu(self) -> dict[str, float]:
-        """CPU seconds so far, by process (colocated: by the one)."""
-        names: dict[int, str] = {}
-        for name, pid in self.pids.items():
-            names.setdefault(pid, name)
-        return {name: cpu_s(pid) for pid, name in names.items()}
+        """CPU seconds so far by process; colocated, of the one: `servers`."""
+        if len(set(self.pids.values())) == 1:
+            return {"servers": cpu_s(self.pid)}
+        return {name: cpu_s(pid) for name, pid in self.pids.items()}
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ ROLLOUTS = {1: 320, 16: 1600, 64: 1600, 256: 2048, 1024: 3072}
 MS_A_TURN = {"processes": 1.0, "colocated": 0.5}
 MS_A_TURN_AT_1024 = {"processes": 1.4, "colocated": 0.5}
 ROLLOUTS_A_S = 250
-SERVERS = ("head", "model", "world", worlds.AGENT)
+SERVERS = ("head", "model", "world", worlds.AGENT, "servers")
 
 
 @dataclass(frozen=True)
@@ -100,8 +100,6 @@ def show(title: str, mode: str, points: Sequence[Point]) -> None:
         cpu = [point.total_ms, f"<={most}", verdict(point.total_ms <= most)]
         rows.append([str(point.parallel), *speed, *cpu, *(point.ms[name] for name in names), point.policy_ms])
     head = ["parallel", "rollouts/s", "target", "", "ms/turn", "target", "", *names, "(policy)"]
-    if mode == "colocated":
-        head[head.index("head")] = "servers"
     turns = {round(point.turns_a_rollout, 2) for point in points}
     note = (
         f"CPU ms a turn, the parts by process beside their sum; turns a rollout: {', '.join(map(str, sorted(turns)))}"

@@ -33,7 +33,9 @@ server = hosting(Trivial)
 INSTANT_AGENT = '''\
 import orjson
 
-from services.server import Call, Context, Server, ServerSettings
+from services.call import Call
+from services.server import Context, Server
+from services.settings import ServerSettings
 
 
 class InstantAgent(Server):

@@ -26,9 +26,11 @@ import orjson
 
 from resources_servers.sessions import Session, Sessions
 from resources_servers.tools import Tool, tool, tools_of
+from services.call import Call, Handler, Reply
 from services.client import SESSION_END_HEADER
 from services.errors import Failure, FailureKind
-from services.server import Call, Context, Handler, Reply, Server, ServerSettings
+from services.server import Context, Server
+from services.settings import ServerSettings
 from services.types import Json, Verdict
 
 __all__ = ["BadTask", "Environment", "Turn", "Verdict", "Verification", "WorldSettings", "hosting", "tool"]

@@ -10,8 +10,8 @@ import time
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
+from services.call import Call
 from services.errors import Failure, FailureKind
-from services.server import Call
 
 log = logging.getLogger(__name__)
 

@@ -13,7 +13,9 @@ import time
 import orjson
 
 from responses_api_models import convert, streaming
-from services.server import Call, Context, Reply, Server, ServerSettings
+from services.call import Call, Reply
+from services.server import Context, Server
+from services.settings import ServerSettings
 from services.types import Json
 
 SSE = b"text/event-stream; charset=utf-8"

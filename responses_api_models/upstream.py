@@ -26,7 +26,7 @@ from yarl import URL
 
 from responses_api_models.upstream_answers import error_message, retry_after_s
 from services.errors import Failure, FailureKind, OperatorError
-from services.server import ServerSettings
+from services.settings import ServerSettings
 from services.transport import Answer, Transport
 from services.types import Json
 

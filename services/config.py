@@ -23,8 +23,7 @@ from services.errors import OperatorError, nearest
 from services.isolation import asks_for_isolation
 from services.overrides import Override, apply
 from services.plugins import ALIASES, FAMILIES, find_folder, load_server
-from services.server import ServerSettings
-from services.settings import REDACTED, is_secret, parse_settings
+from services.settings import REDACTED, ServerSettings, is_secret, parse_settings
 from services.types import Json
 
 _PLAIN_REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")

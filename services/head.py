@@ -8,11 +8,13 @@ from typing import TypeVar
 from omegaconf import OmegaConf
 from pydantic import BaseModel, ValidationError
 
+from services.call import Call
 from services.client import SECRET_HEADER
 from services.config import RunConfig
 from services.errors import Failure, FailureKind
 from services.roster import Roster
-from services.server import Call, Context, Server, ServerSettings
+from services.server import Context, Server
+from services.settings import ServerSettings
 from services.types import Directory, Heartbeat, Json, Registration, ServerInstance
 
 M = TypeVar("M", bound=BaseModel)

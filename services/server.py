@@ -12,51 +12,30 @@ import contextlib
 import hmac
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import orjson
-import prometheus_client as prometheus
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response
-from pydantic import BaseModel, ConfigDict
 from starlette.exceptions import HTTPException
 
+from services.call import Call, Handler, Reply, cancel_on_disconnect, read_body
 from services.client import PROBLEM_TYPE, RUN_HEADER, ServerClient
 from services.errors import Failure, FailureKind
+from services.meters import CONTENT_TYPE, Meters, RouteMeter
+from services.settings import ServerSettings
 from services.transport import Receive, Scope, Send
 from services.types import Json, Keys
 
 log = logging.getLogger(__name__)
 
-MAX_BODY_BYTES = 256 * 1024 * 1024
-LATENCY_BUCKETS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
 
-
-class ServerSettings(BaseModel):
-    """What every server's settings share; plug-ins subclass it. The nested YAML is parsed into it once, at the door."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
-
-    entrypoint: str = "app.py"
-    """File of the server's folder that defines `server`."""
-    host: str = "127.0.0.1"
-    """Address to bind; anything beyond loopback needs a run token."""
-    port: int = 0
-    """0: the process takes a free port and reports it."""
-    replicas: int = 1
-    """Instances of this server; episodes go to the least busy one and stay there."""
-    domain: str | None = None
-    """NeMo Gym's catalogue entry; not used when serving."""
-    description: str | None = None
-    """As `domain`."""
-    value: str | None = None
-    """As `domain`."""
-    verified: bool | None = None
-    """As `domain`."""
-    datasets: list[Json] = []
-    """As `domain`."""
+@dataclass(slots=True)
+class _Route:
+    path: str
+    handler: Handler
+    cancellable: bool
+    meter: RouteMeter
 
 
 @dataclass(frozen=True)
@@ -67,65 +46,6 @@ class Context:
     """The name by which others call it."""
     keys: Keys
     client: ServerClient
-
-
-@dataclass(slots=True)
-class Call:
-    """One request as a hot route sees it: raw body, headers looked up on demand."""
-
-    path: str
-    headers: Iterable[tuple[bytes, bytes]]
-    body: bytes
-
-    def header(self, name: bytes) -> str | None:
-        """Value of the header with this lower-case name."""
-        for key, value in self.headers:
-            if key == name:
-                return value.decode("latin-1")
-        return None
-
-    def json(self) -> Json:
-        """The body as a JSON object. Raises Failure bad_request."""
-        try:
-            value = orjson.loads(self.body)
-        except orjson.JSONDecodeError as error:
-            raise Failure(FailureKind.BAD_REQUEST, f"the body is not JSON: {error}") from error
-        if not isinstance(value, dict):
-            found = type(value).__name__
-            raise Failure(FailureKind.BAD_REQUEST, f"the body is a JSON {found}; a JSON object is expected")
-        return value
-
-
-@dataclass(slots=True)
-class Reply:
-    """An answer that is more than 200 and bytes of JSON."""
-
-    body: bytes = b""
-    status: int = 200
-    headers: tuple[tuple[bytes, bytes], ...] = ()
-    content_type: bytes = b"application/json"
-    stream: AsyncIterator[bytes] | None = None
-    """When given, sent piece by piece instead of `body`."""
-
-
-Handler = Callable[[Call], Awaitable[bytes | Reply]]
-
-
-@dataclass(slots=True)
-class _Route:
-    path: str
-    handler: Handler
-    cancellable: bool
-    latency: prometheus.Histogram
-    statuses: prometheus.Counter
-    counters: dict[int, Any] = field(default_factory=dict)
-
-    def observe(self, status: int, seconds: float) -> None:
-        self.latency.observe(seconds)
-        counter = self.counters.get(status)
-        if counter is None:
-            counter = self.counters[status] = self.statuses.labels(self.path, str(status))
-        counter.inc()
 
 
 class Server:
@@ -146,18 +66,9 @@ class Server:
         self._run_header = (RUN_HEADER.encode(), context.keys.run_id.encode())
         self._token = context.keys.token
         self._started = time.time()
-        self._registry = prometheus.CollectorRegistry()
-        self._latency = prometheus.Histogram(
-            "rollyard_request_seconds", "Time to answer", ["route"], registry=self._registry, buckets=LATENCY_BUCKETS
-        )
-        self._statuses = prometheus.Counter(
-            "rollyard_requests", "Requests answered", ["route", "status"], registry=self._registry
-        )
-        for gauge, help_text, read in (
-            ("rollyard_in_flight", "Requests being answered", lambda: self.in_flight),
-            ("rollyard_sessions", "Open sessions", lambda: self.sessions),
-        ):
-            prometheus.Gauge(gauge, help_text, registry=self._registry).set_function(read)
+        self._meters = Meters()
+        self._meters.gauge("rollyard_in_flight", "Requests being answered", lambda: self.in_flight)
+        self._meters.gauge("rollyard_sessions", "Open sessions", lambda: self.sessions)
         self.app = self._make_app()
 
     @property
@@ -176,11 +87,11 @@ class Server:
 
         `cancellable` handlers are cancelled when the caller hangs up; worth its 15 us where the work is long.
         """
-        self._routes[path] = _Route(path, handler, cancellable, self._latency.labels(path), self._statuses)
+        self._routes[path] = _Route(path, handler, cancellable, self._meters.route(path))
 
     def route_rest(self, handler: Handler) -> None:
         """Serve every POST to a path that is no route; without it they are 404."""
-        self._rest = _Route("other", handler, False, self._latency.labels("other"), self._statuses)
+        self._rest = _Route("other", handler, False, self._meters.route("other"))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """The ASGI door."""
@@ -221,18 +132,18 @@ class Server:
         hung_up: list[bool] = []
         reply: Reply | bytes
         try:
-            call = Call(scope["path"], scope["headers"], await _body(receive))
+            call = Call(scope["path"], scope["headers"], await read_body(receive))
             if route.cancellable:
                 task = asyncio.current_task()
                 assert task is not None
-                watcher = asyncio.create_task(_cancel_on_disconnect(receive, task, hung_up))
+                watcher = asyncio.create_task(cancel_on_disconnect(receive, task, hung_up))
             reply = await route.handler(call)
         except Failure as failure:
             reply = self._failed(failure, scope["path"])
         except asyncio.CancelledError:
             if not hung_up:
                 raise
-            route.observe(499, time.perf_counter() - begun)
+            route.meter.observe(499, time.perf_counter() - begun)
             return
         except Exception as error:
             log.exception("%s%s failed", self.name, scope["path"])
@@ -243,7 +154,7 @@ class Server:
                 watcher.cancel()
         if isinstance(reply, bytes):
             reply = Reply(reply)
-        route.observe(reply.status, time.perf_counter() - begun)
+        route.meter.observe(reply.status, time.perf_counter() - begun)
         await self._send(send, reply)
 
     def _failed(self, failure: Failure, path: str) -> Reply:
@@ -301,7 +212,7 @@ class Server:
         @app.get("/metrics")
         async def metrics() -> Response:
             """Prometheus text format."""
-            return Response(prometheus.generate_latest(self._registry), media_type=prometheus.CONTENT_TYPE_LATEST)
+            return Response(self._meters.text(), media_type=CONTENT_TYPE)
 
         return app
 
@@ -330,27 +241,3 @@ def _documented(route: _Route) -> Json:
         "requestBody": {**body, "required": True},
         "responses": {"200": {"description": "OK", **body}, "default": problem},
     }
-
-
-async def _body(receive: Receive) -> bytes:
-    message = await receive()
-    body: bytes = message.get("body", b"")
-    if not message.get("more_body"):
-        return body
-    chunks, size = [body], len(body)
-    while message.get("more_body"):
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise Failure(FailureKind.CANCELLED, "the caller hung up in the middle of its request")
-        chunks.append(message.get("body", b""))
-        size += len(chunks[-1])
-        if size > MAX_BODY_BYTES:
-            raise Failure(FailureKind.BAD_REQUEST, f"the body is larger than {MAX_BODY_BYTES} bytes", status=413)
-    return b"".join(chunks)
-
-
-async def _cancel_on_disconnect(receive: Receive, task: asyncio.Task[Any], hung_up: list[bool]) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
-    hung_up.append(True)
-    task.cancel()

@@ -6,14 +6,40 @@ import re
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from services.errors import OperatorError, nearest
+from services.types import Json
 
 REDACTED = "***"
 _SECRET = re.compile(r"(^|_)(key|token|secret|password|credentials?)$", re.IGNORECASE)
 
 M = TypeVar("M", bound=BaseModel)
+
+
+class ServerSettings(BaseModel):
+    """What every server's settings share; plug-ins subclass it. The nested YAML is parsed into it once, at the door."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+    entrypoint: str = "app.py"
+    """File of the server's folder that defines `server`."""
+    host: str = "127.0.0.1"
+    """Address to bind; anything beyond loopback needs a run token."""
+    port: int = 0
+    """0: the process takes a free port and reports it."""
+    replicas: int = 1
+    """Instances of this server; episodes go to the least busy one and stay there."""
+    domain: str | None = None
+    """NeMo Gym's catalogue entry; not used when serving."""
+    description: str | None = None
+    """As `domain`."""
+    value: str | None = None
+    """As `domain`."""
+    verified: bool | None = None
+    """As `domain`."""
+    datasets: list[Json] = []
+    """As `domain`."""
 
 
 def is_secret(name: str) -> bool:

@@ -22,7 +22,8 @@ from services.plugins import load_server
 from services.ports import owner_of_port
 from services.roster import Roster
 from services.runfolder import RunFolder
-from services.server import Context, ServerSettings
+from services.server import Context
+from services.settings import ServerSettings
 from services.supervisor import Restarts, Supervisor
 from services.transport import HttpTransport, LocalTransport
 from services.types import Directory, HeadFile, Keys

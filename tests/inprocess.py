@@ -12,8 +12,10 @@ import orjson
 from agents.base import Agent, AgentSettings
 from resources_servers.base import Environment, hosting
 from responses_api_models.base import ModelServer
+from services.call import Call
 from services.client import AddressBook, Patience, ServerClient
-from services.server import Call, Context, Server, ServerSettings
+from services.server import Context, Server
+from services.settings import ServerSettings
 from services.transport import Answer, HttpTransport, LocalTransport
 from services.types import Directory, Json, Keys
 

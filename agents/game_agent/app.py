@@ -6,7 +6,8 @@ from typing import ClassVar
 
 from agents.base import Agent, AgentSettings
 from agents.episode import Episode
-from services.server import Context, ServerSettings
+from services.server import Context
+from services.settings import ServerSettings
 from services.types import FinishReason
 
 

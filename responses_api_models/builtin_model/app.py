@@ -16,7 +16,9 @@ from responses_api_models.builtin_model import answer, board
 from responses_api_models.builtin_model.chance import Draws
 from responses_api_models.builtin_model.faults import Faults, FaultSettings
 from responses_api_models.builtin_model.play import Player, Slips
-from services.server import Call, Context, Handler, ServerSettings
+from services.call import Call, Handler
+from services.server import Context
+from services.settings import ServerSettings
 from services.types import Json
 
 

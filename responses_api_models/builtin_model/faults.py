@@ -13,7 +13,7 @@ import orjson
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from responses_api_models.builtin_model.chance import Draws
-from services.server import Call, Handler, Reply
+from services.call import Call, Handler, Reply
 
 TORN = b'{"id": "resp_torn", "object": "response", "status": "completed", "output": [{"type": "mess'
 

@@ -13,8 +13,10 @@ from responses_api_models.base import ModelServer
 from responses_api_models.convert import apply_metadata
 from responses_api_models.upstream import EndpointSettings, Upstream
 from responses_api_models.upstream_answers import json_bytes, json_object
+from services.call import Call
 from services.errors import Failure, FailureKind
-from services.server import Call, Context, ServerSettings
+from services.server import Context
+from services.settings import ServerSettings
 from services.types import Json
 
 

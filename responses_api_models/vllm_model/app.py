@@ -14,7 +14,9 @@ from responses_api_models.base import ModelServer
 from responses_api_models.convert_answers import first_choice, malformed, token_fields
 from responses_api_models.upstream import EndpointSettings, Upstream
 from responses_api_models.upstream_answers import json_bytes, json_object
-from services.server import Call, Context, ServerSettings
+from services.call import Call
+from services.server import Context
+from services.settings import ServerSettings
 from services.types import Json
 
 

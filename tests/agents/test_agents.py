@@ -13,7 +13,8 @@ from agents.game_agent.app import GameAgent
 from agents.simple_agent.app import SimpleAgent
 from resources_servers.base import BadTask, Environment, Verdict, Verification, WorldSettings, tool
 from services.errors import Failure, FailureKind
-from services.server import Context, Server, ServerSettings
+from services.server import Context, Server
+from services.settings import ServerSettings
 from services.types import Json
 from tests.inprocess import Script, Wired, agent, calls, says, wired, world
 

@@ -72,12 +72,12 @@ class Forked:
         return bool(done)
 
     def terminate(self) -> None:
-        self._signal(signal.SIGTERM)
+        self.signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        self._signal(signal.SIGKILL)
+        self.signal(signal.SIGKILL)
 
-    def _signal(self, number: signal.Signals) -> None:
+    def signal(self, number: signal.Signals) -> None:
         if not self._ended.done():
             os.kill(self.pid, number)
 
@@ -90,8 +90,12 @@ class Forked:
 class ForkLauncher:
     """A `services.launcher.Launcher` whose servers are up in tens of milliseconds."""
 
+    def __init__(self) -> None:
+        self.launched: list[Forked] = []
+
     async def launch(self, launch: Launch, log: Path) -> Forked:
-        return Forked(_serve, launch.model_dump_json(), str(log))
+        self.launched.append(Forked(_serve, launch.model_dump_json(), str(log)))
+        return self.launched[-1]
 
 
 def _serve(text: str, log: str) -> None:
@@ -120,7 +124,9 @@ def _become(log: str) -> None:
 
 
 @contextlib.asynccontextmanager
-async def forked(config: RunConfig, folder: Path) -> AsyncIterator[Stack]:
+async def forked(
+    config: RunConfig, folder: Path, launcher: ForkLauncher | None = None, restart_pause_s: float = 0.02
+) -> AsyncIterator[Stack]:
     """A stack whose servers are forked; dead ones are started again almost at once."""
     keys = new_keys()
     stack = Stack(
@@ -128,10 +134,10 @@ async def forked(config: RunConfig, folder: Path) -> AsyncIterator[Stack]:
         keys,
         RunFolder.create(folder, keys.run_id),
         say=lambda text: None,
-        launcher=ForkLauncher(),
+        launcher=launcher or ForkLauncher(),
         head_port=0,
         ready_timeout_s=60.0,
-        restarts=Restarts(first_pause_s=0.02, longest_pause_s=0.02),
+        restarts=Restarts(first_pause_s=restart_pause_s, longest_pause_s=restart_pause_s),
     )
     try:
         await stack.start()

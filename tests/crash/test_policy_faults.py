@@ -127,7 +127,7 @@ async def test_every_missing_rollout_is_on_record_with_all_its_attempts(faulty: 
 async def test_every_failure_is_called_by_its_name(faulty: Faulty) -> None:
     _, output, _, _ = faulty
     named = {(row["failure_kind"], row["upstream_status"]) for row in failures(output)}
-    assert named == {("upstream_error", 500), ("rate_limited", 429), ("timeout", None), ("malformed_answer", None)}
+    assert named == {("server_error", 500), ("rate_limited", 429), ("timeout", None), ("malformed_answer", None)}
     assert {row["server"] for row in failures(output)} == {POLICY}
 
 

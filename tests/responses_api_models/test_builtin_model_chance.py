@@ -102,7 +102,8 @@ def test_the_openai_package_is_never_imported() -> None:
 import asyncio, sys
 from responses_api_models.builtin_model.app import BuiltinModel, BuiltinModelSettings
 from services.client import AddressBook, ServerClient
-from services.server import Call, Context
+from services.call import Call
+from services.server import Context
 from services.transport import HttpTransport
 from services.types import Keys
 keys = Keys(run_id="run", secret="secret")

@@ -1,0 +1,53 @@
+"""Meters: what a server counts, for `GET /metrics` (Prometheus). A registry a server, no globals."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import prometheus_client as prometheus
+
+LATENCY_BUCKETS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
+CONTENT_TYPE = prometheus.CONTENT_TYPE_LATEST
+
+
+class RouteMeter:
+    """Requests and latency of one route. Its series are looked up once, not at every request."""
+
+    def __init__(self, path: str, latency: prometheus.Histogram, statuses: prometheus.Counter) -> None:
+        self._path = path
+        self._latency = latency.labels(path)
+        self._statuses = statuses
+        self._counters: dict[int, prometheus.Counter] = {}
+
+    def observe(self, status: int, seconds: float) -> None:
+        """One request answered."""
+        self._latency.observe(seconds)
+        counter = self._counters.get(status)
+        if counter is None:
+            counter = self._counters[status] = self._statuses.labels(self._path, str(status))
+        counter.inc()
+
+
+class Meters:
+    """A server's registry."""
+
+    def __init__(self) -> None:
+        self._registry = prometheus.CollectorRegistry()
+        self._latency = prometheus.Histogram(
+            "rollyard_request_seconds", "Time to answer", ["route"], registry=self._registry, buckets=LATENCY_BUCKETS
+        )
+        self._statuses = prometheus.Counter(
+            "rollyard_requests", "Requests answered", ["route", "status"], registry=self._registry
+        )
+
+    def route(self, path: str) -> RouteMeter:
+        """The meter of a route."""
+        return RouteMeter(path, self._latency, self._statuses)
+
+    def gauge(self, name: str, meaning: str, read: Callable[[], float]) -> None:
+        """A value that is read when somebody asks."""
+        prometheus.Gauge(name, meaning, registry=self._registry).set_function(read)
+
+    def text(self) -> bytes:
+        """Everything, in Prometheus' text format."""
+        return prometheus.generate_latest(self._registry)

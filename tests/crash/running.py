@@ -1,0 +1,93 @@
+"""`ng_run` as a process: what it prints, which processes it has, what it leaves behind."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import secrets
+import signal
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import orjson
+
+from .harness import RUN, STATUS, alive, command, environment, until
+
+MARK = "ROLLYARD_CRASH_TEST"
+"""A variable that every process of a run inherits, so that none can hide."""
+
+
+class Running:
+    """One `ng_run`."""
+
+    def __init__(self, process: asyncio.subprocess.Process, here: Path, mark: str) -> None:
+        self.here = here
+        self.said = ""
+        self._process = process
+        self._mark = mark
+        self._reading = asyncio.create_task(self._read())
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    async def says(self, text: str) -> None:
+        """Wait until it has printed `text`."""
+        await until(lambda: text in self.said or self._reading.done(), f"ng_run prints {text!r}", 90.0)
+        assert text in self.said, self.said
+
+    async def pids(self) -> set[int]:
+        """Of the servers, as `ng_status +json=true` tells a machine."""
+        exit_status, said = await command(*STATUS, "+json=true", here=self.here)
+        assert exit_status == 0, said
+        return {shown["pid"] for shown in orjson.loads(said)}
+
+    async def ends(self) -> int:
+        """Its exit status, once it has ended and everything it printed is read."""
+        await asyncio.wait_for(self._reading, 60.0)
+        return await asyncio.wait_for(self._process.wait(), 60.0)
+
+    def signal(self, number: signal.Signals) -> None:
+        self._process.send_signal(number)
+
+    def left_behind(self) -> list[int]:
+        """Processes of this run that are alive, itself included."""
+        wanted = f"{MARK}={self._mark}".encode()
+        found = []
+        for process in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                if wanted in (process / "environ").read_bytes().split(b"\0") and alive(int(process.name)):
+                    found.append(int(process.name))
+        return found
+
+    async def leaves_nothing(self) -> None:
+        await until(lambda: not self.left_behind(), "every process of the run is gone", 15.0)
+
+    async def _read(self) -> None:
+        assert self._process.stdout is not None
+        async for line in self._process.stdout:
+            self.said += line.decode()
+
+
+@contextlib.asynccontextmanager
+async def ng_run(here: Path, *arguments: str) -> AsyncIterator[Running]:
+    """`ng_run arguments`, started in `here`; whatever the test does, it is gone afterwards."""
+    mark = secrets.token_hex(8)
+    process = await asyncio.create_subprocess_exec(
+        *RUN,
+        *arguments,
+        cwd=here,
+        env={**environment(), MARK: mark},
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    running = Running(process, here, mark)
+    try:
+        yield running
+    finally:
+        for pid in running.left_behind():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        await running.ends()
