@@ -26,7 +26,7 @@ from benchmarks.tables import table, verdict
 TURNS = 6
 LATENCY_S = 0.2
 PARALLEL = (64, 256, 1024)
-SECONDS = 12
+SECONDS = 8
 """A collection's length if it went ideally."""
 SHARE = 0.9
 FULL = 0.85

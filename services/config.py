@@ -23,6 +23,7 @@ from services.errors import OperatorError, nearest
 from services.isolation import asks_for_isolation
 from services.overrides import Override, apply
 from services.plugins import ALIASES, FAMILIES, find_folder, load_server
+from services.roots import find_file
 from services.settings import REDACTED, ServerSettings, is_secret, parse_settings
 from services.types import Json
 
@@ -116,9 +117,8 @@ def is_loopback(host: str) -> bool:
 
 
 def _find_file(path: str, roots: Sequence[Path]) -> Path:
-    for root in roots:
-        if (root / path).is_file():
-            return root / path
+    if found := find_file(path, roots):
+        return found
     known = [str(found.relative_to(root)) for root in roots for found in _known_configs(root)]
     places = ", ".join(str(root) for root in roots)
     raise OperatorError(f"config file {path!r} not found{nearest(path, known)} (looked in {places})")

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Protocol
 
 from services.isolation import asks_for_isolation, interpreter_for
-from services.plugins import INSTALLED
+from services.roots import INSTALLED
 from services.types import Launch
 
 

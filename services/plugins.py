@@ -16,8 +16,6 @@ FAMILIES = ("resources_servers", "responses_api_models", "agents")
 ALIASES = {"responses_api_agents": "agents"}
 """NeMo Gym's name -> ours."""
 
-INSTALLED = Path(__file__).resolve().parent.parent
-
 
 def find_folder(family: str, implementation: str, roots: Sequence[Path]) -> Path:
     """The folder `family/implementation` in the first root that has it. Raises OperatorError with the nearest name."""

@@ -14,7 +14,7 @@ from services.collector import Collector, Limits
 from services.config import RunConfig, load
 from services.launcher import Launcher, LocalLauncher
 from services.overrides import parse_overrides
-from services.plugins import INSTALLED
+from services.roots import INSTALLED
 from services.runfolder import RunFolder
 from services.stack import Stack, new_keys
 from services.store import RolloutStore, StorePaths

@@ -23,6 +23,7 @@ from services.errors import OperatorError, nearest
 from services.headlink import HeadLink
 from services.jsonl import JsonLines
 from services.process import calm_collector, raise_file_limit
+from services.roots import INSTALLED, find_file
 from services.store import RolloutStore, StorePaths
 from services.tally import State, Tally
 from services.tasks import TaskFile
@@ -40,7 +41,7 @@ class CollectOptions(Options):
     """Options of ng_collect_rollouts."""
 
     input_jsonl_fpath: Path
-    """Rows to play, one JSON object a line."""
+    """Rows to play, one JSON object a line; looked for here, then in the installed stack."""
     output_jsonl_fpath: Path
     """Where rollouts go; failures, manifest and status stand beside it."""
     agent_name: str | None = None
@@ -81,7 +82,8 @@ def main() -> None:
 def run(arguments: Sequence[str]) -> int:
     """Play every row of a data set num_repeats times through its agent; resumable, nothing lost, nothing twice."""
     options, _ = read_options(CollectOptions, arguments)
-    tasks = TaskFile(options.input_jsonl_fpath, agent=options.agent_name, limit=options.limit)
+    path = find_file(options.input_jsonl_fpath, [Path.cwd(), INSTALLED]) or options.input_jsonl_fpath
+    tasks = TaskFile(path, agent=options.agent_name, limit=options.limit)
     return uvloop.run(_run(options, tasks))
 
 

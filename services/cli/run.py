@@ -14,8 +14,8 @@ from services.cli.options import EXIT_DONE, EXIT_INTERRUPTED, Options, read_opti
 from services.config import RunConfig, is_loopback, load
 from services.errors import OperatorError
 from services.launcher import Launcher, LocalLauncher
-from services.plugins import INSTALLED
 from services.process import calm_collector, raise_file_limit
+from services.roots import INSTALLED
 from services.runfolder import RunFolder
 from services.stack import Stack, new_keys
 

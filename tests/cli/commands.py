@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from services.plugins import INSTALLED
+from services.roots import INSTALLED
 
 BIN = Path(sys.executable).parent
 DEADLINE_S = 90.0

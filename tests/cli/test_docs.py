@@ -12,7 +12,7 @@ import pytest
 from services.cli.collect_rollouts import CollectOptions
 from services.cli.options import read_options
 from services.cli.status import StatusOptions
-from services.plugins import INSTALLED
+from services.roots import INSTALLED
 from tests.cli.commands import command, config, ng_run
 from tests.stacks import read_rows
 

@@ -23,7 +23,7 @@ import uvloop
 
 from services.cli import collect_rollouts
 from services.config import RunConfig
-from services.plugins import INSTALLED
+from services.roots import INSTALLED
 from services.runfolder import RunFolder
 from services.serve import die_with_parent, raise_file_limit, serve
 from services.stack import Stack, new_keys

@@ -12,12 +12,13 @@ from pathlib import Path
 import orjson
 
 from services.call import Handler
+from services.call import Handler
 from services.client import RUN_HEADER, AddressBook, Patience, ServerClient
 from services.config import RunConfig, load
 from services.errors import Failure, FailureKind
 from services.hosted import Hosted, bind
 from services.overrides import parse_overrides
-from services.plugins import INSTALLED
+from services.roots import INSTALLED
 from services.server import Context, Server
 from services.settings import ServerSettings
 from services.transport import Answer, HttpTransport, LocalTransport, Transport
@@ -29,6 +30,7 @@ _numbers = itertools.count(1)
 PLAIN_APP = """
 from pydantic import BaseModel, SecretStr
 from services.server import Server
+from services.settings import ServerSettings
 from services.types import ServerRef
 
 class Engine(BaseModel, extra="forbid"):

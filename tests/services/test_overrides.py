@@ -69,7 +69,6 @@ def test_a_value_becomes_plain_python(text: str, value: Any) -> None:
         "org/model-v1.2_x@main",
         "http://127.0.0.1:8000/v1",
         "/data/rows.jsonl",
-        "~/rows.jsonl",
         "${policy_base_url}",
         "2024-01-01",
         "007",

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -21,7 +20,7 @@ class Small(Options):
     """How long between two."""
     paths: tuple[str, ...] = ()
     """Further places."""
-    params: Mapping[str, Any] = MappingProxyType({})
+    params: dict[str, Any] = Field(default_factory=dict)
     """What wins."""
     api_key: str = "sk-default"
     """Opens the door."""
@@ -61,15 +60,24 @@ def test_help_lists_every_option_with_type_and_default(capsys: pytest.CaptureFix
     for line in (
         "+input_path str, required Where rows come from.",
         "+count int, default 4 How many.",
-        "float or null, default null How long between two.",
-        "+paths [...], default [] Further places.",
-        "+params {key: value}, default {} What wins.",
+        "+pause_s float or null, default ",
+        "+paths [...], default ",
+        "+params {key: value}, default ",
+        "How long between two.",
+        "Further places.",
+        "What wins.",
         "+json bool, default false For machines.",
         "+debug bool, default false",
         "Read the options, do nothing.",
         "ng_small +input_path=a.jsonl",
     ):
         assert line in told
+
+
+def test_help_shows_a_default_as_it_is_typed(capsys: pytest.CaptureFixture[str]) -> None:
+    ended(reading, "--help")
+    told = " ".join(capsys.readouterr().out.split())
+    assert "+pause_s float or null, default null" in told and "+paths [...], default []" in told
 
 
 def test_help_shows_no_default_of_a_secret(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,142 @@
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+import yaml
+
+from services.client import SECRET_HEADER
+from services.head import Head
+from services.roster import Roster
+from services.server import Context
+from services.settings import ServerSettings
+from services.transport import Answer, HttpTransport, LocalTransport
+from services.types import Keys, Registration
+from tests.services.fixtures import KEYS, client_of, load_text, make_folder, send, yaml_of
+
+NEMO_KEYS = {"process_name", "server_type", "name", "dir_path", "entrypoint", "host", "port", "pid", "config_path"}
+NEMO_KEYS |= {"url", "status", "start_time", "uptime_seconds"}
+BASE = "http://head:1"
+
+
+class Desk:
+    """A head of one world and one agent, without a socket."""
+
+    def __init__(self, root: Path, keys: Keys = KEYS) -> None:
+        self.world, self.player = make_folder(root), make_folder(root, "agents")
+        peer = "{peer: {type: resources_servers, name: world}, title: 'costs \\${x}'}"
+        text = "policy_api_key: sk-1234\n" + yaml_of(self.world, "{api_key: '${policy_api_key}', speed: 3}")
+        config = load_text(root, text + yaml_of(self.player, peer, "player", "responses_api_agents"))
+        self.transport = LocalTransport(HttpTransport())
+        roster = Roster(keys.run_id, config.servers, config.digest())
+        context = Context("head", keys, client_of({}, self.transport))
+        self.transport.mount(BASE, Head(ServerSettings(port=11000), context, roster, config))
+        self.admission = {SECRET_HEADER: keys.secret}
+        if keys.token:
+            self.admission["authorization"] = f"Bearer {keys.token}"
+
+    async def get(self, path: str, headers: Mapping[str, str] | None = None) -> Answer:
+        return await send(self.transport, BASE + path, b"", "GET", headers)
+
+    async def read(self, path: str) -> Any:
+        return orjson.loads((await self.get(path)).body)
+
+    async def register(self, name: str = "world", port: int = 7001, **more: Any) -> Answer:
+        url = f"http://127.0.0.1:{port}"
+        record = Registration(name=name, instance=f"{name}#1", url=url, pid=42, ready=True, **more)
+        return await send(self.transport, BASE + "/register", record.model_dump(), headers=self.admission)
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Desk:
+    return Desk(tmp_path)
+
+
+@pytest.mark.parametrize("path", ["/register", "/heartbeat"])
+@pytest.mark.parametrize("headers", [{}, {SECRET_HEADER: ""}, {SECRET_HEADER: "guess"}])
+async def test_without_the_secret_nobody_is_admitted(desk: Desk, path: str, headers: dict[str, str]) -> None:
+    record = Registration(name="world", instance="world#1", url="http://stranger", pid=1, ready=True).model_dump()
+    answer = await send(desk.transport, BASE + path, record, headers=headers)
+    problem = orjson.loads(answer.body)
+    assert (answer.status, problem["type"], problem["server"]) == (401, "urn:rollyard:unauthorized", "head")
+    assert (await desk.read("/directory"))["servers"]["world"] == []
+
+
+async def test_a_registration_that_cannot_be_read_is_a_400_problem(desk: Desk) -> None:
+    answer = await send(desk.transport, BASE + "/register", {"name": "world"}, headers=desk.admission)
+    assert answer.status == 400 and orjson.loads(answer.body)["server"] == "head"
+
+
+async def test_the_directory_lists_who_is_ready(desk: Desk) -> None:
+    await desk.register()
+    directory = await desk.read("/directory")
+    assert directory["servers"] == {"world": ["http://127.0.0.1:7001"], "player": []}
+    assert directory["run_id"] == KEYS.run_id and directory["families"]["player"] == "agents"
+
+
+async def test_a_heartbeat_is_answered_with_the_directory(desk: Desk) -> None:
+    await desk.register()
+    pulse = {"instance": "world#1", "requests": 1, "in_flight": 0, "sessions": 0}
+    answer = await send(desk.transport, BASE + "/heartbeat", pulse, headers=desk.admission)
+    assert orjson.loads(answer.body) == await desk.read("/directory")
+
+
+async def test_server_instances_has_nemo_gyms_keys(desk: Desk) -> None:
+    await desk.register()
+    shown = next(one for one in await desk.read("/server_instances") if one["pid"])
+    assert set(shown) >= NEMO_KEYS
+    assert (shown["host"], shown["port"], shown["pid"], shown["status"]) == ("127.0.0.1", 7001, 42, "success")
+    assert (shown["server_type"], shown["name"]) == ("resources_servers", desk.world)
+
+
+async def test_the_config_is_a_json_string_of_yaml_with_the_address_in_each_innermost_block(desk: Desk) -> None:
+    await desk.register()
+    await desk.register("player", 7002)
+    text = await desk.read("/global_config_dict_yaml")
+    assert isinstance(text, str)
+    tree = yaml.safe_load(text)
+    world = tree["world"]["resources_servers"][desk.world]
+    player = tree["player"]["responses_api_agents"][desk.player]
+    assert (world["host"], world["port"], world["speed"]) == ("127.0.0.1", 7001, 3)
+    assert (player["host"], player["port"]) == ("127.0.0.1", 7002)
+    assert tree["head_server"] == {"host": "127.0.0.1", "port": 11000}
+
+
+async def test_a_server_that_has_not_registered_stands_in_the_config_without_a_port(desk: Desk) -> None:
+    tree = yaml.safe_load(await desk.read("/global_config_dict_yaml"))
+    assert "port" not in tree["world"]["resources_servers"][desk.world]
+
+
+async def test_text_that_looks_like_a_reference_survives_omegaconf_on_the_other_side(desk: Desk) -> None:
+    from omegaconf import OmegaConf
+
+    tree = OmegaConf.to_container(OmegaConf.create(await desk.read("/global_config_dict_yaml")), resolve=True)
+    assert isinstance(tree, dict)
+    assert tree["player"]["responses_api_agents"][desk.player]["title"] == "costs ${x}"
+
+
+@pytest.mark.parametrize("path", ["/global_config_dict_yaml", "/server_instances", "/directory", "/health", "/metrics"])
+async def test_no_secret_is_served(desk: Desk, path: str) -> None:
+    await desk.register()
+    body = (await desk.get(path)).body
+    assert b"sk-1234" not in body and KEYS.secret.encode() not in body
+
+
+PATHS = ["/global_config_dict_yaml", "/server_instances", "/directory", "/health", "/ready", "/metrics", "/docs"]
+
+
+@pytest.mark.parametrize("path", [*PATHS, "/openapi.json", "/nowhere"])
+async def test_the_run_token_is_asked_on_every_endpoint_when_set(tmp_path: Path, path: str) -> None:
+    desk = Desk(tmp_path, Keys(run_id="r1", secret="s", token="t0ken"))
+    assert (await desk.get(path)).status == 401
+    assert (await desk.get(path, {"authorization": "Bearer wrong"})).status == 401
+    assert (await desk.get(path, {"authorization": "Bearer t0ken"})).status != 401
+
+
+async def test_the_secret_does_not_replace_the_run_token(tmp_path: Path) -> None:
+    desk = Desk(tmp_path, Keys(run_id="r1", secret="s", token="t0ken"))
+    desk.admission.pop("authorization")
+    assert (await desk.register()).status == 401
