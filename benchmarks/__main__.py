@@ -32,7 +32,8 @@ def main() -> int:
     began = time.monotonic()
     load = ", ".join(f"{value:.1f}" for value in os.getloadavg())
     print(f"{os.cpu_count()} processors, Python {platform.python_version()}, load average before: {load}")
-    crashed = [name for name, part in parts if not _ran(name, part)]
+    # Sokoban's has no short form.
+    crashed = [name for name, part in parts[1 if quick else 0 :] if not _ran(name, part)]
     print(f"\n{time.monotonic() - began:.0f} s" + (f"; could not be run: {', '.join(crashed)}" if crashed else ""))
     return 1 if crashed else 0
 

@@ -41,13 +41,13 @@ class Start:
     stop_s: float
 
 
-def measure(folder: Path, options: Sequence[str]) -> Start:
+def measure(folder: Path, options: Sequence[str], settle_s: float) -> Start:
     """One start and stop."""
     with stack(folder, worlds.game(NOWHERE), *options) as run:
         pids = [run.pid, *children(run.pid)]
         used = sum(run.cpu().values())
         began = time.monotonic()
-        time.sleep(SETTLE_S)
+        time.sleep(settle_s)
         idle = (sum(run.cpu().values()) - used) / (time.monotonic() - began)
         memory = [memory_mb(pid) for pid in pids]
         stopping = time.monotonic()
@@ -65,8 +65,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     rows: list[list[object]] = []
     with tempfile.TemporaryDirectory() as temporary:
         for name, extra in (("a process a server", ()), ("colocated", ("+colocate=true",))):
-            found = [measure(Path(temporary), extra) for _ in range(1 if options.quick else options.runs + 1)]
-            rows += _lines(name, found if options.quick else found[1:])
+            if options.quick:
+                found = [measure(Path(temporary), extra, 0.2)]
+            else:
+                found = [measure(Path(temporary), extra, SETTLE_S) for _ in range(options.runs + 1)][1:]
+            rows += _lines(name, found)
     head = ["", "median", "least", "most", "target", ""]
     table("ng_run: head, vllm_model, grl_sokoban, game_agent", head, rows)
 

@@ -65,9 +65,10 @@ class Effort:
     scale: float = 1.0
     """Of the rollouts."""
     rounds: int = 2
+    """Of them the best counts."""
 
 
-QUICK = Effort((16, 256), 0.2, 1)
+QUICK = Effort((64,), 0.2, 1)
 
 
 def series(folder: Path, world: str, options: Sequence[str], effort: Effort) -> list[Point]:
@@ -77,7 +78,7 @@ def series(folder: Path, world: str, options: Sequence[str], effort: Effort) -> 
         one = worlds.sokoban_rows(run.folder / "one.jsonl", 1, seed=1, turns=TURNS)
         warm = worlds.sokoban_rows(run.folder / "warm.jsonl", 320, seed=2, turns=TURNS)
         collect(run, worlds.AGENT, warm, parallel=32, repeats=worlds.REPEATS).finish()
-        starts = [collect(run, worlds.AGENT, one, parallel=1, repeats=1).finish().cpu_s for _ in range(3)]
+        starts = [collect(run, worlds.AGENT, one, parallel=1, repeats=1).finish().cpu_s for _ in range(effort.rounds)]
         for parallel in effort.parallel:
             rollouts = round(ROLLOUTS[parallel] * effort.scale)
             found: list[Point] = []
@@ -110,18 +111,19 @@ def show(title: str, mode: str, points: Sequence[Point]) -> None:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="a smoke test: few points, few rollouts, one round")
+    parser.add_argument("--quick", action="store_true", help="a smoke test: one point, few rollouts, one round")
     parser.add_argument("--rounds", type=int, default=2, help="measurements of each point; the best counts")
     options = parser.parse_args(arguments)
     effort = QUICK if options.quick else Effort(rounds=options.rounds)
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         roots = f"+server_roots=[{worlds.plug_ins(folder / 'mine')}]"
-        for title, mode, world, extra in (
-            ("Sokoban, a process a server", "processes", "grl_sokoban", ()),
-            ("Sokoban, all servers in one process", "colocated", "grl_sokoban", ("+colocate=true",)),
-            ("a world of one empty tool, a process a server", "processes", "trivial", (roots,)),
-        ):
+        all_series = [
+            ("Sokoban, a process a server", "processes", "grl_sokoban", []),
+            ("Sokoban, all servers in one process", "colocated", "grl_sokoban", ["+colocate=true"]),
+            ("a world of one empty tool, a process a server", "processes", "trivial", [roots]),
+        ]
+        for title, mode, world, extra in all_series[: 2 if options.quick else None]:
             show(title, mode, series(folder, world, extra, effort))
 
 

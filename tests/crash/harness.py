@@ -22,20 +22,21 @@ import orjson
 import uvloop
 
 from services.cli import collect_rollouts
+from services.cli import status as show_status
 from services.config import RunConfig
+from services.process import die_with_parent, raise_file_limit
 from services.roots import INSTALLED
 from services.runfolder import RunFolder
-from services.serve import die_with_parent, raise_file_limit, serve
+from services.serve import serve
 from services.stack import Stack, new_keys
 from services.supervisor import Restarts
 from services.types import Json, Launch
-from tests.stacks import AGENT, SOKOBAN, essence, keys_of, read_rows
+from tests.stacks import essence, keys_of, read_rows
 
 WORLD = "grl_sokoban_resources_server"
 POLICY = "policy_model"
 COLLECT = (sys.executable, "-c", "from services.cli.collect_rollouts import main; main()")
 RUN = (sys.executable, "-c", "from services.cli.run import main; main()")
-STATUS = (sys.executable, "-c", "from services.cli.status import main; main()")
 
 FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(
@@ -79,7 +80,8 @@ class Forked:
 
     def signal(self, number: signal.Signals) -> None:
         if not self._ended.done():
-            os.kill(self.pid, number)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, number)
 
     def _end(self) -> None:
         asyncio.get_running_loop().remove_reader(self._process.sentinel)
@@ -103,15 +105,21 @@ def _serve(text: str, log: str) -> None:
     uvloop.run(serve(Launch.model_validate_json(text)))
 
 
-def forked_collect(arguments: Sequence[str], log: Path) -> Forked:
+def forked_collect(arguments: Sequence[str], log: Path, here: Path | None = None) -> Forked:
     """`ng_collect_rollouts arguments`, forked."""
-    return Forked(_collect, list(arguments), str(log))
+    return Forked(_command, collect_rollouts.main, list(arguments), str(log), str(here or log.parent))
 
 
-def _collect(arguments: list[str], log: str) -> None:
+def forked_status(arguments: Sequence[str], log: Path, here: Path) -> Forked:
+    """`ng_status arguments`, forked."""
+    return Forked(_command, show_status.main, list(arguments), str(log), str(here))
+
+
+def _command(main: Callable[[], None], arguments: list[str], log: str, here: str) -> None:
+    os.chdir(here)
     _become(log)
-    sys.argv = ["ng_collect_rollouts", *arguments]
-    collect_rollouts.main()
+    sys.argv = ["command", *arguments]
+    main()
 
 
 def _become(log: str) -> None:
@@ -231,6 +239,3 @@ def status(output: Path) -> Json:
     """`X_status.json`."""
     read: Json = orjson.loads(output.with_name(f"{output.stem}_status.json").read_bytes())
     return read
-
-
-__all__ = ["AGENT", "POLICY", "SOKOBAN", "WORLD"]

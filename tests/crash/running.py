@@ -12,7 +12,7 @@ from pathlib import Path
 
 import orjson
 
-from .harness import RUN, STATUS, alive, command, environment, until
+from .harness import RUN, alive, environment, forked_status, until
 
 MARK = "ROLLYARD_CRASH_TEST"
 """A variable that every process of a run inherits, so that none can hide."""
@@ -39,9 +39,11 @@ class Running:
 
     async def pids(self) -> set[int]:
         """Of the servers, as `ng_status +json=true` tells a machine."""
-        exit_status, said = await command(*STATUS, "+json=true", here=self.here)
-        assert exit_status == 0, said
-        return {shown["pid"] for shown in orjson.loads(said)}
+        log = self.here / "status.log"
+        log.unlink(missing_ok=True)
+        exit_status = await forked_status(["+json=true"], log, self.here).wait()
+        assert exit_status == 0, log.read_text()
+        return {shown["pid"] for shown in orjson.loads(log.read_bytes())}
 
     async def ends(self) -> int:
         """Its exit status, once it has ended and everything it printed is read."""

@@ -10,13 +10,15 @@ import pytest
 
 from services.client import RUN_HEADER, AddressBook, ServerClient
 from services.collector import Collector, Limits
+from services.errors import OperatorError
 from services.store import RolloutStore, StorePaths
 from services.tally import State, Tally
 from services.tasks import TaskFile
 from services.transport import Answer, HttpTransport, LocalTransport, Receive, Scope, Send
 from services.types import Directory, Json, Keys
+from tests.stacks import keys_of, read_rows
 
-from .harness import failures, keys_of, read_rows
+from .harness import failures
 
 PROBLEM = "application/problem+json"
 GOOD = orjson.dumps({"reward": 1.0, "response": {"output": []}})
@@ -65,7 +67,9 @@ async def collected(
         await send({"type": "http.response.body", "body": said.body})
 
     async def directory() -> Directory:
-        return Directory(run_id="run", servers={"agent": ["http://agent"]}, families={"agent": "agents"}, config_hash="")
+        return Directory(
+            run_id="run", servers={"agent": ["http://agent"]}, families={"agent": "agents"}, config_hash=""
+        )
 
     transport = LocalTransport(HttpTransport())
     transport.mount("http://agent", app)
@@ -95,10 +99,16 @@ async def test_a_bad_answer_is_one_failed_rollout_and_no_reward(bad: Answer, tmp
 @pytest.mark.parametrize(
     "metadata", [{"extra_body": "not json"}, {"extra_body": "[1]"}, {"extra_body": {"seed": 1}}, ["a list"]], ids=str
 )
-async def test_a_row_that_cannot_be_seeded_is_one_failed_rollout(metadata: object, tmp_path: Path) -> None:
+async def test_a_row_that_cannot_be_seeded_ends_no_collection_in_the_middle(metadata: object, tmp_path: Path) -> None:
+    """It is refused by its number before anything starts, or it is one failed rollout."""
     output = tmp_path / "rollouts.jsonl"
     input_file = rows(tmp_path, {"input": "play", "metadata": metadata})
-    state, _ = await collected(output, input_file, lambda task: Answer(200, {}, GOOD))
+    try:
+        state, _ = await collected(output, input_file, lambda task: Answer(200, {}, GOOD))
+    except OperatorError as refused:
+        assert "row 1" in str(refused) or "line 1" in str(refused)
+        assert not output.exists()
+        return
     assert state == "incomplete"
     assert keys_of(read_rows(output)) == [(task, 0) for task in range(1, TASKS)]
     assert [row["failure_kind"] for row in failures(output)] == ["bad_task"]

@@ -17,7 +17,7 @@ from services.store import RolloutStore, StorePaths
 from services.types import FailureRow, Json, ServerRef
 from tests.stacks import keys_of, read_rows
 
-ODD = "next\u0085line, line\u2028separator, vertical\u000btab, paragraph\u2029separator, form\u000cfeed, nul\u0000, \U0001f600"
+ODD = "next line \u0085 separators \u2028 \u2029 vertical tab \u000b form feed \u000c nul \u0000 emoji \U0001f600"
 LONE = rb'"half an emoji: \ud83d, and the other half: \ude00"'
 """Escapes that Python's json writes for a string cut in the middle of a pair, and that are valid JSON."""
 

@@ -45,7 +45,10 @@ def world_and_agent(patience_s: float) -> Json:
 
 def direct(faults: Mapping[str, float], patience_s: float = PATIENCE_S) -> Json:
     """The agent asks the failing policy itself."""
-    return {POLICY: {"responses_api_models": {"builtin_model": {"faults": dict(faults)}}}, **world_and_agent(patience_s)}
+    return {
+        POLICY: {"responses_api_models": {"builtin_model": {"faults": dict(faults)}}},
+        **world_and_agent(patience_s),
+    }
 
 
 def behind_vllm(faults: Mapping[str, float], patience_s: float = PATIENCE_S) -> Json:

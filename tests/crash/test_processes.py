@@ -15,7 +15,7 @@ import pytest
 from services.hosted import bind
 from tests.stacks import AGENT, EXAMPLES, configured
 
-from .harness import COLLECT, WORLD, ForkLauncher, alive, command, essences, forked, ready_pid, until
+from .harness import COLLECT, WORLD, ForkLauncher, alive, command, essences, forked, forked_collect, ready_pid, until
 from .running import ng_run
 
 CONFIG = "+config_paths=[configs/sokoban_builtin.yaml]"
@@ -41,7 +41,7 @@ async def test_a_run_that_ends_leaves_no_process_behind(number: signal.Signals, 
 
 async def test_a_run_interrupted_while_it_starts_leaves_no_process_behind(tmp_path: Path) -> None:
     chance = random.Random("interrupt the start")
-    for _ in range(4):
+    for _ in range(3):
         async with ng_run(tmp_path, CONFIG, ANY_PORT) as run:
             await run.says("logs in")
             await asyncio.sleep(chance.uniform(0.0, 0.5))
@@ -118,28 +118,23 @@ def taken() -> Iterator[int]:
 async def test_two_runs_at_once_on_a_port_that_is_taken_do_not_clash_and_commands_find_their_own(
     taken: int, tmp_path: Path
 ) -> None:
-    folders = [tmp_path / "one", tmp_path / "two"]
-    for folder in folders:
-        folder.mkdir()
-    async with ng_run(folders[0], CONFIG, f"+head_port={taken}") as one:
-        async with ng_run(folders[1], CONFIG, f"+head_port={taken}") as two:
-            pids = []
-            for run in (one, two):
-                await run.says(READY)
-                assert f"port {taken} is taken by process {os.getpid()}" in run.said
-                pids.append(await run.pids())
-            assert not pids[0] & pids[1]
-            for run in (one, two):
-                # A server's parent is the run that started it.
-                mine = pids[0] if run is one else pids[1]
-                assert all(_parent(pid) == run.pid for pid in mine)
-            two.signal(signal.SIGINT)
-            assert await two.ends() == 0
-            await two.leaves_nothing()
-            exit_status, said = await command(*COLLECT, *_collection(), here=folders[0])
-            assert exit_status == 0, said
-            assert await one.pids() == pids[0]
-    assert len(essences(folders[0] / "rollouts.jsonl")) == 5
+    first, second = tmp_path / "first", tmp_path / "second"
+    first.mkdir()
+    second.mkdir()
+    port = f"+head_port={taken}"
+    async with ng_run(first, CONFIG, port) as one, ng_run(second, CONFIG, port) as two:
+        for run in (one, two):
+            await run.says(READY)
+            assert f"port {taken} is taken by process {os.getpid()}" in run.said
+            # A server's parent is the run that started it.
+            assert {_parent(pid) for pid in await run.pids()} == {run.pid}
+        two.signal(signal.SIGINT)
+        assert await two.ends() == 0
+        await two.leaves_nothing()
+        log = first / "said.log"
+        assert await forked_collect(_collection(), log).wait() == 0, log.read_text()
+        assert {_parent(pid) for pid in await one.pids()} == {one.pid}
+    assert len(essences(first / "rollouts.jsonl")) == 5
 
 
 def _collection() -> list[str]:

@@ -169,7 +169,9 @@ async def test_a_full_disk_stops_with_one_line_and_the_same_command_completes_la
     undisturbed = collection.with_name("undisturbed.jsonl")
     collection.rename(undisturbed)
     collection.with_name("rollouts_manifest.json").unlink()
-    exit_status, said = await command(*LIMITED, str(blocks), *COLLECT, *arguments(stack, collection), here=collection.parent)
+    exit_status, said = await command(
+        *LIMITED, str(blocks), *COLLECT, *arguments(stack, collection), here=collection.parent
+    )
     assert exit_status == 1
     assert said.splitlines()[-1].startswith(f"ng_collect_rollouts: cannot write {collection}: File too large")
     assert "Traceback" not in said

@@ -12,7 +12,6 @@ from pathlib import Path
 import orjson
 
 from services.call import Handler
-from services.call import Handler
 from services.client import RUN_HEADER, AddressBook, Patience, ServerClient
 from services.config import RunConfig, load
 from services.errors import Failure, FailureKind
@@ -179,7 +178,9 @@ class Peer:
         with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
             while True:
                 head = await reader.readuntil(b"\r\n\r\n")
-                length = next((line[16:] for line in head.lower().split(b"\r\n") if line[:15] == b"content-length:"), b"0")
+                length = next(
+                    (line[16:] for line in head.lower().split(b"\r\n") if line[:15] == b"content-length:"), b"0"
+                )
                 self.seen.append(head + await reader.readexactly(int(length)))
                 answer = self.script[min(self.requests, len(self.script) - 1)]
                 self.requests += 1

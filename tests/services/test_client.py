@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Iterator
 
 import orjson
 import pytest
@@ -98,7 +99,12 @@ async def test_every_call_carries_the_run_and_the_token() -> None:
 
 async def test_a_problem_crosses_hops_unchanged() -> None:
     origin = Failure(
-        FailureKind.RATE_LIMITED, "slow down", server="policy", status=429, upstream_status=429, instance="/v1/responses"
+        FailureKind.RATE_LIMITED,
+        "slow down",
+        server="policy",
+        status=429,
+        upstream_status=429,
+        instance="/v1/responses",
     )
     async with network() as transport:
 
@@ -150,7 +156,7 @@ async def test_an_unknown_server_is_refused_with_the_nearest_name() -> None:
 
 async def test_a_server_that_becomes_ready_later_is_waited_for() -> None:
     async with peer(http(b"here")) as other, network() as transport:
-        looks = iter([[], [], []])
+        looks: Iterator[list[str]] = iter([[], [], []])
         client = client_of(lambda: {"s": next(looks, [other.url])}, transport, Patience(5.0, 0.01))
         assert (await client.post("s", "/x", b"{}", 5.0)).body == b"here"
 

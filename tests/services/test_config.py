@@ -6,15 +6,14 @@ import pytest
 
 from services.config import load
 from services.errors import OperatorError
+from services.overrides import parse_overrides
 from services.roots import INSTALLED
 from tests.services.fixtures import load_text, make_folder, yaml_of
 
 
 def speed_of(root: Path, paths: list[str], *overrides: str) -> int:
-    from services.overrides import parse_overrides
-
     config = load(paths, parse_overrides(overrides), [root, INSTALLED], {})
-    return int(getattr(config.servers[0].settings, "speed"))  # noqa: B009 - a folder's own settings class
+    return int(config.servers[0].settings.model_dump()["speed"])
 
 
 def refused(root: Path, text: str, *overrides: str) -> str:
@@ -67,6 +66,12 @@ def test_references_go_through_each_other(tmp_path: Path) -> None:
     mine = make_folder(tmp_path)
     text = "first: ${second}\nsecond: ${third}\n" + yaml_of(mine, "{title: '${first}'}")
     assert load_text(tmp_path, text, environ={"third": "x"}).servers[0].settings.model_dump()["title"] == "x"
+
+
+def test_an_escaped_reference_is_text(tmp_path: Path) -> None:
+    mine = make_folder(tmp_path)
+    (spec,) = load_text(tmp_path, yaml_of(mine, "{title: 'costs \\${x}'}")).servers
+    assert spec.settings.model_dump()["title"] == "costs ${x}"
 
 
 def test_a_reference_found_nowhere_is_refused_with_its_user_and_where_to_set_it(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import orjson
 import pytest
 import yaml
+from omegaconf import OmegaConf
 
 from services.client import SECRET_HEADER
 from services.head import Head
@@ -25,9 +26,9 @@ BASE = "http://head:1"
 class Desk:
     """A head of one world and one agent, without a socket."""
 
-    def __init__(self, root: Path, keys: Keys = KEYS) -> None:
+    def __init__(self, root: Path, keys: Keys = KEYS, title: str = "") -> None:
         self.world, self.player = make_folder(root), make_folder(root, "agents")
-        peer = "{peer: {type: resources_servers, name: world}, title: 'costs \\${x}'}"
+        peer = f"{{peer: {{type: resources_servers, name: world}}, title: '{title}'}}"
         text = "policy_api_key: sk-1234\n" + yaml_of(self.world, "{api_key: '${policy_api_key}', speed: 3}")
         config = load_text(root, text + yaml_of(self.player, peer, "player", "responses_api_agents"))
         self.transport = LocalTransport(HttpTransport())
@@ -110,9 +111,8 @@ async def test_a_server_that_has_not_registered_stands_in_the_config_without_a_p
     assert "port" not in tree["world"]["resources_servers"][desk.world]
 
 
-async def test_text_that_looks_like_a_reference_survives_omegaconf_on_the_other_side(desk: Desk) -> None:
-    from omegaconf import OmegaConf
-
+async def test_text_that_looks_like_a_reference_survives_omegaconf_on_the_other_side(tmp_path: Path) -> None:
+    desk = Desk(tmp_path, title="costs \\${x}")
     tree = OmegaConf.to_container(OmegaConf.create(await desk.read("/global_config_dict_yaml")), resolve=True)
     assert isinstance(tree, dict)
     assert tree["player"]["responses_api_agents"][desk.player]["title"] == "costs ${x}"

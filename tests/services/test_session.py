@@ -1,10 +1,8 @@
 from __future__ import annotations
 
-import pytest
-
 from services.client import Session
 from services.errors import FailureKind
-from tests.services.fixtures import client_of, closed_port, failure_of, http, kind_of, network, peer
+from tests.services.fixtures import client_of, failure_of, http, kind_of, network, peer
 
 
 async def test_a_session_stays_on_the_instance_that_answered_first() -> None:
@@ -60,20 +58,24 @@ async def test_a_session_is_open_once_an_instance_has_answered() -> None:
         assert session.opened
 
 
-@pytest.mark.parametrize("gone", ["refused", "stranger"])
-async def test_a_session_whose_instance_is_gone_is_lost_and_not_taken_elsewhere(gone: str) -> None:
-    async with peer(http()) as other, peer(http()) as third, network() as transport:
-        looks = {"s": [other.url]}
-        session = Session(client_of(lambda: looks, transport), "s")
-        await session.post("/x", b"{}", 5.0)
-        looks["s"] = [third.url]
-        if gone == "stranger":
-            other.script = [http(b"{}", "200 OK", None)]
-        else:
-            session._url = closed_port()  # its process is gone: nobody listens where it was
+async def test_a_session_whose_instance_is_gone_is_lost_and_not_taken_elsewhere() -> None:
+    async with peer(http()) as third, network() as transport:
+        async with peer(http()) as other:
+            looks = {"s": [other.url]}
+            session = Session(client_of(lambda: looks, transport), "s")
+            await session.post("/x", b"{}", 5.0)
+            looks["s"] = [third.url]
+        await transport.close()  # a kept connection would tell of the end in another way
         failure = await failure_of(session.post("/x", b"{}", 5.0))
         assert failure.kind is FailureKind.SESSION_LOST and failure.problem.server == "s"
         assert third.requests == 0
+
+
+async def test_a_session_whose_address_a_stranger_took_is_lost() -> None:
+    async with peer(http(), http(b"{}", "200 OK", None)) as other, network() as transport:
+        session = Session(client_of({"s": [other.url]}, transport), "s")
+        await session.post("/x", b"{}", 5.0)
+        assert await kind_of(session.post("/x", b"{}", 5.0)) is FailureKind.SESSION_LOST
 
 
 async def test_a_call_in_a_session_is_never_replayed() -> None:

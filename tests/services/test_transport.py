@@ -17,9 +17,9 @@ async def test_a_whole_answer_of_any_status_comes_back() -> None:
 
 
 async def test_every_cookie_of_an_answer_comes_back() -> None:
-    async with peer(http(b"{}", "200 OK", None, "set-cookie: a=1; Path=/", "set-cookie: b=2")) as other:
-        async with network() as transport:
-            assert (await send(transport, other.url + "/x")).cookies == ("a=1; Path=/", "b=2")
+    two = http(b"{}", "200 OK", None, "set-cookie: a=1; Path=/", "set-cookie: b=2")
+    async with peer(two) as other, network() as transport:
+        assert (await send(transport, other.url + "/x")).cookies == ("a=1; Path=/", "b=2")
 
 
 async def test_a_refused_connection_is_unreachable() -> None:
