@@ -61,6 +61,8 @@ Handler = Callable[[Call], Awaitable[bytes | Reply]]
 async def read_body(receive: Receive) -> bytes:
     """The whole body. Raises Failure when it is too large or the caller hangs up before its end."""
     message = await receive()
+    if message["type"] == "http.disconnect":
+        raise Failure(FailureKind.CANCELLED, "the caller hung up before its request was there")
     body: bytes = message.get("body", b"")
     if not message.get("more_body"):
         return body

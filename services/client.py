@@ -7,9 +7,12 @@ tried again (elsewhere, or when the server is back), because a request that may 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+
+from pydantic import ValidationError
 
 from services.errors import Failure, FailureKind, nearest
 from services.transport import Answer, Transport
@@ -47,6 +50,10 @@ class AddressBook:
         """Take over what a heartbeat's answer said."""
         self._known = directory
 
+    def forget(self) -> None:
+        """An address was wrong: ask again before the next call."""
+        self._known = None
+
     async def refresh(self) -> Directory:
         """Ask the head again; callers that ask at the same time share one request."""
         if self._refreshing is None or self._refreshing.done():
@@ -70,6 +77,7 @@ class ServerClient:
         if keys.token:
             self._headers["authorization"] = f"Bearer {keys.token}"
         self._in_flight: dict[str, int] = {}
+        self._turns = 0
 
     async def post(self, server: str, path: str, body: bytes, timeout_s: float) -> Answer:
         """POST to the instance of `server` with the fewest calls in flight; the answer's status is below 400."""
@@ -80,10 +88,11 @@ class ServerClient:
         self, server: str, path: str, body: bytes, timeout_s: float, headers: Mapping[str, str] | None = None
     ) -> tuple[str, Answer]:
         """POST to the least busy ready instance; its base URL and its answer, which may have any status."""
-        give_up = time.monotonic() + min(self._patience.wait_s, timeout_s)
+        wait_s = min(self._patience.wait_s, timeout_s)
+        give_up = time.monotonic() + wait_s
         pause = self._patience.pause_s
         while True:
-            url = await self._pick(server, give_up)
+            url = await self._pick(server, give_up, wait_s)
             try:
                 return url, await self.send(url, path, body, timeout_s, headers)
             except Failure as failure:
@@ -104,10 +113,11 @@ class ServerClient:
         finally:
             self._in_flight[url] -= 1
         if answer.headers.get(RUN_HEADER) != self._run_id:
+            self.book.forget()
             raise Failure(FailureKind.WRONG_RUN, f"{url} is not answered by a server of run {self._run_id}")
         return answer
 
-    async def _pick(self, server: str, give_up: float) -> str:
+    async def _pick(self, server: str, give_up: float, wait_s: float) -> str:
         directory = await self.book.current()
         pause = self._patience.pause_s
         while not (urls := directory.servers.get(server)):
@@ -118,16 +128,17 @@ class ServerClient:
                     f"no server named {server!r} in this run{hint} (it has: {', '.join(sorted(directory.servers))})",
                 )
             if time.monotonic() > give_up:
-                waited = f"{self._patience.wait_s:g} s"
-                raise Failure(
-                    FailureKind.UNREACHABLE, f"no ready instance of {server!r} within {waited}", server=server
-                )
+                detail = f"no ready instance of {server!r} within {wait_s:g} s"
+                raise Failure(FailureKind.UNREACHABLE, detail, server=server)
             await asyncio.sleep(pause)
             pause = min(2 * pause, 1.0)
             directory = await self.book.refresh()
         if len(urls) == 1:
             return urls[0]
-        return min(urls, key=lambda url: self._in_flight.get(url, 0))
+        # Equally busy ones take turns: a world is idle between two moves, so that most of the time all are.
+        self._turns += 1
+        first = self._turns % len(urls)
+        return min(urls[first:] + urls[:first], key=lambda url: self._in_flight.get(url, 0))
 
 
 class Session:
@@ -181,11 +192,12 @@ class Session:
 
 
 def good(answer: Answer, server: str) -> Answer:
-    """`answer` if its status is below 400; else the failure that it reports, unchanged."""
-    if answer.status < 400:
+    """`answer` if its status is 2xx; else the failure that it reports, unchanged."""
+    if 200 <= answer.status < 300:
         return answer
     if answer.headers.get("content-type", "").startswith(PROBLEM_TYPE):
-        raise Failure.of(Problem.model_validate_json(answer.body))
+        with contextlib.suppress(ValidationError):
+            raise blamed(Failure.of(Problem.model_validate_json(answer.body)), server)
     excerpt = answer.body[:500].decode("utf-8", "replace")
     raise Failure(FailureKind.SERVER_ERROR, f"status {answer.status}: {excerpt}", server=server)
 

@@ -9,14 +9,13 @@ import hashlib
 import ipaddress
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import orjson
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
-from pydantic import SecretStr
 from yaml import YAMLError
 
 from services.errors import OperatorError, nearest
@@ -24,11 +23,13 @@ from services.isolation import asks_for_isolation
 from services.overrides import Override, apply
 from services.plugins import ALIASES, FAMILIES, find_folder, load_server
 from services.roots import find_file
-from services.settings import REDACTED, ServerSettings, is_secret, parse_settings
-from services.types import Json
+from services.settings import REDACTED, ServerSettings, is_secret, parse_settings, redacted
+from services.types import Json, ServerRef
 
-_PLAIN_REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
-_ADDRESSES = frozenset({"host", "port", "base_url", "replicas", "datasets"})
+_PLAIN_REFERENCE = re.compile(r"(?<!\\)\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
+_NOT_IDENTITY = frozenset(
+    {"host", "port", "base_url", "replicas", "datasets", "domain", "description", "value", "verified"}
+)
 """Settings that do not change what a rollout means: left out of the config's hash."""
 
 
@@ -41,7 +42,7 @@ class ServerSpec:
     implementation: str
     folder: Path
     settings: ServerSettings
-    raw: Json
+    raw: Json = field(repr=False)
     """The settings as resolved from YAML: what a server's process is told."""
     isolated: bool
     """Its folder asks for an environment of its own; then only the base settings were checked here."""
@@ -52,14 +53,14 @@ class RunConfig:
     """All servers of a run, and the merged tree that they came from."""
 
     servers: tuple[ServerSpec, ...]
-    tree: Json
+    tree: Json = field(repr=False)
     """Resolved, secrets included: never print it, use `redacted`."""
     paths: tuple[str, ...]
 
     def redacted(self) -> Json:
         """The tree with every secret replaced by `***`."""
-        redacted: Json = _redact(self.tree)
-        return redacted
+        shown: Json = _without(_secret_values(self.tree), redacted(self.tree))
+        return shown
 
     def digest(self) -> str:
         """Hash of what decides a rollout: settings without addresses and secrets."""
@@ -67,7 +68,11 @@ class RunConfig:
             spec.name: {
                 "family": spec.family,
                 "implementation": spec.implementation,
-                **{key: value for key, value in _redact(spec.raw).items() if key not in _ADDRESSES},
+                **{
+                    key: redacted(value)
+                    for key, value in spec.raw.items()
+                    if key not in _NOT_IDENTITY and not is_secret(key)
+                },
             }
             for spec in self.servers
         }
@@ -133,7 +138,7 @@ def _known_configs(root: Path) -> Iterator[Path]:
 def _read_yaml(path: Path) -> DictConfig:
     try:
         loaded = OmegaConf.load(path)
-    except (OSError, YAMLError, OmegaConfBaseException) as error:
+    except (OSError, UnicodeDecodeError, YAMLError, OmegaConfBaseException) as error:
         raise OperatorError(f"{path} cannot be read as YAML: {error}") from error
     if isinstance(loaded, ListConfig):
         raise OperatorError(f"{path} holds a list; a config maps server names to their settings")
@@ -159,7 +164,7 @@ def _check_tops(tree: DictConfig, overrides: Sequence[Override], options: Iterab
             continue
         hint = nearest(override.top, [*known, *options])
         raise OperatorError(
-            f"unknown option {override.top!r} in {override.text!r}{hint}: "
+            f"unknown option {override.top!r} in {override.shown!r}{hint}: "
             "no option of this command, no server of the configs and no ${...} of theirs has that name"
         )
 
@@ -202,12 +207,16 @@ def _servers(resolved: Json, roots: Sequence[Path]) -> Iterator[ServerSpec]:
             if any(hints):
                 raise OperatorError(f"{name} has {', '.join(map(str, node))}{next(filter(None, hints))}")
             continue
-        for key in families:
-            implementations = node[key]
-            if not isinstance(implementations, dict) or len(implementations) != 1:
-                raise OperatorError(f"{name}.{key} must hold exactly one implementation (a folder's name)")
-            ((implementation, raw),) = implementations.items()
-            yield _server(name, ALIASES.get(key, key), str(implementation), dict(raw or {}), roots)
+        if len(families) > 1:
+            raise OperatorError(f"{name} holds {' and '.join(families)}; a server belongs to one family")
+        (key,) = families
+        implementations = node[key]
+        if not isinstance(implementations, dict) or len(implementations) != 1:
+            raise OperatorError(f"{name}.{key} must hold exactly one implementation (a folder's name)")
+        ((implementation, raw),) = implementations.items()
+        if not isinstance(raw, dict | None):
+            raise OperatorError(f"{name}.{key}.{implementation} holds {raw!r}; expected its settings, a mapping")
+        yield _server(name, ALIASES.get(key, key), str(implementation), raw or {}, roots)
 
 
 def _server(name: str, family: str, implementation: str, raw: Json, roots: Sequence[Path]) -> ServerSpec:
@@ -225,20 +234,47 @@ def _server(name: str, family: str, implementation: str, raw: Json, roots: Seque
 def _check_references(servers: Sequence[ServerSpec]) -> None:
     names = {spec.name for spec in servers}
     for spec in servers:
-        for key, value in spec.raw.items():
-            if isinstance(value, dict) and set(value) == {"type", "name"} and value["name"] not in names:
-                hint = nearest(str(value["name"]), names)
+        for key, name in _references(spec):
+            if name not in names:
                 have = ", ".join(sorted(names))
                 raise OperatorError(
-                    f"{spec.name}.{key} names {value['name']!r}, no server of this run{hint} (it has {have})"
+                    f"{spec.name}.{key} names {name!r}, no server of this run{nearest(name, names)} (it has {have})"
                 )
 
 
-def _redact(value: Any, key: str = "") -> Any:
-    if isinstance(value, dict):
-        return {name: _redact(item, str(name)) for name, item in value.items()}
-    if isinstance(value, list):
-        return [_redact(item, key) for item in value]
-    if isinstance(value, SecretStr) or (is_secret(key) and value not in (None, "")):
-        return REDACTED
-    return value
+def _references(spec: ServerSpec) -> Iterator[tuple[str, str]]:
+    """Setting and server name of each reference. An isolated server's settings are known as YAML only."""
+    for key, value in spec.settings:
+        if isinstance(value, ServerRef):
+            yield key, value.name
+    for key, value in spec.raw.items() if spec.isolated else ():
+        if isinstance(value, dict) and set(value) == {"type", "name"}:
+            yield key, str(value["name"])
+
+
+def _secret_values(node: Any, key: str = "") -> Iterator[str]:
+    if isinstance(node, dict):
+        for name, item in node.items():
+            yield from _secret_values(item, key if is_secret(key) else str(name))
+    elif isinstance(node, list):
+        for item in node:
+            yield from _secret_values(item, key)
+    elif isinstance(node, str) and node and is_secret(key):
+        yield node
+
+
+def _without(secrets: Iterator[str], node: Any) -> Any:
+    """`node` with the secrets' texts replaced wherever they stand: a reference copies them under other names."""
+    # Shorter ones are words like `EMPTY`, which engines without a key are given.
+    pattern = re.compile(
+        "|".join(re.escape(text) for text in sorted(set(secrets), key=len, reverse=True) if len(text) >= 8)
+    )
+
+    def cleaned(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {name: cleaned(item) for name, item in value.items()}
+        if isinstance(value, list):
+            return [cleaned(item) for item in value]
+        return pattern.sub(REDACTED, value) if isinstance(value, str) and pattern.pattern else value
+
+    return cleaned(node)

@@ -59,7 +59,7 @@ class Head(Server):
         tree = self._config.redacted()
         tree["head_server"] = {"host": self.address[0], "port": self.address[1]}
         for instance in self.roster.instances():
-            for node in tree[instance.server_name].values():
+            for node in tree[instance.server_name].values() if instance.url else ():
                 if isinstance(node, dict) and instance.name in node:
                     node[instance.name] = {**(node[instance.name] or {}), "host": instance.host, "port": instance.port}
         return OmegaConf.to_yaml(OmegaConf.create(_literal(tree)))

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from services.client import RUN_HEADER, SECRET_HEADER, good
+from collections.abc import Mapping
+
+from pydantic import ValidationError
+
+from services.client import RUN_HEADER, SECRET_HEADER, blamed, good
+from services.errors import Failure, FailureKind
 from services.transport import Transport
 from services.types import Directory, Heartbeat, Keys, Record, Registration
 
@@ -24,14 +29,25 @@ class HeadLink:
 
     async def beat(self, heartbeat: Heartbeat) -> Directory:
         """Say that an instance is alive; the directory as of now. Raises Failure."""
-        return Directory.model_validate_json(await self._post("/heartbeat", heartbeat))
+        return _read(await self._post("/heartbeat", heartbeat))
 
     async def directory(self) -> Directory:
         """Where everybody is. Raises Failure."""
-        answer = await self._transport.send("GET", f"{self._url}/directory", b"", self._headers, 10.0)
-        return Directory.model_validate_json(good(answer, "head").body)
+        return _read(await self._send("GET", "/directory", b"", self._headers))
 
     async def _post(self, path: str, record: Record) -> bytes:
-        body = record.model_dump_json().encode()
-        answer = await self._transport.send("POST", self._url + path, body, self._admission, 10.0)
-        return good(answer, "head").body
+        return await self._send("POST", path, record.model_dump_json().encode(), self._admission)
+
+    async def _send(self, method: str, path: str, body: bytes, headers: Mapping[str, str]) -> bytes:
+        try:
+            return good(await self._transport.send(method, self._url + path, body, headers, 10.0), "head").body
+        except Failure as failure:
+            raise blamed(failure, "head") from failure
+
+
+def _read(body: bytes) -> Directory:
+    try:
+        return Directory.model_validate_json(body)
+    except ValidationError as error:
+        detail = f"no directory but {body[:200].decode('utf-8', 'replace')!r}"
+        raise Failure(FailureKind.MALFORMED_ANSWER, detail, server="head") from error

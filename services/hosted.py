@@ -14,7 +14,9 @@ import uvicorn
 from services.client import AddressBook
 from services.errors import Failure, RunError
 from services.headlink import HeadLink
+from services.ports import owner_of_port
 from services.server import Server
+from services.settings import ServerSettings
 from services.types import Heartbeat, Registration
 
 log = logging.getLogger(__name__)
@@ -45,13 +47,24 @@ def bind(host: str, port: int) -> socket.socket:
     return sock
 
 
+def bind_for(name: str, settings: ServerSettings) -> socket.socket:
+    """The socket of a server. Raises RunError: which server, which port, who has it."""
+    try:
+        return bind(settings.host, settings.port)
+    except OSError as error:
+        owner = owner_of_port(settings.port) if settings.port else ""
+        told = f"{name} cannot listen on {settings.host}:{settings.port}{owner}: {error.strerror or error}"
+        raise RunError(told) from error
+
+
 class Hosted:
     """One server on one socket."""
 
     def __init__(self, server: Server, sock: socket.socket, *, advertise: str | None = None) -> None:
         self.server = server
         host, port = sock.getsockname()[:2]
-        self.url = f"http://{advertise or host}:{port}"
+        shown = advertise or host
+        self.url = f"http://[{shown}]:{port}" if ":" in shown else f"http://{shown}:{port}"
         self._socket = sock
         self._listener = _Listener(
             uvicorn.Config(
@@ -103,6 +116,7 @@ class Hosted:
         self._listener.should_exit = True
         if self._serving is not None:
             await self._serving
+        self._socket.close()
         await self.server.stop()
 
     async def _beat(self, registration: Registration, head: HeadLink, book: AddressBook) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
-import os
 import shutil
 import subprocess
 import sys
@@ -40,8 +39,10 @@ def interpreter_for(folder: Path, cache: Path) -> Path:
 
 
 def _build(home: Path, folder: Path) -> None:
-    building = home.with_name(f"{home.name}.building-{os.getpid()}")
-    shutil.rmtree(building, ignore_errors=True)
+    # The lock is ours: what is there was left by a build that was killed.
+    for left in home.parent.glob(f"{home.name}.building*"):
+        shutil.rmtree(left, ignore_errors=True)
+    building = home.with_name(f"{home.name}.building")
     try:
         _run([sys.executable, "-m", "venv", str(building)], folder)
         site = next(building.glob("lib/python*/site-packages"))

@@ -12,6 +12,7 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 
 from services.errors import OperatorError
+from services.settings import REDACTED, is_secret
 
 _VALUE_OPERATIONS = {OverrideType.CHANGE, OverrideType.ADD, OverrideType.FORCE_ADD}
 
@@ -28,9 +29,20 @@ class Override:
     delete: bool = False
 
     @property
+    def shown(self) -> str:
+        """As typed, for messages: a secret's value is left out."""
+        return shown(self.text)
+
+    @property
     def top(self) -> str:
         """First part of the key."""
         return self.key.partition(".")[0]
+
+
+def shown(text: str) -> str:
+    """An argument as messages may print it."""
+    key, equals, _ = text.partition("=")
+    return f"{key}={REDACTED}" if equals and is_secret(key) else text
 
 
 def parse_overrides(arguments: Iterable[str]) -> list[Override]:
@@ -41,12 +53,16 @@ def parse_overrides(arguments: Iterable[str]) -> list[Override]:
         try:
             override = parser.parse_override(text)
         except HydraException as error:
-            reason = str(error).splitlines()[0]
+            reason = "" if shown(text) != text else f" {str(error).splitlines()[0]}."
             example = "+key=value, key=value, ++a.b=c, [a,b], {k: v}"
-            raise OperatorError(f"cannot read the argument {text!r}: {reason} Expected {example}.") from error
+            quoting = "quote a value with other characters: +key='a=b'"
+            told = f"cannot read the argument {shown(text)!r}:{reason} Expected {example}; {quoting}."
+            raise OperatorError(told) from None
         if override.is_sweep_override():
-            raise OperatorError(f"{text!r} lists several values; one run takes one. For a list write [a,b].")
+            raise OperatorError(f"{shown(text)!r} lists several values; one run takes one. For a list write [a,b].")
         key = override.key_or_group.replace("/", ".")
+        if not key:
+            raise OperatorError(f"{text!r} has no name before the =; expected +key=value")
         if override.type in _VALUE_OPERATIONS:
             parsed.append(Override(text, key, _plain(override.value())))
         else:
@@ -64,7 +80,7 @@ def apply(tree: DictConfig, overrides: Iterable[Override]) -> None:
                 raise OperatorError(f"{override.text!r} deletes {override.key!r}, which is not there")
             del node[last]
         else:
-            OmegaConf.update(tree, override.key, override.value, merge=False, force_add=True)
+            OmegaConf.update(tree, override.key, override.value, merge=True, force_add=True)
 
 
 def _plain(value: Any) -> Any:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.util
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 
@@ -21,9 +22,10 @@ def find_folder(family: str, implementation: str, roots: Sequence[Path]) -> Path
     """The folder `family/implementation` in the first root that has it. Raises OperatorError with the nearest name."""
     names = [family, *(alias for alias, name in ALIASES.items() if name == family)]
     candidates = [root / name for root in roots for name in names]
-    for folder in candidates:
-        if (folder / implementation).is_dir():
-            return (folder / implementation).resolve()
+    folders = [folder / implementation for folder in candidates if (folder / implementation).is_dir()]
+    # A folder that holds only data or results beside the user's config is no server.
+    for folder in [*(folder for folder in folders if any(folder.glob("*.py"))), *folders]:
+        return folder.resolve()
     known = sorted(
         {child.name for folder in candidates if folder.is_dir() for child in folder.iterdir() if child.is_dir()}
     )
@@ -47,20 +49,39 @@ def load_server(family: str, folder: Path, entrypoint: str) -> type[Server]:
 
 def _import(package: str, folder: Path, path: Path) -> ModuleType:
     """Import `path` as `<package>.<stem>`, so that relative imports between the folder's files work from any root."""
-    if package not in sys.modules:
-        init = folder / "__init__.py"
-        spec = importlib.util.spec_from_file_location(
-            package, init if init.is_file() else None, submodule_search_locations=[str(folder)]
-        ) or importlib.util.spec_from_loader(package, loader=None, is_package=True)
-        assert spec is not None
-        spec.submodule_search_locations = [str(folder)]
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[package] = module
-        if spec.loader is not None:
-            spec.loader.exec_module(module)
     try:
-        return importlib.import_module(f"{package}.{path.stem}")
+        if package not in sys.modules:
+            _begin(package, folder)
+        with _siblings(folder):
+            return importlib.import_module(f"{package}.{path.stem}")
     except OperatorError:
         raise
     except Exception as error:
+        sys.modules.pop(package, None)
         raise OperatorError(f"{path} cannot be imported: {type(error).__name__}: {error}") from error
+
+
+def _begin(package: str, folder: Path) -> None:
+    init = folder / "__init__.py"
+    spec = importlib.util.spec_from_file_location(
+        package, init if init.is_file() else None, submodule_search_locations=[str(folder)]
+    ) or importlib.util.spec_from_loader(package, loader=None, is_package=True)
+    assert spec is not None
+    spec.submodule_search_locations = [str(folder)]
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[package] = module
+    if spec.loader is not None:
+        spec.loader.exec_module(module)
+
+
+@contextlib.contextmanager
+def _siblings(folder: Path) -> Iterator[None]:
+    """`import rules` beside an entrypoint means the folder's own rules.py, as in a script; afterwards nobody else's."""
+    sys.path.insert(0, str(folder))
+    try:
+        yield
+    finally:
+        sys.path.remove(str(folder))
+        for name, module in list(sys.modules.items()):
+            if "." not in name and (file := getattr(module, "__file__", None)) and Path(file).parent == folder:
+                del sys.modules[name]

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
+from urllib.parse import urlsplit
 
 from services.config import ServerSpec
 from services.errors import Failure, FailureKind, nearest
@@ -23,7 +24,6 @@ class _Member:
     url: str | None = None
     pid: int | None = None
     ready: bool = False
-    gone: bool = False
     requests: int = 0
     in_flight: int = 0
     sessions: int = 0
@@ -92,17 +92,21 @@ class Roster:
         return Directory(run_id=self.run_id, servers=servers, families=families, config_hash=self.config_hash)
 
     def instances(self) -> list[ServerInstance]:
-        """Every registered instance, ready or not."""
-        return [self._display(member) for member in self._members.values()]
+        """Every instance, ready or not; a server that has none now is listed without an address."""
+        present = {member.spec.name for member in self._members.values()}
+        absent = [_Member(spec, spec.name, 0.0, 0.0) for name, spec in self._specs.items() if name not in present]
+        return [self._display(member) for member in (*self._members.values(), *absent)]
 
     def _status(self, member: _Member) -> Status:
-        if self._clock() - member.heard > self._expiry_s:
-            return "timeout"
-        return "success" if member.ready else "starting"
+        if member.url is None:
+            return "restarting" if self.restarts.get(member.spec.name) else "starting"
+        if not member.ready:
+            return "starting"  # it beats only once it has started, which may take a model's load
+        return "timeout" if self._clock() - member.heard > self._expiry_s else "success"
 
     def _display(self, member: _Member) -> ServerInstance:
         spec, status = member.spec, self._status(member)
-        host, _, port = (member.url or "").removeprefix("http://").rpartition(":")
+        address = urlsplit(member.url or "")
         return ServerInstance(
             process_name=member.instance,
             server_type=spec.family,
@@ -110,14 +114,14 @@ class Roster:
             server_name=spec.name,
             dir_path=f"{spec.family}/{spec.implementation}",
             entrypoint=spec.settings.entrypoint,
-            host=host or None,
-            port=int(port) if port else None,
+            host=address.hostname,
+            port=address.port,
             pid=member.pid,
             config_path=spec.name,
             url=member.url,
             status=status,
             start_time=member.started,
-            uptime_seconds=time.time() - member.started,
+            uptime_seconds=time.time() - member.started if member.started else 0.0,
             ready=status == "success",
             requests=member.requests,
             in_flight=member.in_flight,

@@ -11,9 +11,9 @@ from pathlib import Path
 import uvloop
 
 from services.client import AddressBook, ServerClient
-from services.errors import Failure, OperatorError, RollyardError
+from services.errors import RollyardError
 from services.headlink import HeadLink
-from services.hosted import Hosted, bind
+from services.hosted import Hosted, bind_for
 from services.plugins import load_server
 from services.process import calm_collector, die_with_parent, raise_file_limit
 from services.server import Context
@@ -34,7 +34,7 @@ async def serve(launch: Launch) -> None:
     book = AddressBook(head.directory)
     server = kind(settings, Context(launch.name, launch.keys, ServerClient(transport, launch.keys, book)))
     # A fixed port belongs to one replica only; the others take free ones.
-    hosted = Hosted(server, bind(settings.host, settings.port), advertise=launch.advertise)
+    hosted = Hosted(server, bind_for(launch.name, settings), advertise=launch.advertise)
     try:
         await hosted.join(launch.instance, head, book)
         calm_collector()
@@ -53,7 +53,7 @@ def main() -> None:
     raise_file_limit()
     try:
         uvloop.run(serve(launch))
-    except (OperatorError, RollyardError, Failure, OSError) as error:
+    except (RollyardError, OSError) as error:
         sys.exit(f"{launch.name}: {error}")
 
 

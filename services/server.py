@@ -12,10 +12,12 @@ import contextlib
 import hmac
 import logging
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
 
@@ -116,7 +118,10 @@ class Server:
         for name, value in scope["headers"]:
             if name == b"x-rollyard-run" and value != self._run_header[1]:
                 return self._failed(
-                    Failure(FailureKind.WRONG_RUN, f"this is run {self.context.keys.run_id}, not {value.decode()!r}"),
+                    Failure(
+                        FailureKind.WRONG_RUN,
+                        f"this is run {self.context.keys.run_id}, not {value.decode('latin-1')!r}",
+                    ),
                     scope["path"],
                 )
             if name == b"authorization":
@@ -128,34 +133,38 @@ class Server:
 
     async def _serve(self, route: _Route, scope: Scope, receive: Receive, send: Send) -> None:
         begun = time.perf_counter()
-        watcher: asyncio.Task[None] | None = None
+        watchers: list[asyncio.Task[None]] = []
         hung_up: list[bool] = []
-        reply: Reply | bytes
         try:
-            call = Call(scope["path"], scope["headers"], await read_body(receive))
-            if route.cancellable:
-                task = asyncio.current_task()
-                assert task is not None
-                watcher = asyncio.create_task(cancel_on_disconnect(receive, task, hung_up))
-            reply = await route.handler(call)
-        except Failure as failure:
-            reply = self._failed(failure, scope["path"])
+            reply = await self._answer(route, scope, receive, lambda: watchers.append(_watch(receive, hung_up)))
+            if reply.stream is not None and not watchers:
+                watchers.append(_watch(receive, hung_up))
+            route.meter.observe(reply.status, time.perf_counter() - begun)
+            await self._send(send, reply)
         except asyncio.CancelledError:
             if not hung_up:
                 raise
             route.meter.observe(499, time.perf_counter() - begun)
-            return
-        except Exception as error:
-            log.exception("%s%s failed", self.name, scope["path"])
-            detail = f"{type(error).__name__}: {error} (traceback in the log of {self.name})"
-            reply = self._failed(Failure(FailureKind.SERVER_ERROR, detail), scope["path"])
         finally:
-            if watcher is not None:
+            for watcher in watchers:
                 watcher.cancel()
-        if isinstance(reply, bytes):
-            reply = Reply(reply)
-        route.meter.observe(reply.status, time.perf_counter() - begun)
-        await self._send(send, reply)
+
+    async def _answer(self, route: _Route, scope: Scope, receive: Receive, watch: Callable[[], None]) -> Reply:
+        try:
+            call = Call(scope["path"], scope["headers"], await read_body(receive))
+            if route.cancellable:
+                watch()
+            reply = await route.handler(call)
+            return Reply(reply) if isinstance(reply, bytes) else reply
+        except Failure as failure:
+            return self._failed(failure, scope["path"])
+        except Exception as error:
+            return self._raised(error, scope["path"])
+
+    def _raised(self, error: Exception, path: str) -> Reply:
+        log.error("%s%s failed", self.name, path, exc_info=error)
+        detail = f"{type(error).__name__}: {error} (traceback in the log of {self.name})"
+        return self._failed(Failure(FailureKind.SERVER_ERROR, detail), path)
 
     def _failed(self, failure: Failure, path: str) -> Reply:
         """The failure as an answer; the first server that meets it puts its name on it."""
@@ -178,17 +187,27 @@ class Server:
         await send({"type": "http.response.body", "body": b""})
 
     async def _serve_app(self, scope: Scope, receive: Receive, send: Send) -> None:
+        whole = False
+
         async def marked(message: Any) -> None:
+            nonlocal whole
             if message["type"] == "http.response.start":
                 message["headers"] = [*message["headers"], self._run_header]
+            whole = message["type"] == "http.response.body" and not message.get("more_body")
             await send(message)
 
-        await self.app(scope, receive, marked)
+        try:
+            await self.app(scope, receive, marked)
+        except Exception:
+            if not whole:  # Starlette raises again what `_on_exception` has answered and logged
+                raise
 
     def _make_app(self) -> FastAPI:
         app = FastAPI(title=self.name, docs_url="/docs", redoc_url=None)
         app.add_exception_handler(Failure, self._on_failure)
         app.add_exception_handler(HTTPException, self._on_http_exception)
+        app.add_exception_handler(RequestValidationError, self._on_invalid_request)
+        app.add_exception_handler(Exception, self._on_exception)
         plain_openapi = app.openapi
 
         def openapi() -> Json:
@@ -221,6 +240,15 @@ class Server:
         reply = self._failed(error, request.url.path)
         return Response(reply.body, reply.status, media_type=PROBLEM_TYPE)
 
+    async def _on_exception(self, request: Request, error: Exception) -> Response:
+        reply = self._raised(error, request.url.path)
+        return Response(reply.body, reply.status, media_type=PROBLEM_TYPE)
+
+    async def _on_invalid_request(self, request: Request, error: Exception) -> Response:
+        assert isinstance(error, RequestValidationError)
+        found = "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors())
+        return await self._on_failure(request, Failure(FailureKind.BAD_REQUEST, found))
+
     async def _on_http_exception(self, request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
         hot = sorted(self._routes)
@@ -229,6 +257,12 @@ class Server:
             detail += f" (POST routes here: {', '.join(hot)})"
         failure = Failure(FailureKind.BAD_REQUEST, detail, status=error.status_code)
         return await self._on_failure(request, failure)
+
+
+def _watch(receive: Receive, hung_up: list[bool]) -> asyncio.Task[None]:
+    task = asyncio.current_task()
+    assert task is not None
+    return asyncio.create_task(cancel_on_disconnect(receive, task, hung_up))
 
 
 def _documented(route: _Route) -> Json:

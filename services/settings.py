@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import Any, TypeVar
+from collections.abc import Collection, Mapping
+from typing import Any, TypeVar, get_args
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
 
 from services.errors import OperatorError, nearest
 from services.types import Json
@@ -26,9 +26,9 @@ class ServerSettings(BaseModel):
     """File of the server's folder that defines `server`."""
     host: str = "127.0.0.1"
     """Address to bind; anything beyond loopback needs a run token."""
-    port: int = 0
+    port: int = Field(default=0, ge=0, le=65535)
     """0: the process takes a free port and reports it."""
-    replicas: int = 1
+    replicas: int = Field(default=1, ge=1)
     """Instances of this server; episodes go to the least busy one and stay there."""
     domain: str | None = None
     """NeMo Gym's catalogue entry; not used when serving."""
@@ -56,12 +56,37 @@ def parse_settings(model: type[M], raw: Mapping[str, Any], owner: str) -> M:
         raise OperatorError("; ".join(f"{owner}: {problem}" for problem in problems)) from None
 
 
+def redacted(value: Any, key: str = "") -> Any:
+    """`value` without what stands under a secret name."""
+    if isinstance(value, SecretStr) or (is_secret(key) and value not in (None, "")):
+        return REDACTED
+    if isinstance(value, dict):
+        return {name: redacted(item, str(name)) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [redacted(item) for item in value]
+    return value
+
+
 def _worded(problem: Any, model: type[BaseModel]) -> str:
     name = ".".join(str(part) for part in problem["loc"])
     if problem["type"] == "extra_forbidden":
-        known = ", ".join(sorted(model.model_fields))
-        return f"unknown option {name!r}{nearest(name, model.model_fields)} (known: {known})"
+        fields = _fields_at(model, problem["loc"][:-1])
+        known = ", ".join(sorted(fields))
+        return f"unknown option {name!r}{nearest(str(problem['loc'][-1]), fields)} (known: {known})"
     if problem["type"] == "missing":
         return f"{name!r} is missing"
-    found = REDACTED if is_secret(name) else repr(problem.get("input"))
-    return f"{name!r} is {found}, but: {problem['msg']}"
+    if any(is_secret(str(part)) for part in problem["loc"]):
+        return f"{name!r} is {REDACTED}, but: {problem['msg']}"
+    return f"{name!r} is {redacted(problem.get('input'))!r}, but: {problem['msg']}"
+
+
+def _fields_at(model: type[BaseModel], path: tuple[Any, ...]) -> Collection[str]:
+    """Names of the fields of the model that stands at `path` below `model`."""
+    for part in path:
+        field = model.model_fields.get(str(part))
+        kinds = [field.annotation, *get_args(field.annotation)] if field else []
+        below = next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)), None)
+        if below is None:
+            return ()
+        model = below
+    return model.model_fields

@@ -13,10 +13,10 @@ from omegaconf import OmegaConf
 
 from services.client import AddressBook, ServerClient
 from services.config import RunConfig, ServerSpec
-from services.errors import RunError
+from services.errors import OperatorError, RollyardError, RunError
 from services.head import Head
 from services.headlink import HeadLink
-from services.hosted import Hosted, bind
+from services.hosted import Hosted, bind, bind_for
 from services.launcher import Launcher
 from services.plugins import load_server
 from services.ports import owner_of_port
@@ -117,13 +117,25 @@ class Stack:
         link = HeadLink(self._transport, self.head_url, self.keys)
         began = time.monotonic()
 
+        if alone := [spec.name for spec in self.config.servers if spec.isolated]:
+            listed = ", ".join(alone)
+            raise OperatorError(
+                f"{listed}: asks for an environment of its own, so it cannot run in one process "
+                "with the others: leave +colocate=true away"
+            )
+
         async def join(spec: ServerSpec) -> None:
             kind = load_server(spec.family, spec.folder, spec.settings.entrypoint)
             server = kind(spec.settings, Context(spec.name, self.keys, self.client))
-            hosted = Hosted(server, bind(spec.settings.host, spec.settings.port))
+            hosted = Hosted(server, bind_for(spec.name, spec.settings))
             self._transport.mount(hosted.url, server)
             self._hosted.append(hosted)
-            await hosted.join(f"{spec.name}#1", link, self._book)
+            try:
+                await hosted.join(f"{spec.name}#1", link, self._book)
+            except (RollyardError, asyncio.CancelledError):
+                raise
+            except Exception as error:
+                raise RunError(f"{spec.name} cannot start: {type(error).__name__}: {error}") from error
             self._say(f"  {spec.name:<36} ready  {hosted.url:<28} {time.monotonic() - began:5.1f} s")
 
         try:

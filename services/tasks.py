@@ -52,7 +52,7 @@ class TaskFile:
 
     def rollouts(self, repeats: int) -> Iterator[Rollout]:
         """Every task's repeats, tasks in file order."""
-        for index, row in self._rows():
+        for index, (_, row) in enumerate(self._rows()):
             agent = self._agent_of(row)
             for repeat in range(repeats):
                 yield Rollout(index, repeat, agent, row)
@@ -60,15 +60,16 @@ class TaskFile:
     def _survey(self) -> str:
         """Hash of the rows used; counts them and their agents. Raises OperatorError naming the first bad row."""
         digest = hashlib.sha256()
-        for index, row in self._rows():
+        for number, row in self._rows():
             digest.update(orjson.dumps(row))
             digest.update(b"\n")
             params = row.get("responses_create_params")
             if not isinstance(params, dict) or "input" not in params:
                 found = ", ".join(sorted(row)) or "nothing"
                 raise OperatorError(
-                    f"{self.path}: row {index + 1} has {found}; expected responses_create_params with an `input`"
+                    f"{self.path}: line {number} has {found}; expected responses_create_params with an `input`"
                 )
+            _check_metadata(params.get("metadata"), f"{self.path}: line {number}")
             self.agents.add(self._agent_of(row))
             self.count += 1
         if self.count == 0:
@@ -76,16 +77,17 @@ class TaskFile:
         return digest.hexdigest()
 
     def _rows(self) -> Iterator[tuple[int, Json]]:
-        index = 0
+        """Line number and row."""
+        used = 0
         try:
             # Binary lines end at \n only: U+0085 and U+2028 inside a string are text.
             with self.path.open("rb") as file:
                 for number, line in enumerate(file, 1):
-                    if self._limit is not None and index >= self._limit:
+                    if self._limit is not None and used >= self._limit:
                         return
                     if line.strip():
-                        yield index, self._parse(line, number)
-                        index += 1
+                        yield number, self._parse(line, number)
+                        used += 1
         except OSError as error:
             raise OperatorError(f"input file {str(self.path)!r} cannot be read: {error.strerror}") from error
 
@@ -106,3 +108,18 @@ class TaskFile:
         if not isinstance(agent, str):
             raise OperatorError(f"{self.path} has rows without agent_ref: say who plays them with +agent_name=...")
         return agent
+
+
+def _check_metadata(metadata: Any, where: str) -> None:
+    """The seed goes into `metadata.extra_body`, which must then be readable."""
+    if metadata is None:
+        return
+    if not isinstance(metadata, dict):
+        raise OperatorError(f"{where}: metadata is a JSON {type(metadata).__name__}; expected an object")
+    extra = metadata.get("extra_body") or "{}"
+    try:
+        readable = isinstance(extra, str) and isinstance(orjson.loads(extra), dict)
+    except orjson.JSONDecodeError:
+        readable = False
+    if not readable:
+        raise OperatorError(f"{where}: metadata.extra_body is {extra!r}; expected a string that holds a JSON object")

@@ -94,7 +94,7 @@ class HttpTransport:
             raise Failure(FailureKind.UNREACHABLE, f"no connection to {url}: {error}") from error
         except TimeoutError as error:
             raise Failure(FailureKind.TIMEOUT, f"{url} gave no answer within {timeout_s:g} s") from error
-        except aiohttp.InvalidURL as error:
+        except ValueError as error:  # aiohttp's InvalidURL is one, yarl raises it bare
             raise Failure(FailureKind.UPSTREAM_REFUSED, f"{url!r} is no valid address") from error
         except (aiohttp.ClientError, OSError) as error:
             reason = f"{type(error).__name__}: {error}"
@@ -127,8 +127,13 @@ class LocalTransport:
         try:
             async with asyncio.timeout(timeout_s):
                 return await _call(app, method, url[slash:], body, headers)
+        except Failure:
+            raise
         except TimeoutError as error:
             raise Failure(FailureKind.TIMEOUT, f"{url} gave no answer within {timeout_s:g} s") from error
+        except Exception as error:
+            reason = f"{type(error).__name__}: {error}"
+            raise Failure(FailureKind.CONNECTION_LOST, f"the connection to {url} broke ({reason})") from error
 
     async def close(self) -> None:
         """See `Transport.close`."""
@@ -142,6 +147,7 @@ async def _call(app: ASGIApp, method: str, path: str, body: bytes, headers: Mapp
     answer_headers: dict[str, str] = {}
     cookies: list[str] = []
     chunks: list[bytes] = []
+    whole = False
 
     async def receive() -> Message:
         if pending:
@@ -150,7 +156,7 @@ async def _call(app: ASGIApp, method: str, path: str, body: bytes, headers: Mapp
         return await never  # no disconnect comes: the caller cancels instead
 
     async def send(message: Message) -> None:
-        nonlocal status
+        nonlocal status, whole
         if message["type"] == "http.response.start":
             status = message["status"]
             for name, value in message["headers"]:
@@ -159,6 +165,7 @@ async def _call(app: ASGIApp, method: str, path: str, body: bytes, headers: Mapp
                     cookies.append(value.decode("latin-1"))
         else:
             chunks.append(message.get("body", b""))
+            whole = not message.get("more_body")
 
     path, _, query = path.partition("?")
     scope: Scope = {
@@ -176,4 +183,6 @@ async def _call(app: ASGIApp, method: str, path: str, body: bytes, headers: Mapp
         "server": None,
     }
     await app(scope, receive, send)
+    if not whole:
+        raise Failure(FailureKind.CONNECTION_LOST, f"the app gave no whole answer to {method} {path}")
     return Answer(status, answer_headers, b"".join(chunks), tuple(cookies))

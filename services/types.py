@@ -9,7 +9,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, computed_field
+from pydantic import BaseModel, ConfigDict, Field, computed_field, model_validator
 
 Json = dict[str, Any]
 """A JSON object as orjson reads it."""
@@ -24,7 +24,7 @@ class Record(BaseModel):
 class Problem(BaseModel):
     """An error answer (RFC 9457). It names the server where the failure began and crosses hops unchanged."""
 
-    model_config = ConfigDict(frozen=True, extra="ignore")
+    model_config = ConfigDict(frozen=True, extra="allow")
 
     type: str = "about:blank"
     """`urn:rollyard:<failure kind>`."""
@@ -39,6 +39,11 @@ class Problem(BaseModel):
     """Name of the server where it began."""
     upstream_status: int | None = None
     """Status of the foreign endpoint behind that server, when there is one."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_message(cls, read: Any) -> Any:
+        return {key: value for key, value in read.items() if key != "message"} if isinstance(read, dict) else read
 
     @computed_field
     def message(self) -> str:

@@ -46,13 +46,15 @@ def read_options(model: type[O], arguments: Sequence[str], *, rest: bool = False
             if not rest:
                 hint = nearest(override.top, names)
                 known = ", ".join(sorted(names))
-                raise OperatorError(f"unknown option {override.top!r} in {override.text!r}{hint} (known: {known})")
+                raise OperatorError(f"unknown option {override.top!r} in {override.shown!r}{hint} (known: {known})")
             others.append(override)
             continue
         *path, last = override.key.split(".")
         node = values
         for part in path:
             node = node.setdefault(part, {})
+            if not isinstance(node, dict):
+                raise OperatorError(f"{override.shown!r}: {part!r} has a value of its own, nothing goes below it")
         if override.delete:
             node.pop(last, None)
         else:
@@ -122,7 +124,9 @@ def _default(name: str, field: FieldInfo) -> str:
         return "required"
     if field.default is PydanticUndefined or is_secret(name):
         return "default empty"
-    return f"default {str(field.default).lower() if isinstance(field.default, bool) else field.default}"
+    if field.default is None or isinstance(field.default, bool):
+        return f"default {'null' if field.default is None else str(field.default).lower()}"
+    return f"default {list(field.default) if isinstance(field.default, tuple) else field.default}"
 
 
 def _kind(annotation: Any) -> str:
