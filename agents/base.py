@@ -7,9 +7,11 @@ session that the caller already holds.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import math
 import time
+from collections.abc import Coroutine
 from typing import Any
 
 import orjson
@@ -71,7 +73,7 @@ class Agent(Server):
         closed = False
         try:
             episode = self._episode(_create_params(row), world, call)
-            seeded = await episode.seed(call.body)
+            seeded = await _whole(episode.seed(call.body))
             reason = await self.play(episode)
             answer = {**row, **episode.result(seeded)}
             verdict = await episode.verify(orjson.dumps(answer), {SESSION_END_HEADER: "1"})
@@ -113,6 +115,16 @@ class Agent(Server):
             await world.send("/close", b"{}", 10.0)
         except Failure as failure:
             log.warning("closing a session of %s failed: %s", world.server, failure)
+
+
+async def _whole(seeding: Coroutine[Any, Any, Json]) -> Json:
+    """The answer of `seeding`, awaited even when the caller goes away: it carries the only key to close the session."""
+    task = asyncio.create_task(seeding)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.gather(task, return_exceptions=True)
+        raise
 
 
 def _create_params(row: Json) -> Json:

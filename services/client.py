@@ -196,10 +196,12 @@ def good(answer: Answer, server: str) -> Answer:
     if 200 <= answer.status < 300:
         return answer
     if answer.headers.get("content-type", "").startswith(PROBLEM_TYPE):
+        # Another stack's problem may lack what ours have: it is then no more than an error answer.
         with contextlib.suppress(ValidationError):
             raise blamed(Failure.of(Problem.model_validate_json(answer.body)), server)
     excerpt = answer.body[:500].decode("utf-8", "replace")
-    raise Failure(FailureKind.SERVER_ERROR, f"status {answer.status}: {excerpt}", server=server)
+    kind = FailureKind.RATE_LIMITED if answer.status == 429 else FailureKind.SERVER_ERROR
+    raise Failure(kind, f"status {answer.status}: {excerpt}", server=server, upstream_status=answer.status)
 
 
 def blamed(failure: Failure, server: str) -> Failure:

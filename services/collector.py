@@ -129,16 +129,27 @@ class Collector:
                 self._tally.in_flight -= 1
 
     async def _collect(self, rollout: Rollout) -> None:
-        body = rollout.body(self._params, seeded=self._seeded)
-        if self._materialize is not None:
-            self._materialize(body)
         key = (rollout.task_index, rollout.rollout_index)
         earlier = self._store.attempts.get(key, 0)
+        try:
+            body = rollout.body(self._params, seeded=self._seeded)
+        except Failure as failure:
+            self._record(rollout, failure, earlier, 0.0, given_up=True)
+            return
+        if self._materialize is not None:
+            self._materialize(body)
         for attempt in range(self._limits.max_attempts):
             begun = time.monotonic()
+            marks = {
+                "_ng_task_index": rollout.task_index,
+                "_ng_rollout_index": rollout.rollout_index,
+                "_ng_attempt_index": earlier + attempt,
+                "agent_ref": {"name": rollout.agent},
+            }
             try:
                 answer = await self._client.post(rollout.agent, "/run", body, self._limits.rollout_timeout_s)
                 row = _checked(answer.body, rollout.agent)
+                line = _line({**row, **marks}, rollout.agent)
             except Failure as failure:
                 given_up = failure.terminal or attempt + 1 == self._limits.max_attempts
                 self._record(rollout, failure, earlier + attempt, time.monotonic() - begun, given_up=given_up)
@@ -148,13 +159,7 @@ class Collector:
                 if self._draining.is_set():
                     return
                 continue
-            marks = {
-                "_ng_task_index": rollout.task_index,
-                "_ng_rollout_index": rollout.rollout_index,
-                "_ng_attempt_index": earlier + attempt,
-                "agent_ref": {"name": rollout.agent},
-            }
-            self._store.append(key, orjson.dumps({**row, **marks}))
+            self._store.append(key, line)
             self._tally.count(row)
             return
 
@@ -186,13 +191,13 @@ class Collector:
 
     def _judge(self, rollout: Rollout, failure: Failure) -> None:
         """Too many failures end the collection; so does an agent that is not there at all."""
-        ended = self._tally.collected + self._tally.failed
+        ended = self._tally.collected + self._tally.given_up
         if failure.kind is FailureKind.UNREACHABLE and failure.problem.server == rollout.agent:
             self._stop(f"{rollout.agent} cannot be reached any more: {failure.problem.detail}")
-        elif ended >= ENOUGH_TO_JUDGE and self._tally.failed > self._limits.max_failure_rate * ended:
+        elif ended >= ENOUGH_TO_JUDGE and self._tally.given_up > self._limits.max_failure_rate * ended:
             most = self._tally.kinds.most_common(1)[0][0]
             self._stop(
-                f"{self._tally.failed} of {ended} rollouts failed, more than max_failure_rate="
+                f"{self._tally.given_up} of {ended} rollouts failed, more than max_failure_rate="
                 f"{self._limits.max_failure_rate:g}; most often: {most}"
             )
 
@@ -229,3 +234,13 @@ def _checked(body: bytes, agent: str) -> Json:
         raise Failure(FailureKind.MALFORMED_ANSWER, detail, server=agent)
     assert isinstance(row, dict)
     return row
+
+
+def _line(row: Json, agent: str) -> bytes:
+    """The row as a line. orjson reads deeper nesting than it writes."""
+    try:
+        return orjson.dumps(row)
+    except TypeError as error:
+        raise Failure(
+            FailureKind.MALFORMED_ANSWER, f"/run's answer cannot be stored ({error})", server=agent
+        ) from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,12 +21,7 @@ class JsonLines:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
-        try:
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            os.close(self._fd)
-            raise RunError(f"another process is writing {path}: wait for it, or choose another output") from error
+        self._fd = _locked(path)
         self.set_aside = self._heal()
         self._size = os.fstat(self._fd).st_size
 
@@ -45,9 +41,11 @@ class JsonLines:
         """Every line as an object. Raises RunError naming the line that is none."""
         with self.path.open("rb") as file:
             for number, line in enumerate(file, 1):
+                if not line.strip():
+                    continue
                 try:
-                    row = orjson.loads(line)
-                except orjson.JSONDecodeError as error:
+                    row = _loads(line)
+                except ValueError as error:
                     raise RunError(
                         f"{self.path}: line {number} is not JSON ({error}). Take it out by hand, or start anew with "
                         "+overwrite=true, which moves the old files aside."
@@ -84,6 +82,31 @@ class JsonLines:
         return aside
 
 
+def _locked(path: Path) -> int:
+    """A descriptor of `path` that this process alone has locked. Raises RunError."""
+    while True:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # Between the two calls another writer may have moved the file aside.
+            if os.path.samestat(os.fstat(fd), path.stat()):
+                return fd
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            os.close(fd)
+            raise RunError(f"another process is writing {path}: wait for it, or choose another output") from error
+        os.close(fd)
+
+
+def _loads(line: bytes) -> Any:
+    """A line's value. Escapes of lone surrogates are valid JSON that others write and orjson refuses."""
+    try:
+        return orjson.loads(line)
+    except orjson.JSONDecodeError:
+        return json.loads(line)
+
+
 def unused(path: Path) -> Path:
     """`path`, or the first of path.1, path.2, ... that does not exist."""
     candidate, number = path, 0
@@ -94,7 +117,11 @@ def unused(path: Path) -> Path:
 
 
 def replace(path: Path, data: bytes) -> None:
-    """Write `path` so that a reader sees the old or the new content, never a part."""
+    """Write `path` so that a reader sees the old or the new content, never a part. Raises RunError."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_bytes(data)
-    temporary.replace(path)
+    try:
+        temporary.write_bytes(data)
+        temporary.replace(path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise RunError(f"cannot write {path}: {error.strerror}") from error

@@ -35,11 +35,17 @@ async def serve(launch: Launch) -> None:
     server = kind(settings, Context(launch.name, launch.keys, ServerClient(transport, launch.keys, book)))
     # A fixed port belongs to one replica only; the others take free ones.
     hosted = Hosted(server, bind_for(launch.name, settings), advertise=launch.advertise)
+    joining = asyncio.create_task(hosted.join(launch.instance, head, book))
+    stopping = asyncio.create_task(stop.wait())
     try:
-        await hosted.join(launch.instance, head, book)
-        calm_collector()
-        await stop.wait()
+        await asyncio.wait({joining, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        if joining.done():
+            joining.result()
+            calm_collector()
+            await stopping
     finally:
+        joining.cancel()
+        stopping.cancel()
         await hosted.stop()
         await transport.close()
 

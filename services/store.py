@@ -138,7 +138,7 @@ class RolloutStore:
         """Replace `X_status.json`. Progress is worth no crash: a full disk is met at the next row."""
         try:
             replace(self.paths.status, orjson.dumps(status.model_dump(), option=orjson.OPT_INDENT_2))
-        except OSError:
+        except RunError:
             return
 
     def sync(self) -> None:

@@ -7,6 +7,7 @@ again, with a pause that doubles, while the run goes on.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import time
@@ -82,7 +83,7 @@ class Supervisor:
         self._restarts = restarts or Restarts()
         self._parent_pid = os.getpid() if parent_pid is None else parent_pid
         self._keepers: list[asyncio.Task[None]] = []
-        self._stopping = False
+        self._stopping = asyncio.Event()
         self._began = time.monotonic()
 
     async def start(self) -> None:
@@ -106,7 +107,7 @@ class Supervisor:
 
     async def stop(self) -> None:
         """Stop every server: ask, wait a few seconds, end."""
-        self._stopping = True
+        self._stopping.set()
         processes = [watched.process for watched in self._watched if watched.process is not None]
         for process in processes:
             process.terminate()
@@ -144,26 +145,30 @@ class Supervisor:
         )
         watched.process = await self._launcher.launch(launch, self._log(watched))
         self._keepers.append(asyncio.create_task(self._keep(watched, watched.process)))
+        if self._stopping.is_set():
+            watched.process.kill()
 
     async def _keep(self, watched: _Watched, process: Process) -> None:
         status = await process.wait()
         process.kill()  # what it may have left in its group
         self._roster.remove(watched.instance)
         watched.process = None
-        if self._stopping:
+        if self._stopping.is_set():
             return
         if not (watched.was_ready or self._roster.is_ready(watched.instance)):
             return  # start() reports it
         lived = time.monotonic() - watched.since
         if lived > self._restarts.calm_after_s:
             watched.pause_s = 0.0
-        while not self._stopping:
+        while not self._stopping.is_set():
             watched.pause_s = min(2 * watched.pause_s or self._restarts.first_pause_s, self._restarts.longest_pause_s)
             again = f"starting it again in {watched.pause_s:g} s"
             self._say(
                 f"{watched.title} ended ({_ending(status)}) after {lived:.1f} s; {again}; log: {self._log(watched)}"
             )
-            await asyncio.sleep(watched.pause_s)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._stopping.wait(), watched.pause_s)
+                return
             self._roster.restarts[watched.spec.name] = self._roster.restarts.get(watched.spec.name, 0) + 1
             try:
                 await self._spawn(watched)

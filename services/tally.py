@@ -29,6 +29,7 @@ class Tally:
         self._mean = 0.0
         self._squares = 0.0
         self._before = 0
+        self._failed_before = 0
         self._clock = clock
         self._begun = clock()
 
@@ -46,6 +47,7 @@ class Tally:
     def resumed(self) -> None:
         """What is counted so far was there before: it does not enter the rate."""
         self._before = self.measured
+        self._failed_before = self.failed
         self._begun = self._clock()
 
     def count_failure(self, kind: str, *, given_up: bool) -> None:
@@ -58,6 +60,11 @@ class Tally:
     def collected(self) -> int:
         """Rollouts measured by this command."""
         return self.measured - self._before
+
+    @property
+    def given_up(self) -> int:
+        """Rollouts given up by this command."""
+        return self.failed - self._failed_before
 
     @property
     def mean(self) -> float | None:

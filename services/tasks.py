@@ -10,7 +10,7 @@ from typing import Any
 
 import orjson
 
-from services.errors import OperatorError
+from services.errors import Failure, FailureKind, OperatorError
 from services.types import Json
 
 
@@ -27,16 +27,32 @@ class Rollout:
         """The row with the command's create parameters over its own; `seeded` adds the repeat's number as seed.
 
         The seed travels as NeMo Gym sends it: `metadata.extra_body` is a JSON string that model servers merge into the
-        request to the engine, because the Responses API has no `seed` of its own.
+        request to the engine, because the Responses API has no `seed` of its own. Raises Failure bad_task.
         """
         merged = {**self.row["responses_create_params"], **params}
         if seeded:
-            metadata = dict(merged.get("metadata") or {})
-            extra = orjson.loads(metadata.get("extra_body") or "{}")
-            metadata["extra_body"] = orjson.dumps({**extra, "seed": self.rollout_index}).decode()
-            merged["metadata"] = metadata
+            try:
+                merged["metadata"] = _seeded(merged.get("metadata"), self.rollout_index)
+            except ValueError as error:
+                raise Failure(FailureKind.BAD_TASK, str(error)) from error
         marks = {"_ng_task_index": self.task_index, "_ng_rollout_index": self.rollout_index}
         return orjson.dumps({**self.row, "responses_create_params": merged, "agent_ref": {"name": self.agent}, **marks})
+
+
+def _seeded(metadata: Any, seed: int) -> Json:
+    """`metadata` with the seed in its extra_body. Raises ValueError in words when there is no room for one."""
+    if metadata is None:
+        metadata = {}
+    if not isinstance(metadata, dict):
+        raise ValueError(f"metadata is a JSON {type(metadata).__name__}; expected an object")
+    text = metadata.get("extra_body") or "{}"
+    try:
+        extra = orjson.loads(text) if isinstance(text, str) else None
+    except orjson.JSONDecodeError:
+        extra = None
+    if not isinstance(extra, dict):
+        raise ValueError(f"metadata.extra_body is {text!r}; expected a string that holds a JSON object")
+    return {**metadata, "extra_body": orjson.dumps({**extra, "seed": seed}).decode()}
 
 
 class TaskFile:
@@ -69,7 +85,10 @@ class TaskFile:
                 raise OperatorError(
                     f"{self.path}: line {number} has {found}; expected responses_create_params with an `input`"
                 )
-            _check_metadata(params.get("metadata"), f"{self.path}: line {number}")
+            try:
+                _seeded(params.get("metadata"), 0)
+            except ValueError as error:
+                raise OperatorError(f"{self.path}: line {number}: {error}") from error
             self.agents.add(self._agent_of(row))
             self.count += 1
         if self.count == 0:
@@ -108,18 +127,3 @@ class TaskFile:
         if not isinstance(agent, str):
             raise OperatorError(f"{self.path} has rows without agent_ref: say who plays them with +agent_name=...")
         return agent
-
-
-def _check_metadata(metadata: Any, where: str) -> None:
-    """The seed goes into `metadata.extra_body`, which must then be readable."""
-    if metadata is None:
-        return
-    if not isinstance(metadata, dict):
-        raise OperatorError(f"{where}: metadata is a JSON {type(metadata).__name__}; expected an object")
-    extra = metadata.get("extra_body") or "{}"
-    try:
-        readable = isinstance(extra, str) and isinstance(orjson.loads(extra), dict)
-    except orjson.JSONDecodeError:
-        readable = False
-    if not readable:
-        raise OperatorError(f"{where}: metadata.extra_body is {extra!r}; expected a string that holds a JSON object")

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+import secrets
 import signal
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import uvloop
@@ -15,6 +17,7 @@ from services.config import RunConfig, is_loopback, load
 from services.errors import OperatorError
 from services.launcher import Launcher, LocalLauncher
 from services.process import calm_collector, raise_file_limit
+from services.ray_launcher import on_cluster
 from services.roots import INSTALLED
 from services.runfolder import RunFolder
 from services.stack import Stack, new_keys
@@ -61,6 +64,8 @@ def run(arguments: Sequence[str]) -> int:
     config = load(options.config_paths, overrides, roots, os.environ, options=RunOptions.model_fields)
     token = options.token or os.environ.get("ROLLYARD_TOKEN")
     _check_binds(options, config, token)
+    if options.colocate and options.ray_head_node_address:
+        raise OperatorError("+colocate=true keeps all servers in this process, +ray_head_node_address=... places them")
     if options.dry_run:
         _print_plan(config)
         return EXIT_DONE
@@ -73,19 +78,28 @@ async def _run(options: RunOptions, config: RunConfig, token: str | None, here: 
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stopped.set)
     raise_file_limit()
-    keys = new_keys(token)
-    folder = RunFolder.create(here, keys.run_id)
-    launcher = None if options.colocate else _launcher(options)
-    stack = Stack(
-        config,
-        keys,
-        folder,
-        say=_say,
-        launcher=launcher,
-        head_host=options.head_host,
-        head_port=options.head_port,
-        ready_timeout_s=options.ready_timeout_s,
-    )
+    async with _place(options) as (launcher, node_ip):
+        head_host = options.head_host
+        if node_ip is not None and is_loopback(head_host):
+            head_host = node_ip
+        keys = new_keys(token or (secrets.token_urlsafe(32) if node_ip else None))
+        folder = RunFolder.create(here, keys.run_id)
+        stack = Stack(
+            config,
+            keys,
+            folder,
+            say=_say,
+            launcher=launcher,
+            head_host=head_host,
+            head_port=options.head_port,
+            head_advertise=node_ip,
+            ready_timeout_s=options.ready_timeout_s,
+        )
+        return await _keep_up(stack, stopped, here)
+
+
+async def _keep_up(stack: Stack, stopped: asyncio.Event, here: Path) -> int:
+    config, keys, folder = stack.config, stack.keys, stack.folder
     _say(f"run {keys.run_id}: {len(config.servers)} servers, head {stack.head_url}")
     _say(f"logs in {folder.logs.relative_to(here)}/")
     interrupted = asyncio.create_task(stopped.wait())
@@ -106,11 +120,17 @@ async def _run(options: RunOptions, config: RunConfig, token: str | None, here: 
         _say("stopped")
 
 
-def _launcher(options: RunOptions) -> Launcher:
-    if options.ray_head_node_address:
-        raise OperatorError("+ray_head_node_address: not here yet")
+@contextlib.asynccontextmanager
+async def _place(options: RunOptions) -> AsyncIterator[tuple[Launcher | None, str | None]]:
+    """Where servers start (None: in this process), and this machine's address where others must reach the head."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rollyard"
-    return LocalLauncher(cache)
+    if options.ray_head_node_address is None:
+        yield (None if options.colocate else LocalLauncher(cache)), None
+        return
+    async with on_cluster(options.ray_head_node_address, cache) as launcher:
+        if launcher.on_network:
+            _say(f"Ray cluster of {len(launcher.machines)} machines; requests need the run's token (in its head.json)")
+        yield launcher, launcher.node_ip if launcher.on_network else None
 
 
 def _check_binds(options: RunOptions, config: RunConfig, token: str | None) -> None:
