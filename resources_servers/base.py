@@ -24,7 +24,7 @@ from typing import Any, ClassVar, Generic, TypeVar, get_args
 
 import orjson
 
-from resources_servers.sessions import Session, Sessions
+from resources_servers.sessions import OpenEpisode, Sessions
 from resources_servers.tools import Tool, tool, tools_of
 from services.call import Call, Handler, Reply
 from services.client import SESSION_END_HEADER
@@ -184,8 +184,7 @@ class ResourcesServer(Server):
         """The tool of that name, or, when the body holds a `response`, one turn of the turn-based form."""
         if b'"response"' not in call.body or not isinstance(call.json().get("response"), dict):
             return await (self._call_tool(call) if "step" in self._tools else self._unknown_tool(call))
-        session = self._sessions.find(call)
-        async with session.turn:
+        async with self._sessions.turn(call) as session:
             turn = await _refusing(session.episode.turn(Verification(call.body).text))
         if turn.terminated or turn.truncated:
             await self._sessions.close(session.id)
@@ -193,9 +192,8 @@ class ResourcesServer(Server):
 
     async def _call_tool(self, call: Call) -> bytes:
         """Call this tool in the session; a bad argument is answered with words for the model."""
-        session = self._sessions.find(call)
         used = self._tools[call.path[1:]]
-        async with session.turn:
+        async with self._sessions.turn(call) as session:
             try:
                 result = await _refusing(used.method(session.episode, **used.parse(call.body)))
             except ValueError as mistake:
@@ -210,9 +208,8 @@ class ResourcesServer(Server):
 
     async def _verify(self, call: Call) -> bytes:
         """The verdict on the session's episode, beside everything that was sent."""
-        session = self._sessions.find(call)
         verification = Verification(call.body)
-        async with session.turn:
+        async with self._sessions.turn(call) as session:
             verdict = (await _refusing(session.episode.verify(verification))).model_dump()
         if call.header(SESSION_END_HEADER.encode()) is None:
             return orjson.dumps({**verification.row, **verdict})
@@ -239,13 +236,13 @@ class ResourcesServer(Server):
         """The tools as Responses function tools, ready for a data set's rows."""
         return [known.schema() for known in self._tools.values()]
 
-    async def _begin(self, call: Call) -> Session[Environment[Any]]:
+    async def _begin(self, call: Call) -> OpenEpisode[Environment[Any]]:
         try:
             return self._sessions.open(self._environment(call.json(), self.settings))
         except BadTask as error:
             raise Failure(FailureKind.BAD_TASK, str(error)) from error
 
-    async def _or_close(self, session: Session[Environment[Any]], work: Awaitable[T]) -> T:
+    async def _or_close(self, session: OpenEpisode[Environment[Any]], work: Awaitable[T]) -> T:
         """The result of `work`; a session that could not be set up does not stay open."""
         try:
             return await _refusing(work)

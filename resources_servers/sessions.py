@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hmac
 import logging
 import secrets
 import time
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
@@ -16,6 +18,8 @@ from services.errors import Failure, FailureKind
 log = logging.getLogger(__name__)
 
 COOKIE = "rollyard_session"
+CLOSE_PATIENCE_S = 5.0
+"""How long the end of an episode waits for a call that works on it."""
 
 
 class Closable(Protocol):
@@ -29,7 +33,7 @@ T = TypeVar("T", bound=Closable)
 
 
 @dataclass(slots=True)
-class Session(Generic[T]):
+class OpenEpisode(Generic[T]):
     """One open episode. `turn` is held while a call works on it: two calls of one episode never interleave."""
 
     id: str
@@ -45,21 +49,21 @@ class Sessions(Generic[T]):
         self._key = secret.encode()
         self._idle_s = idle_s
         self._limit = limit
-        self._open: dict[str, Session[T]] = {}
+        self._open: dict[str, OpenEpisode[T]] = {}
 
     def __len__(self) -> int:
         return len(self._open)
 
-    def open(self, episode: T) -> Session[T]:
+    def open(self, episode: T) -> OpenEpisode[T]:
         """A new session. Raises Failure (503, try again) when too many are open."""
         if len(self._open) >= self._limit:
             detail = f"{len(self._open)} sessions are open, which is the limit: does somebody forget to close?"
             raise Failure(FailureKind.SERVER_ERROR, detail, status=503)
-        session = Session(secrets.token_hex(12), episode, time.monotonic())
+        session = OpenEpisode(secrets.token_hex(12), episode, time.monotonic())
         self._open[session.id] = session
         return session
 
-    def cookie(self, session: Session[T]) -> bytes:
+    def cookie(self, session: OpenEpisode[T]) -> bytes:
         """Value of the Set-Cookie header that names `session`."""
         return f"{COOKIE}={session.id}.{self._sign(session.id)}; Path=/; HttpOnly; SameSite=Lax".encode()
 
@@ -73,24 +77,42 @@ class Sessions(Generic[T]):
                     return session_id
         raise Failure(FailureKind.SESSION_LOST, "no session: the cookie of /seed_session is missing or of another run")
 
-    def find(self, call: Call) -> Session[T]:
+    def find(self, call: Call) -> OpenEpisode[T]:
         """The open session of the call's cookie. Raises Failure session_lost when it is not open."""
         session = self._open.get(self.named(call))
         if session is None:
-            detail = "the session is not open: it was closed, passed its idle limit, or its server restarted"
-            raise Failure(FailureKind.SESSION_LOST, detail)
+            raise _not_open()
         session.touched = time.monotonic()
         return session
+
+    @contextlib.asynccontextmanager
+    async def turn(self, call: Call) -> AsyncIterator[OpenEpisode[T]]:
+        """The call's session, for this call alone. Raises Failure session_lost, also when it ends while waiting."""
+        session = self.find(call)
+        async with session.turn:
+            if session.id not in self._open:
+                raise _not_open()
+            yield session
 
     async def close(self, session_id: str) -> None:
         """End the session; one that is not open is fine."""
         session = self._open.pop(session_id, None)
         if session is None:
             return
+        alone = True
+        try:
+            async with asyncio.timeout(CLOSE_PATIENCE_S):
+                await session.turn.acquire()
+        except TimeoutError:
+            alone = False
+            log.warning("session %s is closed although a call has worked on it for %g s", session.id, CLOSE_PATIENCE_S)
         try:
             await session.episode.close()
         except Exception:
             log.exception("closing an episode failed")
+        finally:
+            if alone:
+                session.turn.release()
 
     async def close_all(self) -> None:
         """End every session."""
@@ -108,3 +130,8 @@ class Sessions(Generic[T]):
 
     def _sign(self, session_id: str) -> str:
         return hmac.digest(self._key, session_id.encode(), "sha256").hex()[:32]
+
+
+def _not_open() -> Failure:
+    detail = "the session is not open: it was closed, passed its idle limit, or its server restarted"
+    return Failure(FailureKind.SESSION_LOST, detail)

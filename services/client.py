@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -19,9 +20,15 @@ from services.transport import Answer, Transport
 from services.types import Directory, Keys, Problem
 
 RUN_HEADER = "x-rollyard-run"
+TO_HEADER = "x-rollyard-to"
+"""Names the server that is meant: after a restart another one of the run may sit on its old port."""
 SECRET_HEADER = "x-rollyard-secret"
 SESSION_END_HEADER = "x-rollyard-session-end"
 PROBLEM_TYPE = "application/problem+json"
+MISDIRECTED = 421
+TELL_EVERY_S = 10.0
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -40,11 +47,17 @@ class AddressBook:
     def __init__(self, fetch: Callable[[], Awaitable[Directory]]) -> None:
         self._fetch = fetch
         self._known: Directory | None = None
+        self._stale = False
         self._refreshing: asyncio.Task[Directory] | None = None
 
     async def current(self) -> Directory:
-        """What is known, fetched once if nothing is."""
-        return self._known or await self.refresh()
+        """What is known; asked for when nothing is, and again after an address was wrong."""
+        if self._known is None:
+            return await self.refresh()
+        if self._stale:
+            with contextlib.suppress(Failure):
+                return await self.refresh()
+        return self._known
 
     def update(self, directory: Directory) -> None:
         """Take over what a heartbeat's answer said."""
@@ -52,7 +65,7 @@ class AddressBook:
 
     def forget(self) -> None:
         """An address was wrong: ask again before the next call."""
-        self._known = None
+        self._stale = True
 
     async def refresh(self) -> Directory:
         """Ask the head again; callers that ask at the same time share one request."""
@@ -62,6 +75,7 @@ class AddressBook:
 
     async def _refresh(self) -> Directory:
         self._known = await self._fetch()
+        self._stale = False
         return self._known
 
 
@@ -78,6 +92,7 @@ class ServerClient:
             self._headers["authorization"] = f"Bearer {keys.token}"
         self._in_flight: dict[str, int] = {}
         self._turns = 0
+        self._quiet_until: dict[str, float] = {}
 
     async def post(self, server: str, path: str, body: bytes, timeout_s: float) -> Answer:
         """POST to the instance of `server` with the fewest calls in flight; the answer's status is below 400."""
@@ -89,18 +104,21 @@ class ServerClient:
     ) -> tuple[str, Answer]:
         """POST to the least busy ready instance; its base URL and its answer, which may have any status."""
         wait_s = min(self._patience.wait_s, timeout_s)
-        give_up = time.monotonic() + wait_s
-        pause = self._patience.pause_s
+        begun = time.monotonic()
+        pause, left_s = self._patience.pause_s, timeout_s
+        addressed = {TO_HEADER: server, **(headers or {})}
         while True:
-            url = await self._pick(server, give_up, wait_s)
+            url = await self._pick(server, begun + wait_s, wait_s)
             try:
-                return url, await self.send(url, path, body, timeout_s, headers)
+                return url, await self.send(url, path, body, left_s, addressed)
             except Failure as failure:
-                if failure.kind is not FailureKind.UNREACHABLE or time.monotonic() > give_up:
+                left_s = begun + timeout_s - time.monotonic()
+                if failure.kind is not FailureKind.UNREACHABLE or time.monotonic() > begun + wait_s or left_s <= 0:
                     raise blamed(failure, server) from failure
+                self._tell(server, failure.problem.detail, wait_s)
             await asyncio.sleep(pause)
             pause = min(2 * pause, 1.0)
-            await self.book.refresh()
+            await self._look_again()
 
     async def send(
         self, url: str, path: str, body: bytes, timeout_s: float, headers: Mapping[str, str] | None = None
@@ -112,8 +130,9 @@ class ServerClient:
             answer = await self.transport.send("POST", url + path, body, all_headers, timeout_s)
         finally:
             self._in_flight[url] -= 1
-        if answer.headers.get(RUN_HEADER) != self._run_id:
+        if answer.headers.get(RUN_HEADER) != self._run_id or answer.status == MISDIRECTED:
             self.book.forget()
+        if answer.headers.get(RUN_HEADER) != self._run_id:
             raise Failure(FailureKind.WRONG_RUN, f"{url} is not answered by a server of run {self._run_id}")
         return answer
 
@@ -130,15 +149,29 @@ class ServerClient:
             if time.monotonic() > give_up:
                 detail = f"no ready instance of {server!r} within {wait_s:g} s"
                 raise Failure(FailureKind.UNREACHABLE, detail, server=server)
+            self._tell(server, "no ready instance", wait_s)
             await asyncio.sleep(pause)
             pause = min(2 * pause, 1.0)
-            directory = await self.book.refresh()
+            await self._look_again()
+            directory = await self.book.current()
         if len(urls) == 1:
             return urls[0]
         # Equally busy ones take turns: a world is idle between two moves, so that most of the time all are.
         self._turns += 1
         first = self._turns % len(urls)
         return min(urls[first:] + urls[:first], key=lambda url: self._in_flight.get(url, 0))
+
+    async def _look_again(self) -> None:
+        """Ask the head; one that is silent too is waited for like the server itself."""
+        with contextlib.suppress(Failure):
+            await self.book.refresh()
+
+    def _tell(self, server: str, why: str, wait_s: float) -> None:
+        """Say at once that somebody is waited for; not again for every call that waits."""
+        now = time.monotonic()
+        if now > self._quiet_until.get(server, 0.0):
+            log.warning("%s: %s; waiting for it, up to %g s", server, why, wait_s)
+        self._quiet_until[server] = now + TELL_EVERY_S
 
 
 class Session:
@@ -151,7 +184,7 @@ class Session:
         self.server = server
         self._client = client
         self._url: str | None = None
-        self._headers: dict[str, str] = {"cookie": cookie} if cookie else {}
+        self._headers: dict[str, str] = {TO_HEADER: server, **({"cookie": cookie} if cookie else {})}
 
     async def send(self, path: str, body: bytes, timeout_s: float, headers: Mapping[str, str] | None = None) -> Answer:
         """POST within the session; the answer may have any status. The first call decides the instance."""
@@ -181,7 +214,7 @@ class Session:
         for cookie in cookies:
             name, _, value = cookie.partition(";")[0].strip().partition("=")
             jar[name] = value
-        self._headers = {"cookie": "; ".join(f"{name}={value}" for name, value in jar.items())}
+        self._headers["cookie"] = "; ".join(f"{name}={value}" for name, value in jar.items())
 
     def _lost(self, failure: Failure) -> Failure:
         """An instance that is gone took its sessions along."""

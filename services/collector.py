@@ -15,9 +15,9 @@ import orjson
 from services.client import ServerClient
 from services.errors import Failure, FailureKind
 from services.store import RolloutStore
-from services.tally import State, Tally
+from services.tally import Tally
 from services.tasks import Rollout
-from services.types import FailureRow, Json, ServerRef
+from services.types import FailureRow, Json, ServerRef, State
 
 STATUS_EVERY_S = 1.0
 ENOUGH_TO_JUDGE = 20
@@ -144,7 +144,7 @@ class Collector:
                 "_ng_task_index": rollout.task_index,
                 "_ng_rollout_index": rollout.rollout_index,
                 "_ng_attempt_index": earlier + attempt,
-                "agent_ref": {"name": rollout.agent},
+                "agent_ref": rollout.agent_ref,
             }
             try:
                 answer = await self._client.post(rollout.agent, "/run", body, self._limits.rollout_timeout_s)
@@ -217,7 +217,10 @@ class Collector:
         """Status file and disk sync, once a second, beside the work."""
         while True:
             self._store.write_status(self._tally.status("running"))
-            await asyncio.to_thread(self._store.sync)
+            try:
+                await asyncio.to_thread(self._store.sync)
+            except OSError as error:
+                self._stop(f"the disk does not keep what was written: {error}")
             await asyncio.sleep(STATUS_EVERY_S)
 
 

@@ -5,7 +5,6 @@ Order, later wins: the files of `config_paths` left to right, `env.yaml` in the 
 
 from __future__ import annotations
 
-import hashlib
 import ipaddress
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -13,7 +12,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import orjson
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
@@ -30,7 +28,7 @@ _PLAIN_REFERENCE = re.compile(r"(?<!\\)\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _NOT_IDENTITY = frozenset(
     {"host", "port", "base_url", "replicas", "datasets", "domain", "description", "value", "verified"}
 )
-"""Settings that do not change what a rollout means: left out of the config's hash."""
+"""Settings that do not change what a rollout means."""
 
 
 @dataclass(frozen=True)
@@ -62,12 +60,11 @@ class RunConfig:
         shown: Json = _without(_secret_values(self.tree), redacted(self.tree))
         return shown
 
-    def digest(self) -> str:
-        """Hash of what decides a rollout: settings without addresses and secrets."""
-        kept = {
+    def identity(self) -> Json:
+        """What decides a rollout: every server's settings without addresses, secrets and catalogue entries."""
+        return {
             spec.name: {
-                "family": spec.family,
-                "implementation": spec.implementation,
+                "implementation": f"{spec.family}/{spec.implementation}",
                 **{
                     key: redacted(value)
                     for key, value in spec.raw.items()
@@ -76,7 +73,6 @@ class RunConfig:
             }
             for spec in self.servers
         }
-        return hashlib.sha256(orjson.dumps(kept, option=orjson.OPT_SORT_KEYS)).hexdigest()[:16]
 
 
 def load(

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import hmac
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from omegaconf import OmegaConf
+import yaml
 from pydantic import BaseModel, ValidationError
 
 from services.call import Call
@@ -15,7 +15,7 @@ from services.errors import Failure, FailureKind
 from services.roster import Roster
 from services.server import Context, Server
 from services.settings import ServerSettings
-from services.types import Directory, Heartbeat, Json, Registration, ServerInstance
+from services.types import Directory, Heartbeat, Registration, ServerInstance
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -62,7 +62,7 @@ class Head(Server):
             for node in tree[instance.server_name].values() if instance.url else ():
                 if isinstance(node, dict) and instance.name in node:
                     node[instance.name] = {**(node[instance.name] or {}), "host": instance.host, "port": instance.port}
-        return OmegaConf.to_yaml(OmegaConf.create(_literal(tree)))
+        return yaml.safe_dump(_literal(tree), sort_keys=False, allow_unicode=True)
 
     def _admit(self, call: Call) -> None:
         shown = (call.header(SECRET_HEADER.encode()) or "").encode()
@@ -77,14 +77,10 @@ def _read(model: type[M], call: Call) -> M:
         raise Failure(FailureKind.BAD_REQUEST, str(error)) from error
 
 
-def _literal(tree: Json) -> Json:
-    """The resolved tree for OmegaConf: a `${` that is left is text, not a reference."""
-
-    def escaped(value: object) -> object:
-        if isinstance(value, dict):
-            return {key: escaped(item) for key, item in value.items()}
-        if isinstance(value, list):
-            return [escaped(item) for item in value]
-        return value.replace("${", "\\${") if isinstance(value, str) else value
-
-    return {key: escaped(value) for key, value in tree.items()}
+def _literal(value: Any) -> Any:
+    """The resolved tree for a reader that parses it with OmegaConf: a `${` that is left is text, not a reference."""
+    if isinstance(value, dict):
+        return {key: _literal(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_literal(item) for item in value]
+    return value.replace("${", "\\${") if isinstance(value, str) else value

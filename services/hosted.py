@@ -63,7 +63,7 @@ class Hosted:
     def __init__(self, server: Server, sock: socket.socket, *, advertise: str | None = None) -> None:
         self.server = server
         host, port = sock.getsockname()[:2]
-        shown = advertise or host
+        shown = advertise or {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
         self.url = f"http://[{shown}]:{port}" if ":" in shown else f"http://{shown}:{port}"
         self._socket = sock
         self._listener = _Listener(
@@ -75,6 +75,7 @@ class Hosted:
                 lifespan="off",
                 log_config=None,
                 access_log=False,
+                proxy_headers=False,
                 server_header=False,
                 date_header=False,
                 timeout_keep_alive=75,

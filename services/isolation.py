@@ -48,10 +48,8 @@ def _build(home: Path, folder: Path) -> None:
         site = next(building.glob("lib/python*/site-packages"))
         # Read after the environment's own packages, so that those win.
         (site / "rollyard-shared.pth").write_text(f"{sysconfig.get_path('purelib')}\n{Path(__file__).parent.parent}\n")
-        _run(
-            [str(building / "bin" / "python"), "-m", "pip", "install", "--quiet", "-r", str(folder / REQUIREMENTS)],
-            folder,
-        )
+        pip = [str(building / "bin" / "python"), "-m", "pip", "--no-input", "--disable-pip-version-check"]
+        _run([*pip, "install", "--quiet", "-r", str(folder / REQUIREMENTS)], folder)
         building.rename(home)
     finally:
         shutil.rmtree(building, ignore_errors=True)

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from services.config import ServerSpec
 from services.errors import Failure, FailureKind, nearest
-from services.types import Directory, Heartbeat, Registration, ServerInstance
+from services.types import Directory, Heartbeat, Json, Registration, ServerInstance
 
 Status = Literal["starting", "success", "timeout", "restarting"]
 
@@ -36,13 +36,13 @@ class Roster:
         self,
         run_id: str,
         servers: Sequence[ServerSpec],
-        config_hash: str,
+        settings: Json,
         *,
         expiry_s: float = 10.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.run_id = run_id
-        self.config_hash = config_hash
+        self._settings = settings
         self.restarts: dict[str, int] = {}
         self._specs = {spec.name: spec for spec in servers}
         self._members: dict[str, _Member] = {}
@@ -89,7 +89,7 @@ class Roster:
             if member.url is not None and self._status(member) == "success":
                 servers[member.spec.name].append(member.url)
         families = {name: spec.family for name, spec in self._specs.items()}
-        return Directory(run_id=self.run_id, servers=servers, families=families, config_hash=self.config_hash)
+        return Directory(run_id=self.run_id, servers=servers, families=families, settings=self._settings)
 
     def instances(self) -> list[ServerInstance]:
         """Every instance, ready or not; a server that has none now is listed without an address."""

@@ -7,9 +7,10 @@ import time
 from pathlib import Path
 
 import orjson
+import yaml
 from pydantic import ValidationError
 
-from services.types import HeadFile
+from services.types import HeadFile, Json
 
 HOME = Path(".rollyard") / "runs"
 
@@ -33,6 +34,11 @@ class RunFolder:
         path = self.path / "head.json"
         with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
             file.write(orjson.dumps(head.model_dump()))
+
+    def write_config(self, tree: Json) -> None:
+        """The run's merged config, for later reading; give it without its secrets."""
+        text = yaml.safe_dump(tree, sort_keys=False, allow_unicode=True)
+        (self.path / "config.yaml").write_text(text, encoding="utf-8")
 
     def forget_head(self) -> None:
         """The run is over."""

@@ -66,6 +66,7 @@ class Server:
         self._routes: dict[str, _Route] = {}
         self._rest: _Route | None = None
         self._run_header = (RUN_HEADER.encode(), context.keys.run_id.encode())
+        self._own_name = context.name.encode()
         self._token = context.keys.token
         self._started = time.time()
         self._meters = Meters()
@@ -117,13 +118,12 @@ class Server:
         authorization = b""
         for name, value in scope["headers"]:
             if name == b"x-rollyard-run" and value != self._run_header[1]:
-                return self._failed(
-                    Failure(
-                        FailureKind.WRONG_RUN,
-                        f"this is run {self.context.keys.run_id}, not {value.decode('latin-1')!r}",
-                    ),
-                    scope["path"],
-                )
+                asked = value.decode("latin-1")
+                told = f"this is run {self.context.keys.run_id}, not {asked!r}"
+                return self._failed(Failure(FailureKind.WRONG_RUN, told), scope["path"])
+            if name == b"x-rollyard-to" and value != self._own_name:
+                told = f"this is {self.name!r}, not {value.decode('latin-1')!r}"
+                return self._failed(Failure(FailureKind.WRONG_RUN, told), scope["path"])
             if name == b"authorization":
                 authorization = value
         if self._token and not hmac.compare_digest(authorization, b"Bearer " + self._token.encode()):
@@ -152,7 +152,8 @@ class Server:
     async def _answer(self, route: _Route, scope: Scope, receive: Receive, watch: Callable[[], None]) -> Reply:
         try:
             call = Call(scope["path"], scope["headers"], await read_body(receive))
-            if route.cancellable:
+            # In one process the caller's task is this one: cancelling it needs no watcher.
+            if route.cancellable and scope["client"] is not None:
                 watch()
             reply = await route.handler(call)
             return Reply(reply) if isinstance(reply, bytes) else reply

@@ -9,8 +9,6 @@ import socket
 import time
 from collections.abc import Callable
 
-from omegaconf import OmegaConf
-
 from services.client import AddressBook, ServerClient
 from services.config import RunConfig, ServerSpec
 from services.errors import OperatorError, RollyardError, RunError
@@ -56,7 +54,7 @@ class Stack:
         self.config = config
         self.keys = keys
         self.folder = folder
-        self.roster = Roster(keys.run_id, config.servers, config.digest())
+        self.roster = Roster(keys.run_id, config.servers, config.identity())
         self._say = say
         self._launcher = launcher
         self._ready_timeout_s = ready_timeout_s
@@ -80,7 +78,7 @@ class Stack:
         self.folder.write_head(
             HeadFile(run_id=self.keys.run_id, url=self.head_url, pid=os.getpid(), token=self.keys.token)
         )
-        (self.folder.path / "config.yaml").write_text(OmegaConf.to_yaml(OmegaConf.create(self.config.redacted())))
+        self.folder.write_config(self.config.redacted())
         if self._launcher is None:
             await self._start_here()
         else:

@@ -151,11 +151,12 @@ class Supervisor:
     async def _keep(self, watched: _Watched, process: Process) -> None:
         status = await process.wait()
         process.kill()  # what it may have left in its group
+        watched.was_ready = watched.was_ready or self._roster.is_ready(watched.instance)
         self._roster.remove(watched.instance)
         watched.process = None
         if self._stopping.is_set():
             return
-        if not (watched.was_ready or self._roster.is_ready(watched.instance)):
+        if not watched.was_ready:
             return  # start() reports it
         lived = time.monotonic() - watched.since
         if lived > self._restarts.calm_after_s:

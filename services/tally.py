@@ -7,11 +7,9 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any
 
-from services.types import CollectionStatus, Json
-
-State = Literal["running", "complete", "incomplete", "interrupted", "stopped"]
+from services.types import CollectionStatus, Json, State
 
 
 class Tally:

@@ -36,7 +36,12 @@ class Rollout:
             except ValueError as error:
                 raise Failure(FailureKind.BAD_TASK, str(error)) from error
         marks = {"_ng_task_index": self.task_index, "_ng_rollout_index": self.rollout_index}
-        return orjson.dumps({**self.row, "responses_create_params": merged, "agent_ref": {"name": self.agent}, **marks})
+        return orjson.dumps({**self.row, "responses_create_params": merged, "agent_ref": self.agent_ref, **marks})
+
+    @property
+    def agent_ref(self) -> Json:
+        """The row's own, else the command's agent."""
+        return {**(self.row.get("agent_ref") or {}), "name": self.agent}
 
 
 def _seeded(metadata: Any, seed: int) -> Json:
@@ -121,9 +126,10 @@ class TaskFile:
         return row
 
     def _agent_of(self, row: Json) -> str:
-        own = row.get("agent_ref")
-        name = own.get("name") if isinstance(own, dict) else None
-        agent = name or self._agent
-        if not isinstance(agent, str):
+        own = row.get("agent_ref") or {}
+        if not isinstance(own, dict) or not isinstance(own.get("name", ""), str):
+            raise OperatorError(f"{self.path} has a row with agent_ref {own!r}; expected {{name: ...}}")
+        agent = own.get("name") or self._agent
+        if agent is None:
             raise OperatorError(f"{self.path} has rows without agent_ref: say who plays them with +agent_name=...")
         return agent

@@ -147,8 +147,8 @@ class Directory(Record):
     """Server name -> base URLs of its ready instances (empty: known, none ready)."""
     families: dict[str, str]
     """Server name -> family."""
-    config_hash: str
-    """Hash of the run's settings without addresses and secrets: part of a collection's identity."""
+    settings: Json
+    """Every server's settings without addresses and secrets: part of a collection's identity."""
 
 
 class HeadFile(Record):
@@ -219,10 +219,14 @@ class Manifest(Record):
     """Unix seconds."""
 
 
+State = Literal["running", "complete", "incomplete", "interrupted", "stopped"]
+"""Of a collection: `incomplete` means ended with rollouts given up, `stopped` that it could not go on."""
+
+
 class CollectionStatus(Record):
     """`X_status.json`, replaced atomically while a collection runs."""
 
-    state: Literal["running", "complete", "incomplete", "interrupted", "stopped"]
+    state: State
     expected: int
     """Rollouts asked for: rows x repeats."""
     measured: int

@@ -47,7 +47,7 @@ async def wired(make: Mapping[str, Callable[[Context], Server]]) -> AsyncIterato
 
     async def directory() -> Directory:
         urls = {name: [f"http://{name}:1"] for name in make}
-        return Directory(run_id=KEYS.run_id, servers=urls, families={}, config_hash="")
+        return Directory(run_id=KEYS.run_id, servers=urls, families={}, settings={})
 
     client = ServerClient(transport, KEYS, AddressBook(directory), Patience(wait_s=0.2))
     servers = {name: build(Context(name, KEYS, client)) for name, build in make.items()}

@@ -19,9 +19,9 @@ from services.runfolder import RunFolder
 from services.stack import Stack, new_keys
 from services.store import RolloutStore, StorePaths
 from services.supervisor import Restarts
-from services.tally import State, Tally
+from services.tally import Tally
 from services.tasks import TaskFile
-from services.types import Json
+from services.types import Json, State
 
 SOKOBAN = "configs/sokoban_builtin.yaml"
 AGENT = "grl_sokoban_game_agent"

@@ -25,10 +25,10 @@ from services.jsonl import JsonLines
 from services.process import calm_collector, raise_file_limit
 from services.roots import INSTALLED, find_file
 from services.store import RolloutStore, StorePaths
-from services.tally import State, Tally
+from services.tally import Tally
 from services.tasks import TaskFile
 from services.transport import HttpTransport
-from services.types import Directory, Json, Keys
+from services.types import Directory, Json, Keys, State
 
 EXAMPLE = (
     "ng_collect_rollouts +agent_name=grl_sokoban_game_agent "
@@ -193,7 +193,7 @@ def _identity(options: CollectOptions, tasks: TaskFile, directory: Directory) ->
         "num_repeats": options.num_repeats,
         "num_repeats_add_seed": options.num_repeats_add_seed,
         "responses_create_params": options.responses_create_params,
-        "config_hash": directory.config_hash,
+        "settings": directory.settings,
     }
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import orjson
 
-from services.errors import Failure, RunError
+from services.errors import Failure, FailureKind, RunError
 from services.runfolder import running_heads
 from services.transport import HttpTransport
 from services.types import HeadFile
@@ -47,4 +47,5 @@ async def _run_id(transport: HttpTransport, head: HeadFile) -> str:
         return str(orjson.loads(answer.body)["run_id"])
     except (orjson.JSONDecodeError, KeyError, TypeError) as error:
         status = answer.status
-        raise RunError(f"{head.url} is no head of this stack (status {status}: {answer.body[:100]!r})") from error
+        told = "it wants the run's token" if status == 401 else f"no head of this stack (status {status})"
+        raise Failure(FailureKind.WRONG_RUN, told) from error

@@ -12,10 +12,10 @@ from services.client import RUN_HEADER, AddressBook, ServerClient
 from services.collector import Collector, Limits
 from services.errors import OperatorError
 from services.store import RolloutStore, StorePaths
-from services.tally import State, Tally
+from services.tally import Tally
 from services.tasks import TaskFile
 from services.transport import Answer, HttpTransport, LocalTransport, Receive, Scope, Send
-from services.types import Directory, Json, Keys
+from services.types import Directory, Json, Keys, State
 from tests.stacks import keys_of, read_rows
 
 from .harness import failures
@@ -67,9 +67,7 @@ async def collected(
         await send({"type": "http.response.body", "body": said.body})
 
     async def directory() -> Directory:
-        return Directory(
-            run_id="run", servers={"agent": ["http://agent"]}, families={"agent": "agents"}, config_hash=""
-        )
+        return Directory(run_id="run", servers={"agent": ["http://agent"]}, families={"agent": "agents"}, settings={})
 
     transport = LocalTransport(HttpTransport())
     transport.mount("http://agent", app)

@@ -131,7 +131,7 @@ async def test_a_changed_config_is_refused(stack: Stack, collection: Path, tmp_p
     async with forked(configured(*CONFIG_WITH_TWO_AGENTS, moves), tmp_path) as other:
         exit_status, said = await collected(other, collection)
     assert exit_status == 2
-    assert "config_hash" in said
+    assert "settings.grl_sokoban_game_agent.max_steps: " in said
 
 
 async def test_overwrite_moves_the_old_files_aside(stack: Stack, collection: Path) -> None:

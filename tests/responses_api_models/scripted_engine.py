@@ -127,7 +127,7 @@ async def model_server(kind: type[Server], **settings: Any) -> AsyncIterator[Ser
 
 
 async def _nobody() -> Directory:
-    return Directory(run_id="run-1", servers={}, families={}, config_hash="")
+    return Directory(run_id="run-1", servers={}, families={}, settings={})
 
 
 async def ask(server: Server, path: str, request: Json) -> tuple[Answer, Json]:

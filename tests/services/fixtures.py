@@ -135,7 +135,7 @@ def client_of(
 
     async def directory() -> Directory:
         now = servers() if callable(servers) else servers
-        return Directory(run_id=keys.run_id, servers=dict(now), families={}, config_hash="")
+        return Directory(run_id=keys.run_id, servers=dict(now), families={}, settings={})
 
     return ServerClient(transport, keys, AddressBook(directory), patience or Patience(wait_s=0.1, pause_s=0.01))
 

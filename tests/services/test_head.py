@@ -32,7 +32,7 @@ class Desk:
         text = "policy_api_key: sk-1234\n" + yaml_of(self.world, "{api_key: '${policy_api_key}', speed: 3}")
         config = load_text(root, text + yaml_of(self.player, peer, "player", "responses_api_agents"))
         self.transport = LocalTransport(HttpTransport())
-        roster = Roster(keys.run_id, config.servers, config.digest())
+        roster = Roster(keys.run_id, config.servers, config.identity())
         context = Context("head", keys, client_of({}, self.transport))
         self.transport.mount(BASE, Head(ServerSettings(port=11000), context, roster, config))
         self.admission = {SECRET_HEADER: keys.secret}

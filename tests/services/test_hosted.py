@@ -151,7 +151,7 @@ def test_a_bound_port_takes_connections_before_the_server_runs() -> None:
 async def front_desk(keys: Keys = KEYS) -> AsyncIterator[tuple[Hosted, Roster]]:
     """A listening head that knows no servers yet."""
     async with network() as transport:
-        roster = Roster(keys.run_id, (), "")
+        roster = Roster(keys.run_id, (), {})
         context = Context("head", keys, client_of({}, transport))
         async with listening(Head(ServerSettings(), context, roster, RunConfig((), {}, ()))) as hosted:
             yield hosted, roster

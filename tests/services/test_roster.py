@@ -33,7 +33,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 def roster(config: RunConfig, clock: Clock) -> Roster:
-    return Roster("r1", config.servers, "hash", expiry_s=10.0, clock=clock)
+    return Roster("r1", config.servers, {"one": {"speed": 1}}, expiry_s=10.0, clock=clock)
 
 
 def registered(instance: str = "world#1", *, ready: bool, name: str = "world", port: int = 7001) -> Registration:
@@ -138,7 +138,7 @@ def test_a_server_whose_process_ended_is_still_listed_and_not_ready(roster: Rost
     assert [shown.ready for shown in roster.instances() if shown.server_name == "world"] == [False]
 
 
-def test_the_directory_carries_run_families_and_config_hash(roster: Roster) -> None:
+def test_the_directory_carries_run_families_and_settings(roster: Roster) -> None:
     directory = roster.directory()
-    assert (directory.run_id, directory.config_hash) == ("r1", "hash")
+    assert (directory.run_id, directory.settings) == ("r1", {"one": {"speed": 1}})
     assert directory.families == {"world": "resources_servers", "twins": "resources_servers"}

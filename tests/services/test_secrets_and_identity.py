@@ -6,6 +6,7 @@ import orjson
 import pytest
 
 from services.errors import OperatorError
+from services.types import Json
 from tests.services.fixtures import load_text, make_folder, yaml_of
 
 SECRET = "sk-1234-do-not-show"
@@ -49,18 +50,18 @@ def test_a_mistyped_secret_is_not_printed(tmp_path: Path) -> None:
     assert "api_key" in str(raised.value) and SECRET not in str(raised.value)
 
 
-def digest(root: Path, mine: str, settings: str = "{}") -> str:
-    return load_text(root, yaml_of(mine, settings)).digest()
+def identity(root: Path, mine: str, settings: str = "{}") -> Json:
+    return load_text(root, yaml_of(mine, settings)).identity()
 
 
-def test_the_digest_changes_with_a_setting(tmp_path: Path) -> None:
+def test_the_identity_changes_with_a_setting(tmp_path: Path) -> None:
     mine = make_folder(tmp_path)
-    assert digest(tmp_path, mine, "{speed: 2}") != digest(tmp_path, mine, "{speed: 3}")
-    assert digest(tmp_path, mine, "{engine: {threads: 2}}") != digest(tmp_path, mine, "{engine: {threads: 3}}")
+    assert identity(tmp_path, mine, "{speed: 2}") != identity(tmp_path, mine, "{speed: 3}")
+    assert identity(tmp_path, mine, "{engine: {threads: 2}}") != identity(tmp_path, mine, "{engine: {threads: 3}}")
 
 
-def test_the_digest_changes_with_the_implementation(tmp_path: Path) -> None:
-    assert digest(tmp_path, make_folder(tmp_path)) != digest(tmp_path, make_folder(tmp_path))
+def test_the_identity_changes_with_the_implementation(tmp_path: Path) -> None:
+    assert identity(tmp_path, make_folder(tmp_path)) != identity(tmp_path, make_folder(tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -76,13 +77,13 @@ def test_the_digest_changes_with_the_implementation(tmp_path: Path) -> None:
         ("{description: a}", "{description: b}"),
     ],
 )
-def test_the_digest_does_not_change_with_what_decides_no_rollout(tmp_path: Path, one: str, other: str) -> None:
+def test_the_identity_does_not_change_with_what_decides_no_rollout(tmp_path: Path, one: str, other: str) -> None:
     mine = make_folder(tmp_path)
-    assert digest(tmp_path, mine, one) == digest(tmp_path, mine, other)
+    assert identity(tmp_path, mine, one) == identity(tmp_path, mine, other)
 
 
-def test_the_digest_does_not_change_with_the_order_of_settings_or_servers(tmp_path: Path) -> None:
+def test_the_identity_does_not_change_with_the_order_of_settings_or_servers(tmp_path: Path) -> None:
     mine = make_folder(tmp_path)
     first, second = yaml_of(mine, "{speed: 2, title: a}"), yaml_of(mine, "{title: a, speed: 2}")
     extra = yaml_of(mine, name="other")
-    assert load_text(tmp_path, first + extra).digest() == load_text(tmp_path, extra + second).digest()
+    assert load_text(tmp_path, first + extra).identity() == load_text(tmp_path, extra + second).identity()
