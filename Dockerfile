@@ -14,7 +14,7 @@ COPY configs configs
 RUN /opt/venv/bin/pip install --no-cache-dir --no-deps .
 
 ENV PATH=/opt/venv/bin:$PATH
-RUN useradd --create-home rollyard
+RUN useradd --create-home rollyard && install -d -o rollyard -g rollyard /home/rollyard/results
 USER rollyard
 WORKDIR /home/rollyard
 HEALTHCHECK --interval=5s --timeout=5s --start-period=60s CMD ["ng_status"]

@@ -28,6 +28,9 @@ class SokobanSettings(WorldSettings):
     """Most rows and columns of a room, walls included."""
     max_boxes: int = 4
     max_search_depth: int = 300
+    solver_states: int = 50_000
+    """Positions a search for the optimum may visit, some 0.3 s at the most: beyond it the optimum is null. The first
+    hundred public rooms need under 2,000."""
     max_steps: int = 100
     """Moves an episode may take when its row does not say; a row may ask for fewer or more, up to 1,000."""
 
@@ -50,14 +53,14 @@ class Puzzle:
 
     room: Room
     optimum: Solution | None
-    """None where the search gave up: never at the default caps' usual sizes."""
+    """None where the search gave up."""
 
 
 @lru_cache(maxsize=4096)
-def prepared(spec: RoomSpec) -> Puzzle:
+def prepared(spec: RoomSpec, solver_states: int = 50_000) -> Puzzle:
     """The puzzle of a specification; a task's repeats share it. Raises InfeasibleRoom."""
     room = generate(spec)
-    return Puzzle(room, solve(room))
+    return Puzzle(room, solve(room, solver_states))
 
 
 class GrlSokoban(Environment[SokobanSettings]):
@@ -114,7 +117,7 @@ class GrlSokoban(Environment[SokobanSettings]):
             moves=self.game.steps,
             optimal_moves=self.optimum.moves if self.optimum else None,
             optimal_pushes=self.optimum.pushes if self.optimum else None,
-            deadlocked=False if success else is_deadlocked(self.game.position()),
+            deadlocked=False if success else is_deadlocked(self.game.position(), self.settings.solver_states),
             room_seed=self.room.seed,
         )
 
@@ -150,7 +153,7 @@ def _puzzle(task: Mapping[str, Any], settings: SokobanSettings) -> tuple[Puzzle,
         if found > most:
             raise BadTask(f"{what} {found} is over this server's cap of {most} (a setting of the world)")
     try:
-        puzzle = prepared(RoomSpec(row.seed, row.dim_room, row.num_boxes, row.search_depth))
+        puzzle = prepared(RoomSpec(row.seed, row.dim_room, row.num_boxes, row.search_depth), settings.solver_states)
     except InfeasibleRoom as error:
         raise BadTask(str(error)) from error
     return puzzle, row.max_steps or settings.max_steps

@@ -88,7 +88,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 async def _run(options: CollectOptions, tasks: TaskFile) -> int:
-    raise_file_limit()
+    _check_file_limit(raise_file_limit(), options.num_samples_in_parallel)
     transport = HttpTransport()
     try:
         token = options.token or os.environ.get("ROLLYARD_TOKEN")
@@ -175,6 +175,16 @@ async def _watched(collector: Collector, tally: Tally, display: Display) -> Stat
         display.close()
         loop.remove_signal_handler(signal.SIGINT)
         loop.remove_signal_handler(signal.SIGTERM)
+
+
+def _check_file_limit(limit: int, parallel: int) -> None:
+    """Refuse before the first episode what would fail in the middle: an agent holds three sockets an episode."""
+    needed = 3 * parallel + 200
+    if limit < needed:
+        raise OperatorError(
+            f"{parallel} episodes in flight need about {needed} open files in the agent's process, this machine allows "
+            f"{limit}: raise it (ulimit -Hn) or lower +num_samples_in_parallel"
+        )
 
 
 def _check_agents(agents: set[str], directory: Directory) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import shutil
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import orjson
@@ -118,3 +120,20 @@ async def test_a_run_with_a_token_opens_to_its_owners_commands_and_to_nobody_els
     assert (own.status, foreign.status, told.status) == (0, 1, 0)
     assert "token" in foreign.err
     assert "open-sesame" not in printed
+
+
+def test_more_episodes_than_open_files_allow_are_refused_before_the_first(tmp_path: Path) -> None:
+    limited = (
+        "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (300, 300)); "
+        "from services.cli.collect_rollouts import main; main()"
+    )
+    options = [f"+agent_name={AGENT}", f"+input_jsonl_fpath={EXAMPLES}", "+output_jsonl_fpath=o.jsonl"]
+    refused = subprocess.run(
+        [sys.executable, "-c", limited, *options, "+num_samples_in_parallel=64"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert refused.returncode == 2, refused.stderr
+    assert "64 episodes in flight need about 392 open files" in refused.stderr
