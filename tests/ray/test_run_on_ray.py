@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import socket
-import time
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -87,7 +86,8 @@ def test_a_server_that_cannot_start_is_named_with_the_end_of_its_log(cluster: st
         port = taken.getsockname()[1]
         with Run(tmp_path, cluster, f"{MODEL}.responses_api_models.builtin_model.port={port}") as run:
             assert run.ended() == 1
-            assert f"ng_run: {MODEL} ended before it was ready.\n  | {MODEL}: [Errno 98]" in run.said
+            assert f"ng_run: {MODEL} ended before it was ready.\n" in run.said
+            assert f"{MODEL} cannot listen on 127.0.0.1:{port}" in run.said
 
 
 @pytest.mark.parametrize(
@@ -95,9 +95,7 @@ def test_a_server_that_cannot_start_is_named_with_the_end_of_its_log(cluster: st
     [("127.0.0.1:{free}", 1, "no Ray cluster at 127.0.0.1:"), ("ray://a:1", 2, "expected HOST:PORT")],
 )
 def test_an_address_without_a_cluster_is_one_line(address: str, status: int, said: str, tmp_path: Path) -> None:
-    began = time.monotonic()
     with Run(tmp_path, address.format(free=free_port())) as run:
         assert run.ended(20) == status
-        assert time.monotonic() - began < 15
         assert said in run.said.splitlines()[0]
         assert "Traceback" not in run.said

@@ -54,6 +54,8 @@ class Engine:
         self.paths: list[str] = []
         self.headers: list[dict[str, str]] = []
         self.hung_up = asyncio.Event()
+        self.at_once = 0
+        self.most_at_once = 0
         self.url = ""
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -79,11 +81,15 @@ class Engine:
         writer.close()
 
     async def _gone(self, reader: asyncio.StreamReader, delay_s: float) -> bool:
+        self.at_once += 1
+        self.most_at_once = max(self.most_at_once, self.at_once)
         try:
             async with asyncio.timeout(delay_s):
                 await reader.read(1)
         except TimeoutError:
             return False
+        finally:
+            self.at_once -= 1
         self.hung_up.set()
         return True
 

@@ -141,10 +141,9 @@ async def test_no_answer_in_time_is_final_when_no_whole_try_fits() -> None:
 
 
 async def test_the_wall_budget_bounds_all_tries_together() -> None:
-    begun = time.monotonic()
     async with engine(Step(status=500)) as fake:
         await failure_of(fake.url, budget_s=0.3, max_attempts=10_000, pause_s=0.02)
-    assert time.monotonic() - begun < 3
+    assert 1 < len(fake.asked) < 10_000
 
 
 async def test_retry_after_is_waited_for() -> None:
@@ -155,10 +154,9 @@ async def test_retry_after_is_waited_for() -> None:
 
 
 async def test_a_retry_after_beyond_the_budget_fails_at_once() -> None:
-    begun = time.monotonic()
-    async with engine(Step(status=503, headers={"retry-after": "50"})) as fake:
+    async with engine(Step(status=503, headers={"retry-after": "50"})) as fake, asyncio.timeout(49):
         await failure_of(fake.url, budget_s=20)
-    assert time.monotonic() - begun < 5
+    assert len(fake.asked) == 1
 
 
 def test_retry_after_is_read_as_seconds_or_date_and_capped() -> None:
@@ -176,10 +174,8 @@ async def test_after_a_failure_the_dead_address_comes_last() -> None:
     async with engine() as fake, http_transport() as transport:
         upstream = Upstream([refusing_url(), fake.url], transport=transport, pause_s=0.01, max_attempts=2)
         await upstream.post("/x", b"{}", json_object)
-        begun = time.monotonic()
         await asyncio.gather(*(upstream.post("/x", b"{}", json_object) for _ in range(20)))
     assert len(fake.asked) == 21
-    assert time.monotonic() - begun < 3
 
 
 async def test_calls_spread_over_the_addresses() -> None:
@@ -190,11 +186,10 @@ async def test_calls_spread_over_the_addresses() -> None:
 
 
 async def test_hundreds_of_calls_are_in_flight_at_once() -> None:
-    async with engine(Step(delay_s=0.5)) as fake, http_transport() as transport:
+    async with engine(Step(delay_s=2.0)) as fake, http_transport() as transport:
         upstream = Upstream(fake.url, transport=transport)
-        begun = time.monotonic()
         await asyncio.gather(*(upstream.post("/x", b"{}", json_object) for _ in range(300)))
-    assert time.monotonic() - begun < 5  # a pool of 100 would make it three rounds
+    assert fake.most_at_once > 150  # a pool's usual cap is 100
 
 
 async def test_cancelling_a_call_hangs_up_so_that_the_engine_can_abort() -> None:
