@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import time
 from collections.abc import Coroutine
 from typing import Any
@@ -20,6 +19,7 @@ from agents.episode import Conversation, Episode
 from services.call import Call
 from services.client import SESSION_END_HEADER, Session
 from services.errors import Failure, FailureKind
+from services.rewards import check_reward
 from services.server import Context, Server
 from services.settings import ServerSettings
 from services.types import FinishReason, Json, ServerRef
@@ -83,7 +83,7 @@ class Agent(Server):
             self._playing -= 1
             if world.opened and not closed:
                 await self._close(world)
-        _check_reward(verdict, world.server)
+        check_reward(verdict, "/verify", world.server)
         timings = {**episode.timings.seconds(), "total_s": round(time.perf_counter() - begun, 6)}
         ended = {"finish_reason": reason, "truncated": reason.truncated, "timings": timings}
         return orjson.dumps({**ended, **answer, **verdict})
@@ -136,11 +136,3 @@ def _create_params(row: Json) -> Json:
         detail = f"the row has {found}; expected responses_create_params with an `input`"
         raise Failure(FailureKind.BAD_TASK, detail)
     return params
-
-
-def _check_reward(verdict: Json, server: str) -> None:
-    """A reward is a finite number; anything else is a failure of the world, never a zero."""
-    reward: Any = verdict.get("reward")
-    if isinstance(reward, bool) or not isinstance(reward, int | float) or not math.isfinite(reward):
-        detail = f"/verify answered reward {reward!r}; expected a finite number"
-        raise Failure(FailureKind.MALFORMED_ANSWER, detail, server=server)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -14,6 +13,7 @@ import orjson
 
 from services.client import ServerClient
 from services.errors import Failure, FailureKind
+from services.rewards import check_reward
 from services.store import RolloutStore
 from services.tally import Tally
 from services.tasks import Rollout
@@ -231,11 +231,10 @@ def _checked(body: bytes, agent: str) -> Json:
     except orjson.JSONDecodeError as error:
         detail = f"/run answered no JSON ({error}): {body[:200]!r}"
         raise Failure(FailureKind.MALFORMED_ANSWER, detail, server=agent) from error
-    reward = row.get("reward") if isinstance(row, dict) else None
-    if isinstance(reward, bool) or not isinstance(reward, int | float) or not math.isfinite(reward):
-        detail = f"/run answered reward {reward!r}; expected a finite number"
+    if not isinstance(row, dict):
+        detail = f"/run answered a JSON {type(row).__name__}; expected an object"
         raise Failure(FailureKind.MALFORMED_ANSWER, detail, server=agent)
-    assert isinstance(row, dict)
+    check_reward(row, "/run", agent)
     return row
 
 

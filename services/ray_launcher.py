@@ -15,11 +15,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import os
 import signal
 import sys
-import tempfile
 import threading
 import time
 from collections import Counter
@@ -29,12 +27,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+from services import ray_host
 from services.config import is_loopback
 from services.errors import OperatorError, RunError
 from services.isolation import asks_for_isolation
 from services.launcher import Process
 from services.roots import INSTALLED
-from services.types import Json, Launch
+from services.types import Launch
 
 T = TypeVar("T")
 
@@ -48,65 +47,6 @@ SILENCE_S = 30.0
 CHUNK = 1 << 20
 """Bytes of log in one answer."""
 _HINT = "Start one with `ray start --head --port=6379` (further machines join it with `ray start --address=HOST:6379`)"
-
-
-class ServerHost:
-    """The actor beside one server process. Sent to the node as it stands: a worker needs no package of ours for it."""
-
-    def __init__(self) -> None:
-        self._output = tempfile.TemporaryFile()  # noqa: SIM115  # lives as long as the actor and leaves no file behind
-
-    async def start(
-        self, launch: Json, python: str, folder: str, environ: dict[str, str], cache: str | None, on_network: bool
-    ) -> int:
-        """Start the server; its process id. With `cache`, in the environment that its folder asks for."""
-        import ray
-
-        if cache is not None:
-            from services.isolation import interpreter_for
-
-            python = str(await asyncio.to_thread(interpreter_for, Path(launch["folder"]), Path(cache)))
-        launch = {**launch, "parent_pid": os.getpid()}
-        if on_network:
-            here = ray.util.get_node_ip_address()
-            launch |= {"advertise": here, "settings": {"host": here, **launch["settings"]}}
-        own = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
-        self._process = await asyncio.create_subprocess_exec(
-            python,
-            "-m",
-            "services.serve",
-            stdin=asyncio.subprocess.PIPE,
-            stdout=self._output,
-            stderr=self._output,
-            cwd=folder,
-            env={**environ, **own, "PYTHONPATH": environ["PYTHONPATH"], "PYTHONUNBUFFERED": "1"},
-            start_new_session=True,
-        )
-        assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            self._process.stdin.write(json.dumps(launch).encode())
-            await self._process.stdin.drain()
-            self._process.stdin.close()
-        self._ended = asyncio.create_task(self._watch())
-        return self._process.pid
-
-    async def follow(self, offset: int, most: int) -> tuple[bytes, int | None]:
-        """What it printed from `offset` on, waiting a second for it at most; with the last of it, the exit status."""
-        if os.fstat(self._output.fileno()).st_size < offset + most:
-            await asyncio.wait({self._ended}, timeout=1.0)
-        ended = self._ended.done()
-        text = os.pread(self._output.fileno(), most, offset)
-        return text, self._ended.result() if ended and len(text) < most else None
-
-    async def send(self, number: int) -> None:
-        """Signal the server and whatever it started."""
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, number)
-
-    async def _watch(self) -> int:
-        status = await self._process.wait()
-        await self.send(signal.SIGKILL)  # what it may have left in its group
-        return status
 
 
 class _RayProcess:
@@ -164,10 +104,10 @@ class RayLauncher:
         self.machines = _alive(ray)
         self.on_network = self.machines != {self.node_ip}
         """Servers live on several machines: the head must listen on `node_ip`, and a token is needed."""
-        ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
+        ray.cloudpickle.register_pickle_by_value(ray_host)
         self._placed: list[tuple[str, str]] = []
         """(machine, server's name) of every process that lives or starts."""
-        self._kind = ray.remote(num_cpus=0, max_restarts=0)(ServerHost)
+        self._kind = ray.remote(num_cpus=0, max_restarts=0)(ray_host.ServerHost)
 
     async def launch(self, launch: Launch, log: Path) -> Process:
         """See `Launcher.launch`. Raises OperatorError, or ConnectionError when the cluster starts nothing."""

@@ -1,0 +1,75 @@
+"""ServerHost: the Ray actor beside one server process. Ray carries this module to the node as it stands.
+
+It starts `python -m services.serve` as its child, passes signals on, and hands out what the server prints.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import tempfile
+from pathlib import Path
+
+from services.types import Json
+
+
+class ServerHost:
+    """The actor beside one server process. Sent to the node as it stands: a worker needs no package of ours for it."""
+
+    def __init__(self) -> None:
+        self._output = tempfile.TemporaryFile()  # noqa: SIM115  # lives as long as the actor and leaves no file behind
+
+    async def start(
+        self, launch: Json, python: str, folder: str, environ: dict[str, str], cache: str | None, on_network: bool
+    ) -> int:
+        """Start the server; its process id. With `cache`, in the environment that its folder asks for."""
+        import ray
+
+        if cache is not None:
+            from services.isolation import interpreter_for
+
+            python = str(await asyncio.to_thread(interpreter_for, Path(launch["folder"]), Path(cache)))
+        launch = {**launch, "parent_pid": os.getpid()}
+        if on_network:
+            here = ray.util.get_node_ip_address()
+            launch |= {"advertise": here, "settings": {"host": here, **launch["settings"]}}
+        own = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+        self._process = await asyncio.create_subprocess_exec(
+            python,
+            "-m",
+            "services.serve",
+            stdin=asyncio.subprocess.PIPE,
+            stdout=self._output,
+            stderr=self._output,
+            cwd=folder,
+            env={**environ, **own, "PYTHONPATH": environ["PYTHONPATH"], "PYTHONUNBUFFERED": "1"},
+            start_new_session=True,
+        )
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            self._process.stdin.write(json.dumps(launch).encode())
+            await self._process.stdin.drain()
+            self._process.stdin.close()
+        self._ended = asyncio.create_task(self._watch())
+        return self._process.pid
+
+    async def follow(self, offset: int, most: int) -> tuple[bytes, int | None]:
+        """What it printed from `offset` on, waiting a second for it at most; with the last of it, the exit status."""
+        if os.fstat(self._output.fileno()).st_size < offset + most:
+            await asyncio.wait({self._ended}, timeout=1.0)
+        ended = self._ended.done()
+        text = os.pread(self._output.fileno(), most, offset)
+        return text, self._ended.result() if ended and len(text) < most else None
+
+    async def send(self, number: int) -> None:
+        """Signal the server and whatever it started."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, number)
+
+    async def _watch(self) -> int:
+        status = await self._process.wait()
+        await self.send(signal.SIGKILL)  # what it may have left in its group
+        return status
