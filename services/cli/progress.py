@@ -109,7 +109,9 @@ def numbers(tally: Tally) -> str:
 
 
 def duration(seconds: float) -> str:
-    """`47 s`, `3 min 20 s`, `2 h 05 min`."""
+    """`4.2 s`, `47 s`, `3 min 20 s`, `2 h 05 min`."""
+    if seconds < 9.95:
+        return f"{seconds:.1f} s"
     whole = round(seconds)
     if whole < 60:
         return f"{whole} s"
