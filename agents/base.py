@@ -11,12 +11,12 @@ import asyncio
 import logging
 import time
 from collections.abc import Coroutine
-from typing import Any
+from typing import Any, ClassVar
 
 import orjson
 
 from agents.episode import Conversation, Episode
-from services.call import Call
+from services.call import Call, Reply
 from services.client import SESSION_END_HEADER, Session
 from services.errors import Failure, FailureKind
 from services.rewards import check_reward
@@ -29,6 +29,8 @@ log = logging.getLogger(__name__)
 
 class AgentSettings(ServerSettings):
     """What every agent's settings share."""
+
+    NOT_IDENTITY: ClassVar[frozenset[str]] = ServerSettings.NOT_IDENTITY | {"model_timeout_s", "tool_timeout_s"}
 
     resources_server: ServerRef
     """The world."""
@@ -72,7 +74,7 @@ class Agent(Server):
         begun = time.perf_counter()
         closed = False
         try:
-            episode = self._episode(_create_params(row), world, call)
+            episode = self._episode(_create_params(row), world)
             seeded = await _whole(episode.seed(call.body))
             reason = await self.play(episode)
             answer = {**row, **episode.result(seeded)}
@@ -88,12 +90,14 @@ class Agent(Server):
         ended = {"finish_reason": reason, "truncated": reason.truncated, "timings": timings}
         return orjson.dumps({**ended, **answer, **verdict})
 
-    async def _responses(self, call: Call) -> bytes:
+    async def _responses(self, call: Call) -> Reply:
         """Play in the caller's own session (its cookies name it); answers the episode as one Response."""
         world = Session(self.client, self._deadlines.resources_server.name, call.header(b"cookie") or "")
-        episode = self._episode(call.json(), world, call)
+        episode = self._episode(call.json(), world)
         await self.play(episode)
-        return orjson.dumps(episode.response())
+        # Some clients keep only the last answer's cookies, and need the world's for /verify.
+        cookies = tuple((b"set-cookie", f"{pair}; Path=/".encode()) for pair in world.cookies)
+        return Reply(orjson.dumps(episode.response()), headers=cookies)
 
     async def _aggregate_metrics(self, call: Call) -> bytes:
         """The world's own aggregate over `{"verify_responses": [...]}`."""
@@ -101,7 +105,7 @@ class Agent(Server):
         answer = await self.client.post(name, "/aggregate_metrics", call.body, self._deadlines.tool_timeout_s)
         return answer.body
 
-    def _episode(self, params: Json, world: Session, call: Call) -> Episode:
+    def _episode(self, params: Json, world: Session) -> Episode:
         return Episode(
             Conversation(params),
             world,
@@ -129,10 +133,10 @@ async def _whole(seeding: Coroutine[Any, Any, Json]) -> Json:
 
 def _create_params(row: Json) -> Json:
     params = row.get("responses_create_params")
-    if not isinstance(params, dict) or "input" not in params:
+    if not isinstance(params, dict) or not isinstance(params.get("input"), str | list):
         found = (
             f"keys {sorted(row)}" if not isinstance(params, dict) else f"responses_create_params with {sorted(params)}"
         )
-        detail = f"the row has {found}; expected responses_create_params with an `input`"
+        detail = f"the row has {found}; expected responses_create_params with an `input`, a text or a list"
         raise Failure(FailureKind.BAD_TASK, detail)
     return params

@@ -11,11 +11,9 @@ import orjson
 
 from services.client import Session, good
 from services.errors import Failure, FailureKind
-from services.types import FinishReason, Json
+from services.types import WORLD_PATHS, FinishReason, Json
 
 _TOOL_NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
-_CONTROL = frozenset({"seed_session", "verify", "close", "reset", "aggregate_metrics", "run", "register", "metrics"})
-"""Paths of a world that are not the model's to call."""
 
 
 @dataclass(slots=True)
@@ -130,7 +128,7 @@ class Episode:
         return answer
 
     async def _execute(self, name: str, arguments: object) -> ToolAnswer:
-        if not _TOOL_NAME.fullmatch(name) or name in _CONTROL:
+        if not _TOOL_NAME.fullmatch(name) or name in WORLD_PATHS:
             return _words(f"There is no tool {name!r}.")
         body = arguments.encode() if isinstance(arguments, str) else orjson.dumps(arguments or {})
         answer = await self._world.send(f"/{name}", body or b"{}", self._tool_timeout_s)
@@ -139,7 +137,7 @@ class Episode:
         ):
             # Another stack's world says so when the model's arguments do not fit.
             return _words(answer.body.decode("utf-8", "replace"))
-        text = good(answer, self._world.server).body.decode("utf-8", "replace")
+        text = _as_read(good(answer, self._world.server).body)
         return ToolAnswer(text, _says_done(text))
 
     async def seed(self, row: bytes) -> Json:
@@ -170,6 +168,16 @@ class Episode:
         if seeded.get("observation"):
             params = {**params, "input": self.conversation.start}
         return {"responses_create_params": params, "response": self.response()}
+
+
+def _as_read(body: bytes) -> str:
+    """The answer as the model reads it: JSON as it is, of a JSON string its text."""
+    if body.startswith(b'"'):
+        try:
+            return str(orjson.loads(body))
+        except orjson.JSONDecodeError:
+            pass
+    return body.decode("utf-8", "replace")
 
 
 def _words(text: str) -> ToolAnswer:

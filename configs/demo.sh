@@ -5,6 +5,7 @@ folder=results/demo-$(date +%Y%m%d-%H%M%S)
 config=configs/sokoban_builtin.yaml
 input=resources_servers/grl_sokoban/data/qwen3_4b_eval/test_examples_200.jsonl
 mkdir -p "$folder"
+: >"$folder/ng_run.log"
 
 echo "\$ ng_run \"+config_paths=[$config]\" +colocate=true"
 ng_run "+config_paths=[$config]" +colocate=true >"$folder/ng_run.log" 2>&1 &

@@ -25,15 +25,25 @@ from typing import Any, ClassVar, Generic, TypeVar, get_args
 import orjson
 
 from resources_servers.sessions import OpenEpisode, Sessions
-from resources_servers.tools import Tool, tool, tools_of
+from resources_servers.tools import Tool, ToolMistake, tool, tools_of
 from services.call import Call, Handler, Reply
-from services.client import SESSION_END_HEADER
+from services.client import RUN_HEADER, SESSION_END_HEADER
 from services.errors import Failure, FailureKind
 from services.server import Context, Server
 from services.settings import ServerSettings
 from services.types import Json, Verdict
 
-__all__ = ["BadTask", "Environment", "Turn", "Verdict", "Verification", "WorldSettings", "hosting", "tool"]
+__all__ = [
+    "BadTask",
+    "Environment",
+    "ToolMistake",
+    "Turn",
+    "Verdict",
+    "Verification",
+    "WorldSettings",
+    "hosting",
+    "tool",
+]
 
 
 class BadTask(Exception):
@@ -43,8 +53,10 @@ class BadTask(Exception):
 class WorldSettings(ServerSettings):
     """What every world's settings share."""
 
-    session_idle_s: float = 3600.0
-    """A session that nobody touched for so long is closed."""
+    NOT_IDENTITY: ClassVar[frozenset[str]] = ServerSettings.NOT_IDENTITY | {"session_idle_s", "max_sessions"}
+
+    session_idle_s: float = 1800.0
+    """A session that nobody touched for so long is closed; longer than a model call may take."""
     max_sessions: int = 100_000
     """More than that are refused."""
 
@@ -180,7 +192,7 @@ class ResourcesServer(Server):
         body = orjson.dumps({"observation": observation, "info": {"supports_explicit_close": True, **info}})
         return Reply(body, headers=((b"set-cookie", self._sessions.cookie(session)),))
 
-    async def _step(self, call: Call) -> bytes:
+    async def _step(self, call: Call) -> bytes | Reply:
         """The tool of that name, or, when the body holds a `response`, one turn of the turn-based form."""
         if b'"response"' not in call.body or not isinstance(call.json().get("response"), dict):
             return await (self._call_tool(call) if "step" in self._tools else self._unknown_tool(call))
@@ -188,31 +200,32 @@ class ResourcesServer(Server):
             turn = await _refusing(session.episode.turn(Verification(call.body).text))
         if turn.terminated or turn.truncated:
             await self._sessions.close(session.id)
-        return orjson.dumps(turn)
+        return self._told(call, session, orjson.dumps(turn))
 
-    async def _call_tool(self, call: Call) -> bytes:
+    async def _call_tool(self, call: Call) -> bytes | Reply:
         """Call this tool in the session; a bad argument is answered with words for the model."""
         used = self._tools[call.path[1:]]
         async with self._sessions.turn(call) as session:
             try:
                 result = await _refusing(used.method(session.episode, **used.parse(call.body)))
-            except ValueError as mistake:
-                return orjson.dumps({"error": str(mistake)})
-        return result.encode() if isinstance(result, str) else orjson.dumps(result)
+            except ToolMistake as mistake:
+                return self._told(call, session, orjson.dumps({"error": str(mistake)}))
+        return self._told(call, session, orjson.dumps(result))
 
-    async def _unknown_tool(self, call: Call) -> bytes:
+    async def _unknown_tool(self, call: Call) -> bytes | Reply:
         """A tool that does not exist: words for the model."""
-        self._sessions.find(call)
+        session = self._sessions.find(call)
         known = ", ".join(sorted(self._tools)) or "none"
-        return orjson.dumps({"error": f"There is no tool {call.path[1:]!r}. Tools: {known}."})
+        words = f"There is no tool {call.path[1:]!r}. Tools: {known}."
+        return self._told(call, session, orjson.dumps({"error": words}))
 
-    async def _verify(self, call: Call) -> bytes:
+    async def _verify(self, call: Call) -> bytes | Reply:
         """The verdict on the session's episode, beside everything that was sent."""
         verification = Verification(call.body)
         async with self._sessions.turn(call) as session:
             verdict = (await _refusing(session.episode.verify(verification))).model_dump()
         if call.header(SESSION_END_HEADER.encode()) is None:
-            return orjson.dumps({**verification.row, **verdict})
+            return self._told(call, session, orjson.dumps({**verification.row, **verdict}))
         # Our own agents ask for the verdict alone and say that the episode ends here: two big bodies and a hop less.
         await self._sessions.close(session.id)
         return orjson.dumps(verdict)
@@ -225,7 +238,10 @@ class ResourcesServer(Server):
     async def _aggregate_metrics(self, call: Call) -> bytes:
         """Mean of every number over `{"verify_responses": [...]}`, in NeMo Gym's shape."""
         values: dict[str, list[float]] = {}
-        for row in call.json().get("verify_responses", []):
+        rows = call.json().get("verify_responses")
+        if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+            raise Failure(FailureKind.BAD_REQUEST, "expected {verify_responses: [...]}, a list of /verify answers")
+        for row in rows:
             for key, value in row.items():
                 if isinstance(value, int | float) and not key.startswith("_"):
                     values.setdefault(key, []).append(float(value))
@@ -235,6 +251,12 @@ class ResourcesServer(Server):
     async def _list_tools(self) -> list[Json]:
         """The tools as Responses function tools, ready for a data set's rows."""
         return [known.schema() for known in self._tools.values()]
+
+    def _told(self, call: Call, session: OpenEpisode[Environment[Any]], body: bytes) -> bytes | Reply:
+        """The answer; for clients of other stacks with the cookie again: some keep only the last answer's cookies."""
+        if call.header(RUN_HEADER.encode()) is not None:
+            return body
+        return Reply(body, headers=((b"set-cookie", self._sessions.cookie(session)),))
 
     async def _begin(self, call: Call) -> OpenEpisode[Environment[Any]]:
         try:

@@ -10,7 +10,7 @@ from typing import Any, TypeVar, get_type_hints
 import orjson
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
-from services.types import Json
+from services.types import WORLD_PATHS, Json
 
 Method = TypeVar("Method", bound=Callable[..., Awaitable[Any]])
 
@@ -25,7 +25,8 @@ def tool(method: Method) -> Method:
     """Mark an async method of an Environment as a tool that the model may call.
 
     Its name, docstring and signature are the tool's name, description and schema. What it returns is the tool's
-    output: a string as it is, anything else as JSON. Raising ToolMistake or ValueError answers with words.
+    output, as JSON; of a string the model reads the text itself. Raising ToolMistake answers with words; any other exception is a
+    failure of the world.
     """
     setattr(method, _MARK, True)
     return method
@@ -74,13 +75,18 @@ class Tool:
 
 
 def tools_of(owner: type) -> dict[str, Tool]:
-    """The tools of an Environment class, by name; inherited ones too. Raises TypeError for a sync method."""
+    """The tools of an Environment class, by name; inherited ones too.
+
+    Raises TypeError for a sync method and for a name that is taken by the wire format.
+    """
     found: dict[str, Tool] = {}
     for name, method in inspect.getmembers(owner, inspect.isfunction):
         if not getattr(method, _MARK, False):
             continue
         if not inspect.iscoroutinefunction(method):
             raise TypeError(f"tool {owner.__name__}.{name} must be an async method")
+        if name in WORLD_PATHS:
+            raise TypeError(f"tool {owner.__name__}.{name} needs another name: POST /{name} belongs to the wire format")
         found[name] = Tool(name, inspect.getdoc(method) or name, _arguments(name, method), method)
     return found
 

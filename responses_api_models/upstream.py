@@ -19,9 +19,9 @@ import logging
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
-from pydantic import AliasChoices, Field, SecretStr
+from pydantic import AliasChoices, Field, SecretStr, field_validator
 from yarl import URL
 
 from responses_api_models.upstream_answers import error_message, retry_after_s
@@ -47,6 +47,11 @@ _RETRIED = (
 class EndpointSettings(ServerSettings):
     """What the settings of every model server with a foreign endpoint share; NeMo Gym's names are taken too."""
 
+    NOT_IDENTITY: ClassVar[frozenset[str]] = ServerSettings.NOT_IDENTITY | {
+        *("openai_base_url", "default_headers", "request_timeout_s", "total_timeout_s"),
+        *("max_attempts", "retry_pause_s"),
+    }
+
     base_url: str | list[str] = Field(validation_alias=AliasChoices("base_url", "openai_base_url"))
     """Address of the OpenAI-compatible API, with its /v1; of several, the one with the fewest calls in flight."""
     api_key: SecretStr = Field(SecretStr(""), validation_alias=AliasChoices("api_key", "openai_api_key"))
@@ -65,6 +70,11 @@ class EndpointSettings(ServerSettings):
     """Tries of one call."""
     retry_pause_s: float = Field(0.5, ge=0)
     """Pause before the second try; doubles, with jitter."""
+
+    @field_validator("base_url")
+    @classmethod
+    def _readable(cls, value: str | list[str]) -> str | list[str]:
+        return [_checked(url) for url in value] if isinstance(value, list) else _checked(value)
 
 
 class Upstream:

@@ -205,6 +205,11 @@ class Session:
         return good(await self.send(path, body, timeout_s, headers), self.server).body
 
     @property
+    def cookies(self) -> tuple[str, ...]:
+        """The cookies it holds, each `name=value`."""
+        return tuple(filter(None, self._headers.get("cookie", "").split("; ")))
+
+    @property
     def opened(self) -> bool:
         """True once an instance has answered."""
         return self._url is not None

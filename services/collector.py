@@ -17,7 +17,7 @@ from services.rewards import check_reward
 from services.store import RolloutStore
 from services.tally import Tally
 from services.tasks import Rollout
-from services.types import FailureRow, Json, ServerRef, State
+from services.types import FailureRow, Json, State
 
 STATUS_EVERY_S = 1.0
 ENOUGH_TO_JUDGE = 20
@@ -170,7 +170,7 @@ class Collector:
                 task_index=rollout.task_index,
                 rollout_index=rollout.rollout_index,
                 attempt_index=attempt,
-                agent_ref=ServerRef(name=rollout.agent),
+                agent_ref=rollout.agent_ref,
                 failure_kind=failure.kind,
                 server=problem.server,
                 status=problem.status,

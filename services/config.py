@@ -21,14 +21,12 @@ from services.isolation import asks_for_isolation
 from services.overrides import Override, apply
 from services.plugins import ALIASES, FAMILIES, find_folder, load_server
 from services.roots import find_file
-from services.settings import REDACTED, ServerSettings, is_secret, parse_settings, redacted
+from services.settings import ServerSettings, is_secret, parse_settings, redacted, without_secrets
 from services.types import Json, ServerRef
 
 _PLAIN_REFERENCE = re.compile(r"(?<!\\)\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
-_NOT_IDENTITY = frozenset(
-    {"host", "port", "base_url", "replicas", "datasets", "domain", "description", "value", "verified"}
-)
-"""Settings that do not change what a rollout means."""
+
+_USUAL_FAMILY = {"resources_server": "resources_servers", "model_server": "responses_api_models"}
 
 
 @dataclass(frozen=True)
@@ -57,7 +55,7 @@ class RunConfig:
 
     def redacted(self) -> Json:
         """The tree with every secret replaced by `***`."""
-        shown: Json = _without(_secret_values(self.tree), redacted(self.tree))
+        shown: Json = without_secrets(self.tree)
         return shown
 
     def identity(self) -> Json:
@@ -68,7 +66,7 @@ class RunConfig:
                 **{
                     key: redacted(value)
                     for key, value in spec.raw.items()
-                    if key not in _NOT_IDENTITY and not is_secret(key)
+                    if key not in spec.settings.NOT_IDENTITY and not is_secret(key)
                 },
             }
             for spec in self.servers
@@ -154,10 +152,12 @@ def _check_tops(tree: DictConfig, overrides: Sequence[Override], options: Iterab
     for override in overrides:
         if override.top in known:
             continue
-        if isinstance(override.value, dict) and {*FAMILIES, *ALIASES} & override.value.keys():
+        below = override.key.partition(".")[2].partition(".")[0]
+        names_a_family = below in {*FAMILIES, *ALIASES} or (
+            isinstance(override.value, dict) and bool({*FAMILIES, *ALIASES} & override.value.keys())
+        )
+        if override.adds and names_a_family:
             continue  # a whole server given on the command line
-        if override.key.partition(".")[2].partition(".")[0] in {*FAMILIES, *ALIASES}:
-            continue
         hint = nearest(override.top, [*known, *options])
         raise OperatorError(
             f"unknown option {override.top!r} in {override.shown!r}{hint}: "
@@ -169,7 +169,7 @@ def _fill_from_environment(tree: DictConfig, environ: Mapping[str, str]) -> None
     for name in set(_PLAIN_REFERENCE.findall(OmegaConf.to_yaml(tree))):
         if name in tree:
             continue
-        if name not in environ:
+        if not environ.get(name):
             where = next(_users_of(name, OmegaConf.to_container(tree), ""), "a config")
             raise OperatorError(
                 f"{where} needs ${{{name}}}, which is set nowhere: export {name}=..., "
@@ -206,6 +206,9 @@ def _servers(resolved: Json, roots: Sequence[Path]) -> Iterator[ServerSpec]:
         if len(families) > 1:
             raise OperatorError(f"{name} holds {' and '.join(families)}; a server belongs to one family")
         (key,) = families
+        if beside := [other for other in node if other != key]:
+            at = f"{name}.{key}.{next(iter(node[key] or {'...': None}), '...')}"
+            raise OperatorError(f"{name} has {', '.join(map(str, beside))} beside {key}; settings stand below {at}")
         implementations = node[key]
         if not isinstance(implementations, dict) or len(implementations) != 1:
             raise OperatorError(f"{name}.{key} must hold exactly one implementation (a folder's name)")
@@ -228,49 +231,23 @@ def _server(name: str, family: str, implementation: str, raw: Json, roots: Seque
 
 
 def _check_references(servers: Sequence[ServerSpec]) -> None:
-    names = {spec.name for spec in servers}
+    families = {spec.name: spec.family for spec in servers}
     for spec in servers:
-        for key, name in _references(spec):
-            if name not in names:
-                have = ", ".join(sorted(names))
-                raise OperatorError(
-                    f"{spec.name}.{key} names {name!r}, no server of this run{nearest(name, names)} (it has {have})"
-                )
+        for key, name, kind in _references(spec):
+            if name not in families:
+                have = ", ".join(sorted(families))
+                hint = nearest(name, families)
+                raise OperatorError(f"{spec.name}.{key} names {name!r}, no server of this run{hint} (it has {have})")
+            expected = ALIASES.get(kind, kind) or _USUAL_FAMILY.get(key)
+            if expected is not None and families[name] != expected:
+                raise OperatorError(f"{spec.name}.{key} names {name!r}, one of {families[name]}; expected {expected}")
 
 
-def _references(spec: ServerSpec) -> Iterator[tuple[str, str]]:
-    """Setting and server name of each reference. An isolated server's settings are known as YAML only."""
+def _references(spec: ServerSpec) -> Iterator[tuple[str, str, str]]:
+    """Setting, server name and type of each reference. An isolated server's settings are known as YAML only."""
     for key, value in spec.settings:
         if isinstance(value, ServerRef):
-            yield key, value.name
+            yield key, value.name, value.type
     for key, value in spec.raw.items() if spec.isolated else ():
         if isinstance(value, dict) and set(value) == {"type", "name"}:
-            yield key, str(value["name"])
-
-
-def _secret_values(node: Any, key: str = "") -> Iterator[str]:
-    if isinstance(node, dict):
-        for name, item in node.items():
-            yield from _secret_values(item, key if is_secret(key) else str(name))
-    elif isinstance(node, list):
-        for item in node:
-            yield from _secret_values(item, key)
-    elif isinstance(node, str) and node and is_secret(key):
-        yield node
-
-
-def _without(secrets: Iterator[str], node: Any) -> Any:
-    """`node` with the secrets' texts replaced wherever they stand: a reference copies them under other names."""
-    # Shorter ones are words like `EMPTY`, which engines without a key are given.
-    pattern = re.compile(
-        "|".join(re.escape(text) for text in sorted(set(secrets), key=len, reverse=True) if len(text) >= 8)
-    )
-
-    def cleaned(value: Any) -> Any:
-        if isinstance(value, dict):
-            return {name: cleaned(item) for name, item in value.items()}
-        if isinstance(value, list):
-            return [cleaned(item) for item in value]
-        return pattern.sub(REDACTED, value) if isinstance(value, str) and pattern.pattern else value
-
-    return cleaned(node)
+            yield key, str(value["name"]), str(value["type"])

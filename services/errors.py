@@ -133,7 +133,7 @@ class Failure(RollyardError):
 
     @property
     def terminal(self) -> bool:
-        """True when another attempt cannot help."""
+        """True when another attempt cannot help before somebody mends something."""
         return self.kind in _TERMINAL
 
 

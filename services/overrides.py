@@ -27,6 +27,8 @@ class Override:
     value: Any
     """Plain Python: str, int, float, bool, None, list, dict."""
     delete: bool = False
+    adds: bool = False
+    """Typed with a +: the key need not be there."""
 
     @property
     def shown(self) -> str:
@@ -64,7 +66,7 @@ def parse_overrides(arguments: Iterable[str]) -> list[Override]:
         if not key:
             raise OperatorError(f"{text!r} has no name before the =; expected +key=value")
         if override.type in _VALUE_OPERATIONS:
-            parsed.append(Override(text, key, _plain(override.value())))
+            parsed.append(Override(text, key, _plain(override.value()), adds=override.type is not OverrideType.CHANGE))
         else:
             parsed.append(Override(text, key, None, delete=True))
     return parsed

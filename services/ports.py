@@ -8,15 +8,18 @@ _LISTEN = "0A"
 
 
 def owner_of_port(port: int) -> str:
-    """` by process 123 (python -m ...)` when it can be found out, else nothing."""
+    """`, held by process 123 (ng_run)` when it can be found out, else nothing."""
     inodes = set(_listening_inodes(port))
     for process in Path("/proc").glob("[0-9]*"):
         try:
             for descriptor in (process / "fd").iterdir():
                 target = str(descriptor.readlink())
                 if target.startswith("socket:[") and target[8:-1] in inodes:
-                    command = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace")
-                    return f" by process {process.name} ({command.strip()[:80]})"
+                    words = (process / "cmdline").read_bytes().decode("utf-8", "replace").split("\0")
+                    program = next(
+                        (word for word in words if "python" not in word and not word.startswith("-")), words[0]
+                    )
+                    return f", held by process {process.name} ({Path(program).name})"
         except OSError:
             continue
     return ""

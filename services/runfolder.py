@@ -10,6 +10,7 @@ import orjson
 import yaml
 from pydantic import ValidationError
 
+from services.errors import OperatorError
 from services.types import HeadFile, Json
 
 HOME = Path(".rollyard") / "runs"
@@ -26,7 +27,11 @@ class RunFolder:
     def create(cls, base: Path, run_id: str) -> RunFolder:
         """A new folder below `base`, named so that the newest sorts last."""
         folder = cls(base / HOME / f"{time.strftime('%Y%m%d-%H%M%S')}-{run_id}")
-        folder.logs.mkdir(parents=True)
+        try:
+            folder.logs.mkdir(parents=True)
+        except OSError as error:
+            told = f"a run writes its logs below {base / HOME}, which cannot be made: {error.strerror}"
+            raise OperatorError(f"{told}. Start it from a folder that you may write to.") from error
         return folder
 
     def write_head(self, head: HeadFile) -> None:

@@ -153,7 +153,7 @@ class Server:
         try:
             call = Call(scope["path"], scope["headers"], await read_body(receive))
             # In one process the caller's task is this one: cancelling it needs no watcher.
-            if route.cancellable and scope["client"] is not None:
+            if route.cancellable and scope.get("client") is not None:
                 watch()
             reply = await route.handler(call)
             return Reply(reply) if isinstance(reply, bytes) else reply

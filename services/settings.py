@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
-from typing import Any, TypeVar, get_args
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any, ClassVar, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
 
@@ -21,6 +21,11 @@ class ServerSettings(BaseModel):
     """What every server's settings share; plug-ins subclass it. The nested YAML is parsed into it once, at the door."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+    NOT_IDENTITY: ClassVar[frozenset[str]] = frozenset(
+        {"host", "port", "base_url", "replicas", "datasets", "domain", "description", "value", "verified"}
+    )
+    """Settings that do not change what a rollout means: a collection may be resumed with others."""
 
     entrypoint: str = "app.py"
     """File of the server's folder that defines `server`."""
@@ -90,3 +95,36 @@ def _fields_at(model: type[BaseModel], path: tuple[Any, ...]) -> Collection[str]
             return ()
         model = below
     return model.model_fields
+
+
+def without_secrets(tree: Any) -> Any:
+    """`tree` without the values of secret settings, wherever else a reference has copied them."""
+    return _without(_secret_values(tree), redacted(tree))
+
+
+def _secret_values(node: Any, key: str = "") -> Iterator[str]:
+    if isinstance(node, dict):
+        for name, item in node.items():
+            yield from _secret_values(item, key if is_secret(key) else str(name))
+    elif isinstance(node, list):
+        for item in node:
+            yield from _secret_values(item, key)
+    elif isinstance(node, str) and node and is_secret(key):
+        yield node
+
+
+def _without(secrets: Iterator[str], node: Any) -> Any:
+    """`node` with the secrets' texts replaced wherever they stand: a reference copies them under other names."""
+    # Shorter ones are words like `EMPTY`, which engines without a key are given.
+    pattern = re.compile(
+        "|".join(re.escape(text) for text in sorted(set(secrets), key=len, reverse=True) if len(text) >= 8)
+    )
+
+    def cleaned(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {name: cleaned(item) for name, item in value.items()}
+        if isinstance(value, list):
+            return [cleaned(item) for item in value]
+        return pattern.sub(REDACTED, value) if isinstance(value, str) and pattern.pattern else value
+
+    return cleaned(node)

@@ -71,6 +71,11 @@ class Stack:
         self._supervisor: Supervisor | None = None
         self._hosted: list[Hosted] = []
 
+    @property
+    def has_processes(self) -> bool:
+        """False when all servers share this process."""
+        return self._launcher is not None
+
     async def start(self) -> None:
         """Everything up and ready. Raises RunError, OperatorError: what is not, and why."""
         await self._head.listen()

@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 from pydantic import ValidationError
 
-from services.errors import OperatorError, RunError
+from services.errors import FailureKind, OperatorError, RunError
 from services.jsonl import JsonLines, replace, unused
 from services.types import CollectionStatus, FailureRow, Json, Manifest
 
@@ -85,11 +85,14 @@ class RolloutStore:
         self.notes: list[str] = []
         self.done = Keys2D()
         self.hopeless = Keys2D()
-        """Rollouts with a terminal failure on the record: never tried again."""
+        """Rollouts whose row the world refuses: never tried again."""
         self.attempts: dict[Key, int] = {}
         """Failed attempts so far of rollouts not done."""
-        paths.output.parent.mkdir(parents=True, exist_ok=True)
-        self._rows = JsonLines(paths.output)
+        try:
+            paths.output.parent.mkdir(parents=True, exist_ok=True)
+            self._rows = JsonLines(paths.output)
+        except OSError as error:
+            raise OperatorError(f"output {str(paths.output)!r} cannot be written: {error.strerror}") from error
         try:
             if overwrite:
                 self._move_aside()
@@ -116,7 +119,7 @@ class RolloutStore:
         for number, row in enumerate(self._failures.rows(), 1):
             key = _key(row, self.paths.failures, number)
             self.attempts[key] = self.attempts.get(key, 0) + 1
-            if row.get("terminal") is True:
+            if row.get("failure_kind") == FailureKind.BAD_TASK:
                 self.hopeless.add(key)
 
     def append(self, key: Key, row: bytes) -> None:
@@ -131,7 +134,7 @@ class RolloutStore:
         key = (failure.task_index, failure.rollout_index)
         self._failures.append(orjson.dumps(failure.model_dump(by_alias=True)))
         self.attempts[key] = self.attempts.get(key, 0) + 1
-        if failure.terminal:
+        if failure.failure_kind == FailureKind.BAD_TASK:
             self.hopeless.add(key)
 
     def write_status(self, status: CollectionStatus) -> None:
@@ -158,8 +161,9 @@ class RolloutStore:
         old = self._rows
         for path in self.paths.all():
             if path.exists() and path.stat().st_size:
-                path.rename(unused(path.with_name(f"{path.name}.{stamp}")))
-                self.notes.append(f"{path.name} was moved aside ({path.name}.{stamp})")
+                aside = unused(path.with_name(f"{path.name}.{stamp}"))
+                path.rename(aside)
+                self.notes.append(f"{path.name} was moved aside ({aside.name})")
             else:
                 path.unlink(missing_ok=True)
         self._rows = JsonLines(self.paths.output)
@@ -210,5 +214,9 @@ def _differences(old: Json, new: Json, prefix: str = "") -> list[str]:
         if isinstance(before, dict) and isinstance(now, dict):
             lines += _differences(before, now, f"{prefix}{key}.")
         elif before != now:
-            lines.append(f"{prefix}{key}: {before!r} in the file, {now!r} now")
+            lines.append(f"{prefix}{key}: {_shown(before)} in the file, {_shown(now)} now")
     return lines
+
+
+def _shown(value: Any) -> str:
+    return "not set" if value is None else repr(value)

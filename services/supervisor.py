@@ -11,7 +11,7 @@ import contextlib
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -119,11 +119,6 @@ class Supervisor:
             for keeper in late:
                 await asyncio.wait([keeper], timeout=STOP_GRACE_S)
                 keeper.cancel()
-
-    def logs(self) -> Iterator[Path]:
-        """The log files, one a replica."""
-        for watched in self._watched:
-            yield self._log(watched)
 
     async def _spawn(self, watched: _Watched) -> None:
         watched.starts += 1

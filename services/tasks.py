@@ -85,10 +85,11 @@ class TaskFile:
             digest.update(orjson.dumps(row))
             digest.update(b"\n")
             params = row.get("responses_create_params")
-            if not isinstance(params, dict) or "input" not in params:
+            if not isinstance(params, dict) or not isinstance(params.get("input"), str | list):
                 found = ", ".join(sorted(row)) or "nothing"
                 raise OperatorError(
-                    f"{self.path}: line {number} has {found}; expected responses_create_params with an `input`"
+                    f"{self.path}: line {number} has {found}; "
+                    "expected responses_create_params with an `input`, a text or a list"
                 )
             try:
                 _seeded(params.get("metadata"), 0)

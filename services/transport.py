@@ -91,7 +91,8 @@ class HttpTransport:
                 cookies = tuple(response.headers.getall("Set-Cookie", ()))
                 return Answer(response.status, response.headers, await response.read(), cookies)
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
-            raise Failure(FailureKind.UNREACHABLE, f"no connection to {url}: {error}") from error
+            reason = error.os_error.strerror if isinstance(error, aiohttp.ClientConnectorError) else ""
+            raise Failure(FailureKind.UNREACHABLE, f"no connection to {url}: {reason or error}") from error
         except TimeoutError as error:
             raise Failure(FailureKind.TIMEOUT, f"{url} gave no answer within {timeout_s:g} s") from error
         except ValueError as error:  # aiohttp's InvalidURL is one, yarl raises it bare

@@ -15,6 +15,12 @@ Json = dict[str, Any]
 """A JSON object as orjson reads it."""
 
 
+WORLD_PATHS = frozenset(
+    {"seed_session", "verify", "close", "reset", "aggregate_metrics", "tools", "health", "ready", "metrics", "docs"}
+)
+"""Paths of a world that are not the model's to call, and names that no tool may take."""
+
+
 class Record(BaseModel):
     """Base of what is written or sent: frozen, and an unknown field is an error."""
 
@@ -161,7 +167,7 @@ class HeadFile(Record):
 
 
 class FinishReason(StrEnum):
-    """Why an episode ended. `terminated` and `truncated` follow from it."""
+    """Why an episode ended."""
 
     DONE = "done"
     """The world said done."""
@@ -196,7 +202,7 @@ class FailureRow(Record):
     task_index: int = Field(alias="_ng_task_index")
     rollout_index: int = Field(alias="_ng_rollout_index")
     attempt_index: int = Field(alias="_ng_attempt_index")
-    agent_ref: ServerRef
+    agent_ref: Json
     failure_kind: str
     server: str
     """Where it began."""
@@ -204,7 +210,7 @@ class FailureRow(Record):
     upstream_status: int | None
     detail: str
     terminal: bool
-    """True: no attempt follows, not even on resume."""
+    """True: no other attempt in the same command. The next command tries again, but for a `bad_task`."""
     time: float
     """Unix seconds."""
     duration_s: float

@@ -10,7 +10,17 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from resources_servers.base import BadTask, Environment, Turn, Verdict, Verification, WorldSettings, hosting, tool
+from resources_servers.base import (
+    BadTask,
+    Environment,
+    ToolMistake,
+    Turn,
+    Verdict,
+    Verification,
+    WorldSettings,
+    hosting,
+    tool,
+)
 from resources_servers.grl_sokoban.game import Game, Room, parse_action
 from resources_servers.grl_sokoban.generator import InfeasibleRoom, RoomSpec, generate
 from resources_servers.grl_sokoban.solver import Solution, is_deadlocked, solve
@@ -76,7 +86,10 @@ class GrlSokoban(Environment[SokobanSettings]):
     @tool
     async def step(self, actions: list[str | int]) -> Json:
         """Execute Sokoban moves in order: Up, Down, Left, Right (or 1 to 4). An empty list looks without moving."""
-        moves = [parse_action(action) for action in actions]
+        try:
+            moves = [parse_action(action) for action in actions]
+        except ValueError as error:
+            raise ToolMistake(str(error)) from error
         return self._play(moves)
 
     def _play(self, moves: list[int]) -> Json:

@@ -8,6 +8,7 @@ answer.py   a turn as a Response                 faults.py  failures of an endpo
 from __future__ import annotations
 
 import secrets
+from typing import ClassVar
 
 from pydantic import Field
 
@@ -24,6 +25,13 @@ from services.types import Json
 
 class BuiltinModelSettings(ServerSettings):
     """Settings of the built-in model."""
+
+    NOT_IDENTITY: ClassVar[frozenset[str]] = ServerSettings.NOT_IDENTITY | {
+        "latency_s",
+        "jitter_s",
+        "plans_kept",
+        "faults",
+    }
 
     model: str = "builtin"
     """Name in `GET /v1/models` and in every answer; a request's own `model` is not looked at."""

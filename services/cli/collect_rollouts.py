@@ -6,7 +6,7 @@ import asyncio
 import os
 import platform
 import signal
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,27 @@ EXAMPLE = (
     "+input_jsonl_fpath=resources_servers/grl_sokoban/data/example.jsonl "
     "+output_jsonl_fpath=results/rollouts.jsonl +num_repeats=4 +responses_create_params.temperature=0.8"
 )
+
+CREATE_PARAMS = frozenset(
+    {
+        *("access_programs", "background", "context_management", "conversation", "image", "include", "input"),
+        *("instructions", "max_output_tokens", "max_tool_calls", "metadata", "model", "moderation"),
+        *("parallel_tool_calls", "previous_response_id", "prompt", "prompt_cache_key", "prompt_cache_options"),
+        *("prompt_cache_retention", "reasoning", "safety_identifier", "seed", "service_tier", "store", "stream"),
+        *(
+            "stream_options",
+            "temperature",
+            "text",
+            "tool_choice",
+            "tools",
+            "top_logprobs",
+            "top_p",
+            "truncation",
+            "user",
+        ),
+    }
+)
+"""Of OpenAI's Responses API, and `seed`, which engines know."""
 
 
 class CollectOptions(Options):
@@ -82,6 +103,7 @@ def main() -> None:
 def run(arguments: Sequence[str]) -> int:
     """Play every row of a data set num_repeats times through its agent; resumable, nothing lost, nothing twice."""
     options, _ = read_options(CollectOptions, arguments)
+    _check_params(options.responses_create_params)
     path = find_file(options.input_jsonl_fpath, [Path.cwd(), INSTALLED]) or options.input_jsonl_fpath
     tasks = TaskFile(path, agent=options.agent_name, limit=options.limit)
     return uvloop.run(_run(options, tasks))
@@ -144,7 +166,7 @@ async def _collect(options: CollectOptions, tasks: TaskFile, client: ServerClien
         store.close()
         if materialized:
             materialized.close()
-    _summary(state, tally, paths, collector.stopped_because)
+    _summary(state, tally, paths, collector.stopped_because, len(store.hopeless))
     if state == "interrupted":
         return EXIT_INTERRUPTED
     return EXIT_DONE if state == "complete" else EXIT_FAILED
@@ -175,6 +197,13 @@ async def _watched(collector: Collector, tally: Tally, display: Display) -> Stat
         display.close()
         loop.remove_signal_handler(signal.SIGINT)
         loop.remove_signal_handler(signal.SIGTERM)
+
+
+def _check_params(params: Mapping[str, Any]) -> None:
+    """Unknown parameters pass to the endpoint; one that looks like a known one is a typing mistake."""
+    for name in params:
+        if name not in CREATE_PARAMS and (hint := nearest(name, CREATE_PARAMS)):
+            raise OperatorError(f"unknown create parameter {name!r}{hint}")
 
 
 def _check_file_limit(limit: int, parallel: int) -> None:
@@ -211,7 +240,7 @@ def _versions() -> Json:
     return {"rollyard": version("rollyard"), "python": platform.python_version()}
 
 
-def _summary(state: State, tally: Tally, paths: StorePaths, why: str) -> None:
+def _summary(state: State, tally: Tally, paths: StorePaths, why: str, refused: int) -> None:
     """What a person wants to read when it is over."""
     complete = tally.measured == tally.expected
     print(f"{'collected' if complete else state}: {tally.measured} of {tally.expected} rollouts measured")
@@ -222,14 +251,17 @@ def _summary(state: State, tally: Tally, paths: StorePaths, why: str) -> None:
     if tally.mean is not None:
         error = f" ± {tally.stderr:.4f} (standard error)" if tally.stderr is not None else ""
         print(f"  mean reward   {tally.mean:.4f}{error}")
-    print(f"  speed         {tally.rate:.1f} rollouts/s, {tally.collected} in {duration(tally.elapsed_s)}")
+    if tally.collected:
+        print(f"  speed         {tally.rate:.1f} rollouts/s, {tally.collected} in {duration(tally.elapsed_s)}")
     print(f"  rollouts      {paths.output}")
     if tally.failed_attempts or tally.failed:
         kinds = ", ".join(f"{kind} {count}" for kind, count in tally.kinds.most_common()) or "of an earlier command"
-        print(f"  failures      {tally.failed_attempts} attempts ({kinds}), {tally.failed} rollouts given up")
+        print(f"  failures      {tally.failed_attempts} attempts ({kinds}); rollouts given up: {tally.failed}")
         print(f"                {paths.failures}")
-    if complete:
-        print(f"  next          jq -s 'map(.reward) | add / length' {paths.output}")
-    else:
-        missing = tally.expected - tally.measured
-        print(f"  next          the same command again collects the {missing} that are missing")
+    missing = tally.expected - tally.measured
+    if refused:
+        print(f"  refused       {refused} by the world for good (bad_task): the failures file says why")
+    if missing > refused:
+        print(f"  next          the same command again collects the {missing - refused} that are missing")
+    elif not missing:
+        print(f"  next          one rollout, whole: head -n 1 {paths.output} | python3 -m json.tool")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import orjson
@@ -33,6 +34,8 @@ async def find_run(transport: HttpTransport, here: Path, head: str | None, token
             tried.append(f"{candidate.url}: {failure.problem.detail}")
             continue
         if candidate.run_id in ("", run_id):
+            if head is None and not candidate.run_id:
+                print(f"using run {run_id} at {candidate.url}: none was started from this folder", file=sys.stderr)
             return candidate.model_copy(update={"run_id": run_id, "token": candidate.token or token})
         tried.append(f"{candidate.url} is another run ({run_id}) now")
     listed = "\n".join(f"  {line}" for line in tried)
@@ -44,7 +47,10 @@ async def _run_id(transport: HttpTransport, head: HeadFile) -> str:
     headers = {"authorization": f"Bearer {head.token}"} if head.token else {}
     answer = await transport.send("GET", f"{head.url}/health", b"", headers, 5.0)
     try:
-        return str(orjson.loads(answer.body)["run_id"])
+        health = orjson.loads(answer.body)
+        if health["server"] != "head":
+            raise Failure(FailureKind.WRONG_RUN, f"this is the server {health['server']!r}, not the head")
+        return str(health["run_id"])
     except (orjson.JSONDecodeError, KeyError, TypeError) as error:
         status = answer.status
         told = "it wants the run's token" if status == 401 else f"no head of this stack (status {status})"

@@ -59,6 +59,10 @@ def read_options(model: type[O], arguments: Sequence[str], *, rest: bool = False
             node.pop(last, None)
         else:
             node[last] = override.value
+    absent = [name for name, field in model.model_fields.items() if field.is_required() and name not in values]
+    for override in others:
+        if absent and nearest(override.top, absent):
+            raise OperatorError(f"unknown option {override.top!r} in {override.shown!r}{nearest(override.top, absent)}")
     return parse_settings(model, values, "command line"), others
 
 

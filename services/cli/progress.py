@@ -9,6 +9,7 @@ from typing import Protocol
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.table import Column
 
 from services.tally import Tally
 
@@ -36,10 +37,10 @@ class Bar:
 
     def __init__(self, expected: int) -> None:
         self._progress = Progress(
-            TextColumn("rollouts"),
-            BarColumn(bar_width=24),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[numbers]}"),
+            TextColumn("rollouts", table_column=Column(no_wrap=True)),
+            BarColumn(bar_width=None, table_column=Column(max_width=24)),
+            MofNCompleteColumn(table_column=Column(no_wrap=True)),
+            TextColumn("{task.fields[numbers]}", table_column=Column(no_wrap=True)),
             console=Console(stderr=True),
             auto_refresh=False,
         )
@@ -104,7 +105,7 @@ def numbers(tally: Tally) -> str:
     if tally.eta_s is not None:
         parts.append(f"{duration(tally.eta_s)} left")
     if tally.failed_attempts:
-        parts.append(f"{tally.failed} failed, {tally.failed_attempts} attempts")
+        parts.append(f"{tally.failed_attempts} attempts failed, {tally.failed} given up")
     return "  ".join(parts)
 
 

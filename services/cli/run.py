@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import uvloop
+from pydantic import Field
 
 from services.cli.options import EXIT_DONE, EXIT_INTERRUPTED, Options, read_options, run_command
 from services.config import RunConfig, is_loopback, load
@@ -41,7 +42,7 @@ class RunOptions(Options):
     """Check everything, start nothing."""
     head_host: str = "127.0.0.1"
     """Address of the head; anything beyond loopback needs a token."""
-    head_port: int = 11000
+    head_port: int = Field(default=11000, ge=0, le=65535)
     """Port of the head; when taken, another one is used and printed."""
     token: str | None = None
     """Run token asked of every request (Authorization: Bearer); also read from the variable ROLLYARD_TOKEN."""
@@ -60,7 +61,7 @@ def run(arguments: Sequence[str]) -> int:
     """Start the servers of the configs and keep them running."""
     options, overrides = read_options(RunOptions, arguments, rest=True)
     here = Path.cwd()
-    roots = [here, *(Path(root).resolve() for root in options.server_roots), INSTALLED]
+    roots = list(dict.fromkeys([here, *(Path(root).resolve() for root in options.server_roots), INSTALLED]))
     config = load(options.config_paths, overrides, roots, os.environ, options=RunOptions.model_fields)
     token = options.token or os.environ.get("ROLLYARD_TOKEN")
     _check_binds(options, config, token)
@@ -101,7 +102,8 @@ async def _run(options: RunOptions, config: RunConfig, token: str | None, here: 
 async def _keep_up(stack: Stack, stopped: asyncio.Event, here: Path) -> int:
     config, keys, folder = stack.config, stack.keys, stack.folder
     _say(f"run {keys.run_id}: {len(config.servers)} servers, head {stack.head_url}")
-    _say(f"logs in {folder.logs.relative_to(here)}/")
+    if stack.has_processes:
+        _say(f"logs in {folder.logs.relative_to(here)}/")
     interrupted = asyncio.create_task(stopped.wait())
     starting = asyncio.create_task(stack.start())
     try:

@@ -62,14 +62,21 @@ async def _ask(options: StatusOptions) -> tuple[HeadFile, list[ServerInstance]]:
 
 
 def _print(head: HeadFile, instances: list[ServerInstance]) -> None:
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for title in ("name", "family", "url", "ready", "uptime", "requests", "in flight", "sessions", "restarts"):
-        table.add_column(title, justify="left" if title in ("name", "family", "url", "ready") else "right")
+    console = Console(width=None if os.isatty(1) else 200)
+    wide = console.width >= 150
+    numbers = (
+        ("uptime", "requests", "in flight", "sessions", "restarts") if wide else ("up", "reqs", "busy", "open", "rest.")
+    )
+    table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 2 if wide else 1, 0, 0))
+    for title in ("name", *(("family",) if wide else ()), "url" if wide else "port", "ready"):
+        table.add_column(title, no_wrap=True)
+    for title in numbers:
+        table.add_column(title, justify="right", no_wrap=True)
     for instance in instances:
         table.add_row(
             instance.server_name,
-            f"{instance.server_type}/{instance.name}",
-            instance.url or "",
+            *((f"{instance.server_type}/{instance.name}",) if wide else ()),
+            (instance.url or "") if wide else str(instance.port or ""),
             "yes" if instance.ready else instance.status,
             duration(instance.uptime_seconds),
             str(instance.requests),
@@ -78,6 +85,5 @@ def _print(head: HeadFile, instances: list[ServerInstance]) -> None:
             str(instance.restarts),
         )
     ready = sum(instance.ready for instance in instances)
-    console = Console(width=None if os.isatty(1) else 200)
     console.print(table)
     console.print(f"run {head.run_id}, head {head.url}: {ready} of {len(instances)} ready", highlight=False)

@@ -39,6 +39,11 @@ class Counter(Environment[WorldSettings]):
         return {"count": self.count, "done": self.count >= self.task["level"]}
 
     @tool
+    async def cheer(self) -> str:
+        """Words."""
+        return 'well "done"'
+
+    @tool
     async def explode(self) -> Json:
         """A bug in the world."""
         raise RuntimeError("the world is broken")
@@ -122,7 +127,7 @@ async def test_output_cut_by_its_token_limit_is_an_ending_with_a_name() -> None:
         (calls("add", {"amount": "many"}), "amount"),
         (calls("add", "{not json"), "Invalid"),
         (calls("add", {"amuont": 1}), "amuont"),
-        (calls("fly", {}), "There is no tool 'fly'. Tools: add, explode."),
+        (calls("fly", {}), "There is no tool 'fly'. Tools: add, cheer, explode."),
         (calls("verify", {}), "There is no tool 'verify'"),
         (calls("close", {}), "There is no tool 'close'"),
         (calls("../close", {}), "There is no tool"),
@@ -142,6 +147,13 @@ async def failure_of(stack: Wired, row: Json) -> Failure:
     with pytest.raises(Failure) as raised:
         await stack.run(row)
     return raised.value
+
+
+async def test_of_a_tools_string_the_model_reads_the_text() -> None:
+    async with playing(Script([[calls("cheer", {})], [says("thanks")]])) as stack:
+        rollout = await stack.run(ROW)
+    assert rollout["response"]["output"][1]["output"] == 'well "done"'
+    assert rollout["finish_reason"] == "answered"
 
 
 async def test_a_bug_in_the_world_is_a_failure_that_names_the_world() -> None:

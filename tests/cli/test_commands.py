@@ -103,7 +103,7 @@ async def test_the_demo_stack_is_seen_collected_resumed_and_refused_when_changed
     assert len(read_rows(tmp_path / "out/rollouts.jsonl")) == 15
     assert len(read_rows(tmp_path / "out/rollouts_materialized_inputs.jsonl")) == 15
     assert changed.status == 2
-    assert "responses_create_params.temperature: None in the file, 0 now" in changed.err
+    assert "responses_create_params.temperature: not set in the file, 0 now" in changed.err
     assert stranger.status == 2
     assert f"did you mean '{AGENT}'?" in stranger.err
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from services.cli.collect_rollouts import CollectOptions
+from services.cli.collect_rollouts import CREATE_PARAMS, CollectOptions
 from services.cli.options import read_options
 from services.cli.status import StatusOptions
 from services.roots import INSTALLED
@@ -103,3 +103,9 @@ async def test_every_example_row_is_played_to_an_end(tmp_path: Path) -> None:
             )
         assert collected.status == 0, collected.err
         assert len(read_rows(tmp_path / f"{name}.jsonl")) == len(read_rows(example))
+
+
+def test_the_known_create_parameters_are_openais_and_the_seed() -> None:
+    from openai.types.responses.response_create_params import ResponseCreateParamsBase
+
+    assert {*ResponseCreateParamsBase.__annotations__, "seed", "stream"} == CREATE_PARAMS

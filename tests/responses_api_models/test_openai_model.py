@@ -95,5 +95,5 @@ def test_nemo_gyms_names_are_taken_too() -> None:
 def test_the_default_config_fits_the_settings() -> None:
     text = (Path(app.__file__).parent / "configs" / "openai_model.yaml").read_text()
     given = yaml.safe_load(text)["policy_model"]["responses_api_models"]["openai_model"]
-    assert OpenaiModel.Settings(**given).entrypoint == "app.py"
+    assert OpenaiModel.Settings(**{**given, "base_url": "http://h/v1"}).entrypoint == "app.py"
     assert app.server is OpenaiModel
