@@ -17,5 +17,5 @@ ENV PATH=/opt/venv/bin:$PATH
 RUN useradd --create-home rollyard && install -d -o rollyard -g rollyard /home/rollyard/results
 USER rollyard
 WORKDIR /home/rollyard
-HEALTHCHECK --interval=5s --timeout=5s --start-period=60s CMD ["ng_status"]
+HEALTHCHECK --interval=30s --timeout=10s --start-period=60s CMD ["ng_status"]
 CMD ["ng_run", "+config_paths=[configs/sokoban_builtin.yaml]"]

@@ -25,8 +25,8 @@ def tool(method: Method) -> Method:
     """Mark an async method of an Environment as a tool that the model may call.
 
     Its name, docstring and signature are the tool's name, description and schema. What it returns is the tool's
-    output, as JSON; of a string the model reads the text itself. Raising ToolMistake answers with words; any other exception is a
-    failure of the world.
+    output, as JSON; of a string the model reads the text itself. Raising ToolMistake answers with words; any other
+    exception is a failure of the world.
     """
     setattr(method, _MARK, True)
     return method

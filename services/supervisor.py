@@ -171,7 +171,16 @@ class Supervisor:
             except (OperatorError, OSError) as error:
                 self._say(f"{watched.title} cannot be started: {error}")
                 continue
+            self._keepers.append(asyncio.create_task(self._announce(watched, watched.instance)))
             return
+
+    async def _announce(self, watched: _Watched, instance: str) -> None:
+        """Say when the instance is ready, unless it ends before."""
+        while watched.process is not None and watched.instance == instance and not self._stopping.is_set():
+            if self._roster.is_ready(instance):
+                self._say(self._line(watched))
+                return
+            await asyncio.sleep(0.1)
 
     def _line(self, watched: _Watched) -> str:
         url = next((shown.url for shown in self._roster.instances() if shown.process_name == watched.instance), "")
