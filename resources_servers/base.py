@@ -17,13 +17,12 @@ What is done for you: `ResourcesServer` opens, finds, times out and closes sessi
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Mapping
-from dataclasses import dataclass
-from functools import cached_property
-from typing import Any, ClassVar, Generic, TypeVar, get_args
+from collections.abc import Awaitable
+from typing import Any, ClassVar, TypeVar
 
 import orjson
 
+from resources_servers.environment import BadTask, Environment, Turn, Verification, WorldSettings, settings_of
 from resources_servers.sessions import OpenEpisode, Sessions
 from resources_servers.tools import Tool, ToolMistake, tool, tools_of
 from services.call import Call, Handler, Reply
@@ -45,96 +44,7 @@ __all__ = [
     "tool",
 ]
 
-
-class BadTask(Exception):
-    """Raise it from an Environment when the row cannot be played at all: a terminal failure, never a reward."""
-
-
-class WorldSettings(ServerSettings):
-    """What every world's settings share."""
-
-    NOT_IDENTITY: ClassVar[frozenset[str]] = ServerSettings.NOT_IDENTITY | {"session_idle_s", "max_sessions"}
-
-    session_idle_s: float = 1800.0
-    """A session that nobody touched for so long is closed; longer than a model call may take."""
-    max_sessions: int = 100_000
-    """More than that are refused."""
-
-
-S = TypeVar("S", bound=WorldSettings)
 T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class Turn:
-    """Answer of a turn-based step, Gymnasium's five values."""
-
-    observation: str
-    reward: float
-    terminated: bool
-    truncated: bool
-    info: Json
-
-
-@dataclass(frozen=True)
-class Verification:
-    """What `/verify` was sent; read only if the world looks at it."""
-
-    body: bytes
-
-    @cached_property
-    def row(self) -> Json:
-        """The whole request: the row's keys beside `response`."""
-        return Call("/verify", [], self.body).json()
-
-    @property
-    def response(self) -> Json:
-        """The episode as an OpenAI Responses object; its `output` holds every turn in order."""
-        response = self.row.get("response")
-        return response if isinstance(response, dict) else {}
-
-    @property
-    def text(self) -> str:
-        """The model's last message, as text; empty when it wrote none."""
-        for item in reversed(self.response.get("output") or []):
-            if item.get("type") == "message":
-                content = item.get("content") or ""
-                if isinstance(content, str):
-                    return content
-                return "".join(part.get("text", "") for part in content if part.get("type") == "output_text")
-        return ""
-
-
-class Environment(Generic[S]):
-    """One episode. Single use: made for a row, seeded, played, verified, closed."""
-
-    # --- what you write ---------------------------------------------------------------------------------------------
-
-    def __init__(self, task: Mapping[str, Any], settings: S) -> None:
-        """`task` is the data set's row. Check it here: raise BadTask with what was found and what was expected."""
-        self.task = task
-        self.settings = settings
-
-    async def verify(self, response: Verification) -> Verdict:
-        """Score the finished episode."""
-        raise NotImplementedError(f"{type(self).__name__} must define verify")
-
-    # --- what you may write -----------------------------------------------------------------------------------------
-
-    async def seed(self) -> list[Json]:
-        """Set the world up. Items returned are appended to the conversation before the model's first turn."""
-        return []
-
-    async def reset(self) -> tuple[str, Json]:
-        """Turn-based form: the first observation and an info dictionary, after `seed`."""
-        raise BadTask(f"{type(self).__name__} is not turn-based: it has no /reset")
-
-    async def turn(self, text: str) -> Turn:
-        """Turn-based form: the model's whole message is the action."""
-        raise BadTask(f"{type(self).__name__} is not turn-based: it takes no messages at /step")
-
-    async def close(self) -> None:
-        """Give back what the episode holds. Called exactly once, whatever happened."""
 
 
 class ResourcesServer(Server):
@@ -292,14 +202,5 @@ class Hosting(ResourcesServer):
 
 def hosting(environment: type[Environment[Any]]) -> type[Hosting]:
     """The server class for an Environment: the one line at the end of a world's `app.py`."""
-    members = {"environment": environment, "Settings": _settings_of(environment), "__doc__": environment.__doc__}
+    members = {"environment": environment, "Settings": settings_of(environment), "__doc__": environment.__doc__}
     return type(f"{environment.__name__}Server", (Hosting,), members)
-
-
-def _settings_of(environment: type[Environment[Any]]) -> type[WorldSettings]:
-    """The type argument of `Environment[...]`: where a world states its settings."""
-    for base in getattr(environment, "__orig_bases__", ()):
-        for argument in get_args(base):
-            if isinstance(argument, type) and issubclass(argument, WorldSettings):
-                return argument
-    return WorldSettings

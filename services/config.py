@@ -51,7 +51,6 @@ class RunConfig:
     servers: tuple[ServerSpec, ...]
     tree: Json = field(repr=False)
     """Resolved, secrets included: never print it, use `redacted`."""
-    paths: tuple[str, ...]
 
     def redacted(self) -> Json:
         """The tree with every secret replaced by `***`."""
@@ -104,7 +103,7 @@ def load(
             f"the configs name no server (found keys: {', '.join(resolved) or 'none'}); expected {expected}"
         )
     _check_references(servers)
-    return RunConfig(servers, resolved, tuple(str(path) for path in config_paths))
+    return RunConfig(servers, resolved)
 
 
 def is_loopback(host: str) -> bool:

@@ -6,7 +6,6 @@ from typing import NamedTuple
 WALL, FLOOR, TARGET, BOX, PLAYER = 0, 1, 2, 4, 5
 UP, DOWN, LEFT, RIGHT = 1, 2, 3, 4
 MOVES = {"up": UP, "down": DOWN, "left": LEFT, "right": RIGHT}
-LABELS = {UP: "Up", DOWN: "Down", LEFT: "Left", RIGHT: "Right"}
 
 # A game keeps its board as ASCII bytes and edits them in place; "v" stands for √, which ASCII lacks.
 _PLAIN = bytes.maketrans(bytes((WALL, FLOOR, TARGET, BOX, PLAYER)), b"#_OXP")

@@ -153,7 +153,7 @@ async def front_desk(keys: Keys = KEYS) -> AsyncIterator[tuple[Hosted, Roster]]:
     async with network() as transport:
         roster = Roster(keys.run_id, (), {})
         context = Context("head", keys, client_of({}, transport))
-        async with listening(Head(ServerSettings(), context, roster, RunConfig((), {}, ()))) as hosted:
+        async with listening(Head(ServerSettings(), context, roster, RunConfig((), {}))) as hosted:
             yield hosted, roster
 
 

@@ -1,0 +1,119 @@
+"""Environment: what the author of a world writes. No HTTP here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar, Generic, TypeVar, get_args
+
+import orjson
+
+from services.errors import Failure, FailureKind
+from services.settings import ServerSettings
+from services.types import Json, Verdict
+
+
+class BadTask(Exception):
+    """Raise it from an Environment when the row cannot be played at all: a terminal failure, never a reward."""
+
+
+class WorldSettings(ServerSettings):
+    """What every world's settings share."""
+
+    NOT_IDENTITY: ClassVar[frozenset[str]] = ServerSettings.NOT_IDENTITY | {"session_idle_s", "max_sessions"}
+
+    session_idle_s: float = 1800.0
+    """A session that nobody touched for so long is closed; longer than a model call may take."""
+    max_sessions: int = 100_000
+    """More than that are refused."""
+
+
+S = TypeVar("S", bound=WorldSettings)
+
+
+@dataclass(frozen=True)
+class Turn:
+    """Answer of a turn-based step, Gymnasium's five values."""
+
+    observation: str
+    reward: float
+    terminated: bool
+    truncated: bool
+    info: Json
+
+
+@dataclass(frozen=True)
+class Verification:
+    """What `/verify` was sent; read only if the world looks at it."""
+
+    body: bytes
+
+    @cached_property
+    def row(self) -> Json:
+        """The whole request: the row's keys beside `response`. Raises Failure bad_request."""
+        try:
+            row = orjson.loads(self.body)
+        except orjson.JSONDecodeError as error:
+            raise Failure(FailureKind.BAD_REQUEST, f"the body is not JSON: {error}") from error
+        if not isinstance(row, dict):
+            raise Failure(FailureKind.BAD_REQUEST, "the body is no JSON object")
+        return row
+
+    @property
+    def response(self) -> Json:
+        """The episode as an OpenAI Responses object; its `output` holds every turn in order."""
+        response = self.row.get("response")
+        return response if isinstance(response, dict) else {}
+
+    @property
+    def text(self) -> str:
+        """The model's last message, as text; empty when it wrote none."""
+        for item in reversed(self.response.get("output") or []):
+            if item.get("type") == "message":
+                content = item.get("content") or ""
+                if isinstance(content, str):
+                    return content
+                return "".join(part.get("text", "") for part in content if part.get("type") == "output_text")
+        return ""
+
+
+class Environment(Generic[S]):
+    """One episode. Single use: made for a row, seeded, played, verified, closed."""
+
+    # --- what you write ---------------------------------------------------------------------------------------------
+
+    def __init__(self, task: Mapping[str, Any], settings: S) -> None:
+        """`task` is the data set's row. Check it here: raise BadTask with what was found and what was expected."""
+        self.task = task
+        self.settings = settings
+
+    async def verify(self, response: Verification) -> Verdict:
+        """Score the finished episode."""
+        raise NotImplementedError(f"{type(self).__name__} must define verify")
+
+    # --- what you may write -----------------------------------------------------------------------------------------
+
+    async def seed(self) -> list[Json]:
+        """Set the world up. Items returned are appended to the conversation before the model's first turn."""
+        return []
+
+    async def reset(self) -> tuple[str, Json]:
+        """Turn-based form: the first observation and an info dictionary, after `seed`."""
+        raise BadTask(f"{type(self).__name__} is not turn-based: it has no /reset")
+
+    async def turn(self, text: str) -> Turn:
+        """Turn-based form: the model's whole message is the action."""
+        raise BadTask(f"{type(self).__name__} is not turn-based: it takes no messages at /step")
+
+    async def close(self) -> None:
+        """Give back what the episode holds. Called exactly once, whatever happened."""
+
+
+def settings_of(environment: type[Environment[Any]]) -> type[WorldSettings]:
+    """The type argument of `Environment[...]`: where a world states its settings."""
+    for base in getattr(environment, "__orig_bases__", ()):
+        for argument in get_args(base):
+            if isinstance(argument, type) and issubclass(argument, WorldSettings):
+                return argument
+    return WorldSettings
