@@ -55,10 +55,10 @@ class Sessions(Generic[T]):
         return len(self._open)
 
     def open(self, episode: T) -> OpenEpisode[T]:
-        """A new session. Raises Failure (503, try again) when too many are open."""
+        """A new session. Raises Failure overloaded when too many are open."""
         if len(self._open) >= self._limit:
             detail = f"{len(self._open)} sessions are open, which is the limit: does somebody forget to close?"
-            raise Failure(FailureKind.SERVER_ERROR, detail, status=503)
+            raise Failure(FailureKind.OVERLOADED, detail)
         session = OpenEpisode(secrets.token_hex(12), episode, time.monotonic())
         self._open[session.id] = session
         return session

@@ -46,6 +46,8 @@ class FailureKind(StrEnum):
     """The policy's endpoint refused the request (bad key, unknown model, invalid parameter)."""
     MALFORMED_ANSWER = "malformed_answer"
     """An answer arrived whole but cannot be read."""
+    OVERLOADED = "overloaded"
+    """The server holds as many sessions as it may."""
     SERVER_ERROR = "server_error"
     """Code of a server raised."""
     CANCELLED = "cancelled"
@@ -66,6 +68,7 @@ _STATUS = {
     FailureKind.UPSTREAM_ERROR: 502,
     FailureKind.UPSTREAM_REFUSED: 400,
     FailureKind.MALFORMED_ANSWER: 502,
+    FailureKind.OVERLOADED: 503,
     FailureKind.SERVER_ERROR: 500,
     FailureKind.CANCELLED: 499,
 }
