@@ -14,7 +14,7 @@ import pytest
 from services.errors import RunError
 from services.jsonl import JsonLines
 from services.store import RolloutStore, StorePaths
-from services.types import FailureRow, Json, ServerRef
+from services.types import FailureRow, Json
 from tests.stacks import keys_of, read_rows
 
 ODD = "next line \u0085 separators \u2028 \u2029 vertical tab \u000b form feed \u000c nul \u0000 emoji \U0001f600"
@@ -31,7 +31,7 @@ def failed(task: int, *, terminal: bool) -> FailureRow:
         task_index=task,
         rollout_index=0,
         attempt_index=0,
-        agent_ref=ServerRef(name="agent"),
+        agent_ref={"name": "agent"},
         failure_kind="bad_task",
         server="world",
         status=422,

@@ -125,7 +125,7 @@ async def test_two_runs_at_once_on_a_port_that_is_taken_do_not_clash_and_command
     async with ng_run(first, CONFIG, port) as one, ng_run(second, CONFIG, port) as two:
         for run in (one, two):
             await run.says(READY)
-            assert f"port {taken} is taken by process {os.getpid()}" in run.said
+            assert f"port {taken} is taken, held by process {os.getpid()}" in run.said
             # A server's parent is the run that started it.
             assert {_parent(pid) for pid in await run.pids()} == {run.pid}
         two.signal(signal.SIGINT)

@@ -97,7 +97,7 @@ async def test_the_same_command_again_collects_nothing_more(stack: Stack, collec
         ({"num_repeats": 3}, "num_repeats: 2 in the file, 3 now"),
         ({"agent_name": OTHER_AGENT}, f"agent_name: '{AGENT}' in the file, '{OTHER_AGENT}' now"),
         ({"responses_create_params.temperature": 0.5}, "temperature: 0.8 in the file, 0.5 now"),
-        ({"responses_create_params.top_p": 0.9}, "top_p: None in the file, 0.9 now"),
+        ({"responses_create_params.top_p": 0.9}, "top_p: not set in the file, 0.9 now"),
         ({"num_repeats_add_seed": "false"}, "num_repeats_add_seed: True in the file, False now"),
         ({"limit": 4}, "rows: 5 in the file, 4 now"),
     ],
