@@ -9,7 +9,7 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 RAY    := .venv-ray
 
-.PHONY: setup demo test test-crash test-ray check bench format lock clean
+.PHONY: setup demo test test-crash test-ray check bench bench-quick format lock clean
 
 setup: $(READY)
 
@@ -55,6 +55,10 @@ check: $(READY)
 
 bench: $(READY)
 	$(BIN)/python -m benchmarks
+
+# That the benchmarks run; their figures mean little here.
+bench-quick: $(READY)
+	$(BIN)/python -m benchmarks --quick
 
 format: $(READY)
 	$(BIN)/ruff check --fix .

@@ -47,11 +47,11 @@ class Agent(Server):
 
     def __init__(self, settings: AgentSettings, context: Context) -> None:
         super().__init__(settings, context)
-        self._deadlines = settings
-        self._playing = 0
-        self.route("/run", self._run, cancellable=True)
-        self.route("/v1/responses", self._responses, cancellable=True)
-        self.route("/aggregate_metrics", self._aggregate_metrics)
+        self.__deadlines = settings
+        self.__playing = 0
+        self.route("/run", self.__run, cancellable=True)
+        self.route("/v1/responses", self.__responses, cancellable=True)
+        self.route("/aggregate_metrics", self.__aggregate_metrics)
 
     # --- what you write ---------------------------------------------------------------------------------------------
 
@@ -64,17 +64,17 @@ class Agent(Server):
     @property
     def sessions(self) -> int:
         """Episodes being played."""
-        return self._playing
+        return self.__playing
 
-    async def _run(self, call: Call) -> bytes:
+    async def __run(self, call: Call) -> bytes:
         """Play a data set row: seed, play, verify. Answers the row's request, the whole episode and the verdict."""
         row = call.json()
-        world = Session(self.client, self._deadlines.resources_server.name)
-        self._playing += 1
+        world = Session(self.client, self.__deadlines.resources_server.name)
+        self.__playing += 1
         begun = time.perf_counter()
         closed = False
         try:
-            episode = self._episode(_create_params(row), world)
+            episode = self.__episode(_create_params(row), world)
             seeded = await _whole(episode.seed(call.body))
             reason = await self.play(episode)
             answer = {**row, **episode.result(seeded)}
@@ -82,39 +82,39 @@ class Agent(Server):
             # A world of this stack ended the session with the verdict; another stack's world echoed the row.
             closed = "response" not in verdict
         finally:
-            self._playing -= 1
+            self.__playing -= 1
             if world.opened and not closed:
-                await self._close(world)
+                await self.__close(world)
         check_reward(verdict, "/verify", world.server)
         timings = {**episode.timings.seconds(), "total_s": round(time.perf_counter() - begun, 6)}
         ended = {"finish_reason": reason, "truncated": reason.truncated, "timings": timings}
         return orjson.dumps({**ended, **answer, **verdict})
 
-    async def _responses(self, call: Call) -> Reply:
+    async def __responses(self, call: Call) -> Reply:
         """Play in the caller's own session (its cookies name it); answers the episode as one Response."""
-        world = Session(self.client, self._deadlines.resources_server.name, call.header(b"cookie") or "")
-        episode = self._episode(call.json(), world)
+        world = Session(self.client, self.__deadlines.resources_server.name, call.header(b"cookie") or "")
+        episode = self.__episode(call.json(), world)
         await self.play(episode)
         # Some clients keep only the last answer's cookies, and need the world's for /verify.
         cookies = tuple((b"set-cookie", f"{pair}; Path=/".encode()) for pair in world.cookies)
         return Reply(orjson.dumps(episode.response()), headers=cookies)
 
-    async def _aggregate_metrics(self, call: Call) -> bytes:
+    async def __aggregate_metrics(self, call: Call) -> bytes:
         """The world's own aggregate over `{"verify_responses": [...]}`."""
-        name = self._deadlines.resources_server.name
-        answer = await self.client.post(name, "/aggregate_metrics", call.body, self._deadlines.tool_timeout_s)
+        name = self.__deadlines.resources_server.name
+        answer = await self.client.post(name, "/aggregate_metrics", call.body, self.__deadlines.tool_timeout_s)
         return answer.body
 
-    def _episode(self, params: Json, world: Session) -> Episode:
+    def __episode(self, params: Json, world: Session) -> Episode:
         return Episode(
             Conversation(params),
             world,
-            Session(self.client, self._deadlines.model_server.name),
-            model_timeout_s=self._deadlines.model_timeout_s,
-            tool_timeout_s=self._deadlines.tool_timeout_s,
+            Session(self.client, self.__deadlines.model_server.name),
+            model_timeout_s=self.__deadlines.model_timeout_s,
+            tool_timeout_s=self.__deadlines.tool_timeout_s,
         )
 
-    async def _close(self, world: Session) -> None:
+    async def __close(self, world: Session) -> None:
         try:
             await world.send("/close", b"{}", 10.0)
         except Failure as failure:

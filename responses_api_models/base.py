@@ -26,9 +26,9 @@ class ModelServer(Server):
 
     def __init__(self, settings: ServerSettings, context: Context) -> None:
         super().__init__(settings, context)
-        self.route("/v1/responses", self._serve_responses, cancellable=True)
-        self.route("/v1/chat/completions", self._serve_chat, cancellable=True)
-        self.app.get("/v1/models")(self._list_models)
+        self.route("/v1/responses", self.__serve_responses, cancellable=True)
+        self.route("/v1/chat/completions", self.__serve_chat, cancellable=True)
+        self.app.get("/v1/models")(self.__list_models)
 
     async def responses(self, request: Json, call: Call) -> Json | bytes | Reply:
         """You write this: the whole Response object for a create request.
@@ -51,7 +51,7 @@ class ModelServer(Server):
         """Names served at `GET /v1/models`."""
         return [self.name]
 
-    async def _serve_responses(self, call: Call) -> bytes | Reply:
+    async def __serve_responses(self, call: Call) -> bytes | Reply:
         """OpenAI Responses: create. With `"stream": true` the answer is a stream of events."""
         request = call.json()
         stream = request.pop("stream", None)
@@ -59,7 +59,7 @@ class ModelServer(Server):
         answer = await self.responses(request, call)
         return _sent(answer) if not stream else _streamed(answer, streaming.response_events)
 
-    async def _serve_chat(self, call: Call) -> bytes | Reply:
+    async def __serve_chat(self, call: Call) -> bytes | Reply:
         """OpenAI Chat Completions: create. With `"stream": true` the answer is a stream of chunks."""
         request = call.json()
         stream = request.pop("stream", None)
@@ -70,7 +70,7 @@ class ModelServer(Server):
         with_usage = bool(options.get("include_usage"))
         return _streamed(answer, lambda completion: streaming.chat_chunks(completion, with_usage))
 
-    async def _list_models(self) -> Json:
+    async def __list_models(self) -> Json:
         """The models served here, in OpenAI's list format."""
         created = int(time.time())
         entries = [{"id": name, "object": "model", "created": created, "owned_by": self.name} for name in self.models()]

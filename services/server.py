@@ -51,7 +51,10 @@ class Context:
 
 
 class Server:
-    """A named server. Subclasses add routes in `__init__` and may override `start` and `stop`."""
+    """A named server. Subclasses add routes in `__init__` and may override `start` and `stop`.
+
+    Its own names are mangled (`__answer`): what a subclass keeps under any name of its choice takes nothing away.
+    """
 
     Settings: ClassVar[type[ServerSettings]] = ServerSettings
 
@@ -63,16 +66,15 @@ class Server:
         self.ready = False
         self.requests = 0
         self.in_flight = 0
-        self._routes: dict[str, _Route] = {}
-        self._rest: _Route | None = None
-        self._run_header = (RUN_HEADER.encode(), context.keys.run_id.encode())
-        self._own_name = context.name.encode()
-        self._token = context.keys.token
-        self._started = time.time()
-        self._meters = Meters()
-        self._meters.gauge("rollyard_in_flight", "Requests being answered", lambda: self.in_flight)
-        self._meters.gauge("rollyard_sessions", "Open sessions", lambda: self.sessions)
-        self.app = self._make_app()
+        self.__routes: dict[str, _Route] = {}
+        self.__rest: _Route | None = None
+        self.__run_header = (RUN_HEADER.encode(), context.keys.run_id.encode())
+        self.__own_name = context.name.encode()
+        self.__token = context.keys.token
+        self.__meters = Meters()
+        self.__meters.gauge("rollyard_in_flight", "Requests being answered", lambda: self.in_flight)
+        self.__meters.gauge("rollyard_sessions", "Open sessions", lambda: self.sessions)
+        self.app = self.__make_app()
 
     @property
     def sessions(self) -> int:
@@ -90,11 +92,11 @@ class Server:
 
         `cancellable` handlers are cancelled when the caller hangs up; worth its 15 us where the work is long.
         """
-        self._routes[path] = _Route(path, handler, cancellable, self._meters.route(path))
+        self.__routes[path] = _Route(path, handler, cancellable, self.__meters.route(path))
 
     def route_rest(self, handler: Handler) -> None:
         """Serve every POST to a path that is no route; without it they are 404."""
-        self._rest = _Route("other", handler, False, self._meters.route("other"))
+        self.__rest = _Route("other", handler, False, self.__meters.route("other"))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """The ASGI door."""
@@ -104,43 +106,43 @@ class Server:
         self.requests += 1
         self.in_flight += 1
         try:
-            if refusal := self._refusal(scope):
-                await self._send(send, refusal)
-            elif scope["method"] == "POST" and (route := self._routes.get(scope["path"], self._rest)):
-                await self._serve(route, scope, receive, send)
+            if refusal := self.__refusal(scope):
+                await self.__send(send, refusal)
+            elif scope["method"] == "POST" and (route := self.__routes.get(scope["path"], self.__rest)):
+                await self.__serve(route, scope, receive, send)
             else:
-                await self._serve_app(scope, receive, send)
+                await self.__serve_app(scope, receive, send)
         finally:
             self.in_flight -= 1
 
-    def _refusal(self, scope: Scope) -> Reply | None:
+    def __refusal(self, scope: Scope) -> Reply | None:
         """A caller of another run, or one without the token, gets no further."""
         authorization = b""
         for name, value in scope["headers"]:
-            if name == b"x-rollyard-run" and value != self._run_header[1]:
+            if name == b"x-rollyard-run" and value != self.__run_header[1]:
                 asked = value.decode("latin-1")
                 told = f"this is run {self.context.keys.run_id}, not {asked!r}"
-                return self._failed(Failure(FailureKind.WRONG_RUN, told), scope["path"])
-            if name == b"x-rollyard-to" and value != self._own_name:
+                return self.__failed(Failure(FailureKind.WRONG_RUN, told), scope["path"])
+            if name == b"x-rollyard-to" and value != self.__own_name:
                 told = f"this is {self.name!r}, not {value.decode('latin-1')!r}"
-                return self._failed(Failure(FailureKind.WRONG_RUN, told), scope["path"])
+                return self.__failed(Failure(FailureKind.WRONG_RUN, told), scope["path"])
             if name == b"authorization":
                 authorization = value
-        if self._token and not hmac.compare_digest(authorization, b"Bearer " + self._token.encode()):
+        if self.__token and not hmac.compare_digest(authorization, b"Bearer " + self.__token.encode()):
             failure = Failure(FailureKind.UNAUTHORIZED, "the run token is missing or wrong (Authorization: Bearer ...)")
-            return self._failed(failure, scope["path"])
+            return self.__failed(failure, scope["path"])
         return None
 
-    async def _serve(self, route: _Route, scope: Scope, receive: Receive, send: Send) -> None:
+    async def __serve(self, route: _Route, scope: Scope, receive: Receive, send: Send) -> None:
         begun = time.perf_counter()
         watchers: list[asyncio.Task[None]] = []
         hung_up: list[bool] = []
         try:
-            reply = await self._answer(route, scope, receive, lambda: watchers.append(_watch(receive, hung_up)))
+            reply = await self.__answer(route, scope, receive, lambda: watchers.append(_watch(receive, hung_up)))
             if reply.stream is not None and not watchers:
                 watchers.append(_watch(receive, hung_up))
             route.meter.observe(reply.status, time.perf_counter() - begun)
-            await self._send(send, reply)
+            await self.__send(send, reply)
         except asyncio.CancelledError:
             if not hung_up:
                 raise
@@ -149,7 +151,7 @@ class Server:
             for watcher in watchers:
                 watcher.cancel()
 
-    async def _answer(self, route: _Route, scope: Scope, receive: Receive, watch: Callable[[], None]) -> Reply:
+    async def __answer(self, route: _Route, scope: Scope, receive: Receive, watch: Callable[[], None]) -> Reply:
         try:
             call = Call(scope["path"], scope["headers"], await read_body(receive))
             # In one process the caller's task is this one: cancelling it needs no watcher.
@@ -158,24 +160,24 @@ class Server:
             reply = await route.handler(call)
             return Reply(reply) if isinstance(reply, bytes) else reply
         except Failure as failure:
-            return self._failed(failure, scope["path"])
+            return self.__failed(failure, scope["path"])
         except Exception as error:
-            return self._raised(error, scope["path"])
+            return self.__raised(error, scope["path"])
 
-    def _raised(self, error: Exception, path: str) -> Reply:
+    def __raised(self, error: Exception, path: str) -> Reply:
         log.error("%s%s failed", self.name, path, exc_info=error)
         detail = f"{type(error).__name__}: {error} (traceback in the log of {self.name})"
-        return self._failed(Failure(FailureKind.SERVER_ERROR, detail), path)
+        return self.__failed(Failure(FailureKind.SERVER_ERROR, detail), path)
 
-    def _failed(self, failure: Failure, path: str) -> Reply:
+    def __failed(self, failure: Failure, path: str) -> Reply:
         """The failure as an answer; the first server that meets it puts its name on it."""
         problem = failure.problem
         if not problem.server:
             problem = problem.model_copy(update={"server": self.name, "instance": problem.instance or path})
         return Reply(problem.model_dump_json().encode(), problem.status, content_type=PROBLEM_TYPE.encode())
 
-    async def _send(self, send: Send, reply: Reply) -> None:
-        headers = [(b"content-type", reply.content_type), self._run_header, *reply.headers]
+    async def __send(self, send: Send, reply: Reply) -> None:
+        headers = [(b"content-type", reply.content_type), self.__run_header, *reply.headers]
         if reply.stream is None:
             headers.append((b"content-length", b"%d" % len(reply.body)))
             await send({"type": "http.response.start", "status": reply.status, "headers": headers})
@@ -187,13 +189,13 @@ class Server:
                 await send({"type": "http.response.body", "body": piece, "more_body": True})
         await send({"type": "http.response.body", "body": b""})
 
-    async def _serve_app(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def __serve_app(self, scope: Scope, receive: Receive, send: Send) -> None:
         whole = False
 
         async def marked(message: Any) -> None:
             nonlocal whole
             if message["type"] == "http.response.start":
-                message["headers"] = [*message["headers"], self._run_header]
+                message["headers"] = [*message["headers"], self.__run_header]
             whole = message["type"] == "http.response.body" and not message.get("more_body")
             await send(message)
 
@@ -203,17 +205,17 @@ class Server:
             if not whole:  # Starlette raises again what `_on_exception` has answered and logged
                 raise
 
-    def _make_app(self) -> FastAPI:
+    def __make_app(self) -> FastAPI:
         app = FastAPI(title=self.name, docs_url="/docs", redoc_url=None)
-        app.add_exception_handler(Failure, self._on_failure)
-        app.add_exception_handler(HTTPException, self._on_http_exception)
-        app.add_exception_handler(RequestValidationError, self._on_invalid_request)
-        app.add_exception_handler(Exception, self._on_exception)
+        app.add_exception_handler(Failure, self.__on_failure)
+        app.add_exception_handler(HTTPException, self.__on_http_exception)
+        app.add_exception_handler(RequestValidationError, self.__on_invalid_request)
+        app.add_exception_handler(Exception, self.__on_exception)
         plain_openapi = app.openapi
 
         def openapi() -> Json:
             schema = plain_openapi()
-            for route in self._routes.values():
+            for route in self.__routes.values():
                 schema["paths"].setdefault(route.path, {"post": _documented(route)})
             return schema
 
@@ -232,32 +234,32 @@ class Server:
         @app.get("/metrics")
         async def metrics() -> Response:
             """Prometheus text format."""
-            return Response(self._meters.text(), media_type=CONTENT_TYPE)
+            return Response(self.__meters.text(), media_type=CONTENT_TYPE)
 
         return app
 
-    async def _on_failure(self, request: Request, error: Exception) -> Response:
+    async def __on_failure(self, request: Request, error: Exception) -> Response:
         assert isinstance(error, Failure)
-        reply = self._failed(error, request.url.path)
+        reply = self.__failed(error, request.url.path)
         return Response(reply.body, reply.status, media_type=PROBLEM_TYPE)
 
-    async def _on_exception(self, request: Request, error: Exception) -> Response:
-        reply = self._raised(error, request.url.path)
+    async def __on_exception(self, request: Request, error: Exception) -> Response:
+        reply = self.__raised(error, request.url.path)
         return Response(reply.body, reply.status, media_type=PROBLEM_TYPE)
 
-    async def _on_invalid_request(self, request: Request, error: Exception) -> Response:
+    async def __on_invalid_request(self, request: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)
         found = "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors())
-        return await self._on_failure(request, Failure(FailureKind.BAD_REQUEST, found))
+        return await self.__on_failure(request, Failure(FailureKind.BAD_REQUEST, found))
 
-    async def _on_http_exception(self, request: Request, error: Exception) -> Response:
+    async def __on_http_exception(self, request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
-        hot = sorted(self._routes)
+        hot = sorted(self.__routes)
         detail = f"{error.detail}: {request.method} {request.url.path}"
         if error.status_code == 404:
             detail += f" (POST routes here: {', '.join(hot)})"
         failure = Failure(FailureKind.BAD_REQUEST, detail, status=error.status_code)
-        return await self._on_failure(request, failure)
+        return await self.__on_failure(request, failure)
 
 
 def _watch(receive: Receive, hung_up: list[bool]) -> asyncio.Task[None]:

@@ -12,7 +12,8 @@ from pydantic import BaseModel
 from services.call import MAX_BODY_BYTES, Call, Reply
 from services.client import RUN_HEADER
 from services.errors import Failure, FailureKind
-from services.server import Server
+from services.server import Context, Server
+from services.settings import ServerSettings
 from services.types import Json
 from tests.services.asking import ask, echo, problem
 from tests.services.fixtures import KEYS, a_server, listening, network, send, until
@@ -195,3 +196,18 @@ async def test_requests_and_requests_in_flight_are_counted() -> None:
     go.set()
     await asyncio.gather(*calls)
     assert (server.in_flight, server.requests) == (0, 3)
+
+
+async def test_a_subclass_may_call_its_own_attributes_as_it_likes() -> None:
+    names = ("answer", "serve", "send", "failed", "refusal", "routes", "rest", "token", "meters", "run_header")
+
+    class Mine(Server):
+        def __init__(self, settings: ServerSettings, context: Context) -> None:
+            super().__init__(settings, context)
+            for name in names:
+                setattr(self, f"_{name}", b"mine")
+            self.route("/echo", echo)
+
+    mine = Mine(ServerSettings(), a_server().context)
+    assert (await ask(mine, "/echo", {"a": 1})).body == b'{"a":1}'
+    assert (await ask(mine, "/nowhere")).status == 404
