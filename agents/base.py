@@ -88,7 +88,7 @@ class Agent(Server):
         check_reward(verdict, "/verify", world.server)
         timings = {**episode.timings.seconds(), "total_s": round(time.perf_counter() - begun, 6)}
         ended = {"finish_reason": reason, "truncated": reason.truncated, "timings": timings}
-        return orjson.dumps({**ended, **answer, **verdict})
+        return orjson.dumps({**answer, **ended, **verdict})
 
     async def __responses(self, call: Call) -> Reply:
         """Play in the caller's own session (its cookies name it); answers the episode as one Response."""
