@@ -7,9 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, Generic, TypeVar, get_args
 
-import orjson
-
-from services.errors import Failure, FailureKind
+from services.call import read_object
 from services.settings import ServerSettings
 from services.types import Json, Verdict
 
@@ -52,13 +50,7 @@ class Verification:
     @cached_property
     def row(self) -> Json:
         """The whole request: the row's keys beside `response`. Raises Failure bad_request."""
-        try:
-            row = orjson.loads(self.body)
-        except orjson.JSONDecodeError as error:
-            raise Failure(FailureKind.BAD_REQUEST, f"the body is not JSON: {error}") from error
-        if not isinstance(row, dict):
-            raise Failure(FailureKind.BAD_REQUEST, "the body is no JSON object")
-        return row
+        return read_object(self.body)
 
     @property
     def response(self) -> Json:

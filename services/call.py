@@ -16,6 +16,18 @@ from services.types import Json
 MAX_BODY_BYTES = 256 * 1024 * 1024
 
 
+def read_object(body: bytes) -> Json:
+    """A request's body as a JSON object. Raises Failure bad_request."""
+    try:
+        value = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise Failure(FailureKind.BAD_REQUEST, f"the body is not JSON: {error}") from error
+    if not isinstance(value, dict):
+        found = type(value).__name__
+        raise Failure(FailureKind.BAD_REQUEST, f"the body is a JSON {found}; a JSON object is expected")
+    return value
+
+
 @dataclass(slots=True)
 class Call:
     """One request as a hot route sees it: raw body, headers looked up on demand."""
@@ -33,14 +45,7 @@ class Call:
 
     def json(self) -> Json:
         """The body as a JSON object. Raises Failure bad_request."""
-        try:
-            value = orjson.loads(self.body)
-        except orjson.JSONDecodeError as error:
-            raise Failure(FailureKind.BAD_REQUEST, f"the body is not JSON: {error}") from error
-        if not isinstance(value, dict):
-            found = type(value).__name__
-            raise Failure(FailureKind.BAD_REQUEST, f"the body is a JSON {found}; a JSON object is expected")
-        return value
+        return read_object(self.body)
 
 
 @dataclass(slots=True)
