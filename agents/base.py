@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+import uuid
 from collections.abc import Coroutine
 from typing import Any, ClassVar
 
@@ -17,7 +18,7 @@ import orjson
 
 from agents.episode import Conversation, Episode
 from services.call import Call, Reply
-from services.client import SESSION_END_HEADER, Session
+from services.client import EPISODE_HEADER, SESSION_END_HEADER, Session
 from services.errors import Failure, FailureKind
 from services.rewards import check_reward
 from services.server import Context, Server
@@ -93,7 +94,7 @@ class Agent(Server):
     async def __responses(self, call: Call) -> Reply:
         """Play in the caller's own session (its cookies name it); answers the episode as one Response."""
         world = Session(self.client, self.__deadlines.resources_server.name, call.header(b"cookie") or "")
-        episode = self.__episode(call.json(), world)
+        episode = self.__episode(call.json(), world, call.header(EPISODE_HEADER.encode()))
         await self.play(episode)
         # Some clients keep only the last answer's cookies, and need the world's for /verify.
         cookies = tuple((b"set-cookie", f"{pair}; Path=/".encode()) for pair in world.cookies)
@@ -105,11 +106,12 @@ class Agent(Server):
         answer = await self.client.post(name, "/aggregate_metrics", call.body, self.__deadlines.tool_timeout_s)
         return answer.body
 
-    def __episode(self, params: Json, world: Session) -> Episode:
+    def __episode(self, params: Json, world: Session, named: str | None = None) -> Episode:
+        headers = {EPISODE_HEADER: named or uuid.uuid4().hex}
         return Episode(
             Conversation(params),
             world,
-            Session(self.client, self.__deadlines.model_server.name),
+            Session(self.client, self.__deadlines.model_server.name, headers=headers),
             model_timeout_s=self.__deadlines.model_timeout_s,
             tool_timeout_s=self.__deadlines.tool_timeout_s,
         )

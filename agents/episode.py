@@ -11,7 +11,7 @@ import orjson
 
 from services.client import Session, good
 from services.errors import Failure, FailureKind
-from services.types import WORLD_PATHS, FinishReason, Json
+from services.types import TOKEN_FIELDS, WORLD_PATHS, FinishReason, Json
 
 _TOOL_NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 
@@ -39,6 +39,8 @@ class ModelTurn:
     """One answer of the model."""
 
     response: Json
+    ended: FinishReason | None = None
+    """Set where the model could not be asked any more."""
 
     @property
     def calls(self) -> list[Json]:
@@ -48,6 +50,10 @@ class ModelTurn:
     @property
     def ending(self) -> FinishReason:
         """What it means that the model called no tool here."""
+        if self.ended is not None:
+            return self.ended
+        if self.response.get("finish_reason") == FinishReason.UNREADABLE_CALL:
+            return FinishReason.UNREADABLE_CALL
         if self.response.get("status") != "incomplete":
             return FinishReason.ANSWERED
         reason = (self.response.get("incomplete_details") or {}).get("reason")
@@ -67,6 +73,7 @@ class Conversation:
 
     def __init__(self, params: Json) -> None:
         start = params.get("input")
+        self._sent: list[Json] = []
         self.params = params
         self.start: list[Json] = [{"role": "user", "content": start}] if isinstance(start, str) else list(start or [])
         self.output: list[Json] = []
@@ -75,13 +82,21 @@ class Conversation:
 
     def request(self) -> bytes:
         """The next model call's body."""
-        return orjson.dumps({**self.params, "input": self.start + self.output})
+        return orjson.dumps({**self.params, "input": self.start + self._sent})
 
     def add(self, response: Json) -> None:
         """Take over a model's answer."""
         self.output.extend(response["output"])
+        # Only the last turn's tokens are needed to build on; all of them would make each request as long as all before.
+        self._sent = [_without_tokens(item) if "generation_token_ids" in item else item for item in self._sent]
+        self._sent.extend(response["output"])
         self.usage = _summed(self.usage, response.get("usage") or {})
         self.last = response
+
+    def answer(self, item: Json) -> None:
+        """Take over the world's answer to a tool call."""
+        self.output.append(item)
+        self._sent.append(item)
 
 
 class Episode:
@@ -106,7 +121,13 @@ class Episode:
     async def ask(self) -> ModelTurn:
         """One model call on the conversation so far; its answer is appended."""
         begun = time.perf_counter()
-        body = await self._model.post("/v1/responses", self.conversation.request(), self._model_timeout_s)
+        try:
+            body = await self._model.post("/v1/responses", self.conversation.request(), self._model_timeout_s)
+        except Failure as failure:
+            # Before the first answer there is no episode to end: the task itself does not fit.
+            if failure.kind is not FailureKind.CONTEXT_OVERFLOW or not self.timings.model_calls:
+                raise
+            return ModelTurn({"output": []}, FinishReason.CONTEXT_OVERFLOW)
         self.timings.add("model", begun)
         self.timings.model_calls += 1
         response = _read(body, self._model.server)
@@ -124,7 +145,7 @@ class Episode:
         self.timings.add("tool", begun)
         self.timings.tool_calls += 1
         item = {"type": "function_call_output", "call_id": call.get("call_id"), "output": answer.text}
-        self.conversation.output.append(item)
+        self.conversation.answer(item)
         return answer
 
     async def _execute(self, name: str, arguments: object) -> ToolAnswer:
@@ -167,7 +188,25 @@ class Episode:
         params = self.conversation.params
         if seeded.get("observation"):
             params = {**params, "input": self.conversation.start}
-        return {"responses_create_params": params, "response": self.response()}
+        tokens = _tokens(self.conversation.output)
+        return {
+            "responses_create_params": params,
+            "response": self.response(),
+            **({"tokens": tokens} if tokens else {}),
+        }
+
+
+def _tokens(output: list[Json]) -> Json | None:
+    """How well the recorded tokens hang together: later turns, breaks among them, segments. None without any."""
+    traces = [item["token_trace"] for item in output if "token_trace" in item]
+    if not traces:
+        return None
+    breaks = sum("break" in trace for trace in traces)
+    return {"turns": len(traces) - 1, "breaks": breaks, "segments": traces[-1].get("segment", 0) + 1}
+
+
+def _without_tokens(item: Json) -> Json:
+    return {key: value for key, value in item.items() if key not in TOKEN_FIELDS}
 
 
 def _as_read(body: bytes) -> str:

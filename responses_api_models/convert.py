@@ -18,7 +18,6 @@ stay the string that came, JSON or not.
 
 from responses_api_models.convert_answers import chat_to_response, response_to_chat
 from responses_api_models.convert_requests import (
-    TOKEN_FIELDS,
     Dialect,
     apply_metadata,
     chat_request_to_responses,
@@ -26,7 +25,6 @@ from responses_api_models.convert_requests import (
 )
 
 __all__ = [
-    "TOKEN_FIELDS",
     "Dialect",
     "apply_metadata",
     "chat_request_to_responses",

@@ -6,10 +6,10 @@ import time
 import uuid
 from typing import Any
 
-from responses_api_models.convert_items import TOKEN_FIELDS, Dialect, as_text
+from responses_api_models.convert_items import Dialect, as_text
 from responses_api_models.convert_requests import wants_logprobs
 from services.errors import Failure, FailureKind
-from services.types import Json
+from services.types import TOKEN_FIELDS, Json
 
 _ECHOED = (
     {"instructions", "metadata", "temperature", "top_p", "max_output_tokens", "reasoning", "text", "truncation"}

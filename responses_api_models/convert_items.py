@@ -8,10 +8,7 @@ from typing import Any
 import orjson
 
 from services.errors import Failure, FailureKind
-from services.types import Json
-
-TOKEN_FIELDS = ("prompt_token_ids", "generation_token_ids", "generation_log_probs")
-"""What the last item of a model call carries for training; NeMo Gym's names."""
+from services.types import TOKEN_FIELDS, Json
 
 _MESSAGE_KEYS = frozenset({"type", "id", "status", "role", "content", "phase", *TOKEN_FIELDS})
 _CALL_KEYS = frozenset({"type", "id", "status", "call_id", "name", "arguments", *TOKEN_FIELDS})

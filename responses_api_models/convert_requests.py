@@ -6,10 +6,10 @@ from typing import Any
 
 import orjson
 
-from responses_api_models.convert_items import TOKEN_FIELDS, Dialect, to_items, to_messages, unreadable
+from responses_api_models.convert_items import Dialect, to_items, to_messages, unreadable
 from services.types import Json
 
-__all__ = ["TOKEN_FIELDS", "Dialect", "apply_metadata", "chat_request_to_responses", "request_to_chat"]
+__all__ = ["Dialect", "apply_metadata", "chat_request_to_responses", "request_to_chat"]
 
 _STATEFUL = ("previous_response_id", "conversation", "prompt", "background")
 _CONVERTED = (

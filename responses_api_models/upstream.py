@@ -1,34 +1,35 @@
-"""Upstream: one foreign OpenAI-compatible endpoint, asked with patience that ends.
+"""Upstream: one foreign OpenAI-compatible endpoint, or engines of our own, asked with patience that ends.
 
 A model call keeps no state, so it may be asked again; how often, by class of failure:
 
-    no connection, connection lost      again, after a pause
+    no connection, connection lost      again, after a pause; elsewhere when the episode has not begun
     429, 503                            again, after the pause that Retry-After asks for
     other 5xx, an unreadable 200        again, after a pause
     no answer in time                   again, when the budget still holds a whole try
     any other status                    never: asking again cannot help
 
 and never more than `max_attempts` times or beyond `budget_s` seconds in all. The first failure is logged when it
-happens. The key is sent and never shown.
+happens. A stream is asked again only before its first byte has come. The key is sent and never shown.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import ClassVar, TypeVar
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import TypeVar
 
-from pydantic import AliasChoices, Field, SecretStr, field_validator
-from yarl import URL
+from pydantic import SecretStr
 
-from responses_api_models.upstream_answers import error_message, retry_after_s
+from responses_api_models.passage import Passage
+from responses_api_models.replicas import Replicas
+from responses_api_models.upstream_answers import named_failure, retry_after_s
+from responses_api_models.upstream_settings import CallSettings
 from services.errors import Failure, FailureKind, OperatorError
-from services.settings import ServerSettings
 from services.transport import Answer, Transport
-from services.types import Json
 
 log = logging.getLogger(__name__)
 
@@ -36,142 +37,125 @@ T = TypeVar("T")
 
 PAUSE_CAP_S = 10.0
 """Longest pause of our own between two tries."""
-SHUNNED_S = 5.0
-"""How long an address that failed comes last: idle because it is dead, it would otherwise be picked first."""
 _RETRIED = (
     {FailureKind.UNREACHABLE, FailureKind.CONNECTION_LOST, FailureKind.TIMEOUT, FailureKind.RATE_LIMITED}
     | {FailureKind.UPSTREAM_ERROR, FailureKind.MALFORMED_ANSWER}
 )  # fmt: skip
-
-
-class EndpointSettings(ServerSettings):
-    """What the settings of every model server with a foreign endpoint share; NeMo Gym's names are taken too."""
-
-    NOT_IDENTITY: ClassVar[frozenset[str]] = ServerSettings.NOT_IDENTITY | {
-        *("openai_base_url", "default_headers", "request_timeout_s", "total_timeout_s"),
-        *("max_attempts", "retry_pause_s"),
-    }
-
-    base_url: str | list[str] = Field(validation_alias=AliasChoices("base_url", "openai_base_url"))
-    """Address of the OpenAI-compatible API, with its /v1; of several, the one with the fewest calls in flight."""
-    api_key: SecretStr = Field(SecretStr(""), validation_alias=AliasChoices("api_key", "openai_api_key"))
-    """Sent as bearer token; engines of your own usually want none."""
-    model: str = Field(validation_alias=AliasChoices("model", "openai_model"))
-    """Name under which the endpoint serves the model; replaces whatever a request says."""
-    extra_body: Json | None = None
-    """Fields added to every call where the request does not say otherwise, e.g. {top_k: 20}."""
-    default_headers: dict[str, str] = Field(default_factory=dict)
-    """Further headers of every call."""
-    request_timeout_s: float = Field(600.0, gt=0)
-    """Longest wait for one answer."""
-    total_timeout_s: float = Field(1800.0, gt=0)
-    """Longest wait for a call with all its tries."""
-    max_attempts: int = Field(3, ge=1)
-    """Tries of one call."""
-    retry_pause_s: float = Field(0.5, ge=0)
-    """Pause before the second try; doubles, with jitter."""
-
-    @field_validator("base_url")
-    @classmethod
-    def _readable(cls, value: str | list[str]) -> str | list[str]:
-        return [_checked(url) for url in value] if isinstance(value, list) else _checked(value)
+_Try = Callable[[str, float], Awaitable[T]]
+"""One request to an address within so many seconds."""
 
 
 class Upstream:
-    """Posts to whichever of its addresses has the fewest calls in flight."""
+    """Posts to the replica on which a call's episode sits."""
 
     def __init__(
-        self,
-        base_url: str | Sequence[str],
-        api_key: SecretStr | None = None,
-        *,
-        transport: Transport,
-        timeout_s: float = 600.0,
-        budget_s: float = 1800.0,
-        max_attempts: int = 3,
-        pause_s: float = 0.5,
-        headers: Mapping[str, str] | None = None,
+        self, replicas: Replicas, settings: CallSettings, api_key: SecretStr | None, transport: Transport
     ) -> None:
-        urls = [base_url] if isinstance(base_url, str) else list(base_url)
-        self.urls = [_checked(url) for url in urls]
-        if not self.urls:
-            raise OperatorError("base_url is an empty list; give one address or more, e.g. http://127.0.0.1:8000/v1")
+        self.replicas = replicas
+        self._settings = settings
         self._key = api_key.get_secret_value().strip() if api_key else ""
         if not self._key.isprintable() or not self._key.isascii():
             raise OperatorError("api_key holds characters that no HTTP header can carry; check how it was copied")
         self._headers = {"content-type": "application/json", "accept": "application/json", "user-agent": "rollyard"}
+        self._headers.update({name.lower(): value for name, value in settings.default_headers.items()})
         if self._key:
             self._headers["authorization"] = f"Bearer {self._key}"
-        self._headers.update({name.lower(): value for name, value in (headers or {}).items()})
         self._transport = transport
-        self._timeout_s = timeout_s
-        self._budget_s = budget_s
-        self._max_attempts = max_attempts
-        self._pause_s = pause_s
-        self._in_flight = dict.fromkeys(self.urls, 0)
-        self._shunned_until = dict.fromkeys(self.urls, 0.0)
         self._quiet_until = 0.0
         self._unlogged = 0
 
-    @classmethod
-    def of(cls, settings: EndpointSettings, transport: Transport) -> Upstream:
-        """The endpoint that `settings` describe."""
-        return cls(
-            settings.base_url,
-            settings.api_key,
-            transport=transport,
-            timeout_s=settings.request_timeout_s,
-            budget_s=settings.total_timeout_s,
-            max_attempts=settings.max_attempts,
-            pause_s=settings.retry_pause_s,
-            headers=settings.default_headers,
-        )
-
     def __repr__(self) -> str:
-        return f"Upstream({self.urls})"
+        return f"Upstream({self.replicas.urls})"
 
-    async def post(self, path: str, body: bytes, read: Callable[[bytes], T]) -> T:
-        """What `read` makes of the answer's body; a Failure malformed_answer from it is tried again."""
-        give_up = time.monotonic() + self._budget_s
+    async def post(self, path: str, body: bytes, read: Callable[[bytes], T], passage: Passage | None = None) -> T:
+        """What `read` makes of the answer's body; a Failure malformed_answer from it is tried again.
+
+        `path` is below the address; one that begins with `/../` stands beside its `/v1`.
+        """
+        passage = passage or Passage({})
+
+        async def once(url: str, timeout_s: float) -> T:
+            target = _joined(url, path)
+            answer = await self._transport.send("POST", target, body, self._sent(passage), timeout_s)
+            if not 200 <= answer.status < 300:
+                raise self._failure(answer, target)
+            passage.came_back(answer)
+            return self._read(answer.body, read)
+
+        return await self._patiently(path, passage, once)
+
+    async def stream(self, path: str, body: bytes, passage: Passage) -> AsyncIterator[bytes]:
+        """The answer's body piece by piece, as it comes. Closing it hangs up, so that an engine aborts the request."""
+
+        async def once(url: str, timeout_s: float) -> tuple[str, AsyncIterator[bytes], bytes]:
+            target = _joined(url, path)
+            headers = {**self._sent(passage), "accept": "text/event-stream"}
+            answer, pieces = await self._transport.stream("POST", target, body, headers, timeout_s)
+            try:
+                if not 200 <= answer.status < 300:
+                    whole = b"".join([piece async for piece in pieces])
+                    raise self._failure(Answer(answer.status, answer.headers, whole), target)
+                first = await anext(pieces, b"")
+            except BaseException:
+                await pieces.aclose()  # type: ignore[attr-defined]
+                raise
+            passage.came_back(answer)
+            return url, pieces, first
+
+        url, pieces, first = await self._patiently(path, passage, once)
+        return self._flowing(url, pieces, first)
+
+    async def _flowing(self, url: str, pieces: AsyncIterator[bytes], first: bytes) -> AsyncIterator[bytes]:
+        async with contextlib.aclosing(pieces):  # type: ignore[type-var]
+            with self.replicas.busy(url):
+                yield first
+                async for piece in pieces:
+                    yield piece
+
+    async def _patiently(self, path: str, passage: Passage, once: _Try[T]) -> T:
+        settings = self._settings
+        give_up = time.monotonic() + settings.total_timeout_s
         attempt = 0
         while True:
             attempt += 1
-            url = self._pick()
-            asked_pause = 0.0
+            begun = passage.url is not None or self.replicas.seated(passage.episode)
+            url = passage.url or await self.replicas.choose(passage.episode)
             try:
-                timeout_s = max(min(self._timeout_s, give_up - time.monotonic()), 0.01)
-                answer = await self._send(url, path, body, timeout_s)
-                if 200 <= answer.status < 300:
-                    return self._read(answer.body, read)
-                asked_pause = retry_after_s(answer.headers.get("retry-after"))
-                raise self._failure(answer, url + path)
+                timeout_s = max(min(settings.request_timeout_s, give_up - time.monotonic()), 0.01)
+                with self.replicas.busy(url):
+                    answer = await once(url, timeout_s)
+                passage.url = url
+                return answer
             except Failure as failure:
                 if failure.kind not in _RETRIED:
                     raise
-                if failure.kind is not FailureKind.MALFORMED_ANSWER:
-                    self._shunned_until[url] = time.monotonic() + SHUNNED_S
-                pause = asked_pause + random.uniform(0.5, 1.0) * min(self._pause_s * 2 ** (attempt - 1), PAUSE_CAP_S)
+                self._check_seat(failure, url, passage, begun)
+                asked = failure.pause_s if isinstance(failure, _Refused) else 0.0
+                pause = asked + random.uniform(0.5, 1.0) * min(settings.retry_pause_s * 2 ** (attempt - 1), PAUSE_CAP_S)
                 left = give_up - time.monotonic() - pause
-                last = attempt >= self._max_attempts or left <= 0
-                last = last or (failure.kind is FailureKind.TIMEOUT and left < self._timeout_s)
+                last = attempt >= settings.max_attempts or left <= 0
+                last = last or (failure.kind is FailureKind.TIMEOUT and left < settings.request_timeout_s)
                 then = "giving up" if last else f"again in {pause:.1f} s"
-                self._log(f"{url}{path}: try {attempt} of {self._max_attempts}: {failure} ({then})")
+                tries = f"try {attempt} of {settings.max_attempts}"
+                self._log(f"{_joined(url, path)}: {tries}: {failure} ({then})")
                 if last:
                     raise _told(failure, attempt) from failure
             await asyncio.sleep(pause)
 
-    def _pick(self) -> str:
-        if len(self.urls) == 1:
-            return self.urls[0]
-        now = time.monotonic()
-        return min(self.urls, key=lambda url: (self._shunned_until[url] > now, self._in_flight[url]))
+    def _check_seat(self, failure: Failure, url: str, passage: Passage, begun: bool) -> None:
+        """An address that fails comes last; an episode on one that is gone is lost, one not begun goes elsewhere."""
+        if failure.kind is not FailureKind.MALFORMED_ANSWER:
+            self.replicas.shun(url)
+        gone = failure.kind is FailureKind.UNREACHABLE and not self.replicas.alone(url)
+        if begun and not gone and url in self.replicas.urls:
+            return
+        lost = self.replicas.lost(passage.episode or "", failure.problem.detail)
+        if begun and passage.episode:
+            raise lost from failure
+        passage.url = None
 
-    async def _send(self, url: str, path: str, body: bytes, timeout_s: float) -> Answer:
-        self._in_flight[url] += 1
-        try:
-            return await self._transport.send("POST", url + path, body, self._headers, timeout_s)
-        finally:
-            self._in_flight[url] -= 1
+    def _sent(self, passage: Passage) -> dict[str, str]:
+        return {**passage.headers, **self._headers} if passage.headers else self._headers
 
     def _read(self, body: bytes, read: Callable[[bytes], T]) -> T:
         try:
@@ -183,22 +167,16 @@ class Upstream:
             raise
 
     def _failure(self, answer: Answer, endpoint: str) -> Failure:
-        status = answer.status
-        detail = f"{endpoint} answered {status}: {error_message(self._without_key(answer.body))}"
-        if status == 429:
-            return Failure(FailureKind.RATE_LIMITED, detail, upstream_status=status)
-        if status >= 500:
-            return Failure(FailureKind.UPSTREAM_ERROR, detail, upstream_status=status)
-        if hint := self._hint(status, answer):
-            detail += f" ({hint})"
-        shown = status if status >= 400 else None
-        return Failure(FailureKind.UPSTREAM_REFUSED, detail, status=shown, upstream_status=status)
+        shown = Answer(answer.status, answer.headers, self._without_key(answer.body))
+        failure = named_failure(shown, endpoint, self._hint(answer))
+        return _Refused(failure, retry_after_s(answer.headers.get("retry-after")))
 
-    def _hint(self, status: int, answer: Answer) -> str:
+    def _hint(self, answer: Answer) -> str:
+        status = answer.status
         if status == 401 or status == 403:
             return "check policy_api_key" if self._key else "no api_key is set; check policy_api_key"
         if status == 404:
-            missing = [url for url in self.urls if not url.endswith("/v1")]
+            missing = [url for url in self.replicas.urls if not url.endswith("/v1")]
             return "check policy_model_name" + (f", and whether {missing[0]} lacks its /v1" if missing else "")
         if status < 400:
             return f"it redirects to {answer.headers.get('location')}; put the final address into policy_base_url"
@@ -217,17 +195,17 @@ class Upstream:
         self._quiet_until, self._unlogged = now + 1.0, 0
 
 
-def _checked(url: str) -> str:
-    """The address without its trailing slash. Raises OperatorError."""
-    try:
-        parsed = URL(url)
-    except (ValueError, TypeError) as error:
-        raise OperatorError(f"base_url: {url!r} is no address ({error})") from error
-    if parsed.password is not None or parsed.user is not None:
-        raise OperatorError(f"base_url: put the credentials of {parsed.host} into api_key, not into the address")
-    if parsed.scheme not in ("http", "https") or not parsed.host:
-        raise OperatorError(f"base_url: found {url!r}; expected an address like http://127.0.0.1:8000/v1")
-    return url.strip().rstrip("/")
+class _Refused(Failure):
+    """The failure that an error answer reports, with the pause that it asks for."""
+
+    def __init__(self, failure: Failure, pause_s: float) -> None:
+        super().__init__(failure.kind, failure.problem.detail)
+        self.problem = failure.problem
+        self.pause_s = pause_s
+
+
+def _joined(url: str, path: str) -> str:
+    return url.removesuffix("/v1") + path[3:] if path.startswith("/../") else url + path
 
 
 def _told(failure: Failure, attempts: int) -> Failure:

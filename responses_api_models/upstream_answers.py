@@ -5,16 +5,25 @@ from __future__ import annotations
 import contextlib
 import email.utils
 import math
+import re
 import time
 
 import orjson
 
 from services.errors import Failure, FailureKind
+from services.transport import Answer
 from services.types import Json
 
 EXCERPT_CHARS = 300
 RETRY_AFTER_CAP_S = 60.0
 """Longest pause that an endpoint can ask for."""
+OVERFLOW_CODE = "context_length_exceeded"
+"""OpenAI's word for a conversation that no longer fits; clients look for it."""
+_OVERFLOW = re.compile(
+    r"maximum (context|model|input) length|max_model_len|context (length|window)|longer than the maximum"
+    r"|prompt is too long",
+    re.IGNORECASE,
+)
 
 
 def json_object(body: bytes) -> Json:
@@ -50,6 +59,33 @@ def retry_after_s(header: str | None) -> float:
         with contextlib.suppress(ValueError):
             seconds = email.utils.parsedate_to_datetime(header).timestamp() - time.time()
     return 0.0 if math.isnan(seconds) else min(max(seconds, 0.0), RETRY_AFTER_CAP_S)
+
+
+def named_failure(answer: Answer, endpoint: str, hint: str) -> Failure:
+    """The failure that an error answer of `endpoint` reports, with the endpoint's own error code where it gives one."""
+    status = answer.status
+    said = error_message(answer.body)
+    detail = f"{endpoint} answered {status}: {said}"
+    code = _code(answer.body)
+    shown: int | None = None
+    if status == 429:
+        kind = FailureKind.RATE_LIMITED
+    elif status >= 500:
+        kind = FailureKind.UPSTREAM_ERROR
+    elif status in (400, 413, 422) and (code == OVERFLOW_CODE or _OVERFLOW.search(said)):
+        kind, code = FailureKind.CONTEXT_OVERFLOW, OVERFLOW_CODE
+    else:
+        kind, shown = FailureKind.UPSTREAM_REFUSED, status if status >= 400 else None
+        detail += f" ({hint})" if hint else ""
+    failure = Failure(kind, detail, status=shown, upstream_status=status)
+    return Failure.of(failure.problem.model_copy(update={"code": code})) if code else failure
+
+
+def _code(body: bytes) -> str | None:
+    with contextlib.suppress(orjson.JSONDecodeError, KeyError, TypeError):
+        code = orjson.loads(body)["error"]["code"] if b'"code"' in body else None
+        return code if isinstance(code, str) else None
+    return None
 
 
 def error_message(body: bytes) -> str:

@@ -26,6 +26,8 @@ SECRET_HEADER = "x-rollyard-secret"
 SESSION_END_HEADER = "x-rollyard-session-end"
 PROBLEM_TYPE = "application/problem+json"
 MISDIRECTED = 421
+EPISODE_HEADER = "x-session-id"
+"""Names the episode to a model server (vLLM's own name for it): its calls stay on one engine."""
 TELL_EVERY_S = 10.0
 
 log = logging.getLogger(__name__)
@@ -180,11 +182,13 @@ class Session:
     Cookies set by the peer are sent back unchanged, so that worlds of other stacks work too.
     """
 
-    def __init__(self, client: ServerClient, server: str, cookie: str = "") -> None:
+    def __init__(
+        self, client: ServerClient, server: str, cookie: str = "", headers: Mapping[str, str] | None = None
+    ) -> None:
         self.server = server
         self._client = client
         self._url: str | None = None
-        self._headers: dict[str, str] = {TO_HEADER: server, **({"cookie": cookie} if cookie else {})}
+        self._headers = {TO_HEADER: server, **(headers or {}), **({"cookie": cookie} if cookie else {})}
 
     async def send(self, path: str, body: bytes, timeout_s: float, headers: Mapping[str, str] | None = None) -> Answer:
         """POST within the session; the answer may have any status. The first call decides the instance."""

@@ -44,6 +44,8 @@ class FailureKind(StrEnum):
     """The policy's endpoint answered 5xx."""
     UPSTREAM_REFUSED = "upstream_refused"
     """The policy's endpoint refused the request (bad key, unknown model, invalid parameter)."""
+    CONTEXT_OVERFLOW = "context_overflow"
+    """The conversation no longer fits the model's context. After a first answer it ends the episode, by that name."""
     MALFORMED_ANSWER = "malformed_answer"
     """An answer arrived whole but cannot be read."""
     OVERLOADED = "overloaded"
@@ -67,6 +69,7 @@ _STATUS = {
     FailureKind.RATE_LIMITED: 429,
     FailureKind.UPSTREAM_ERROR: 502,
     FailureKind.UPSTREAM_REFUSED: 400,
+    FailureKind.CONTEXT_OVERFLOW: 400,
     FailureKind.MALFORMED_ANSWER: 502,
     FailureKind.OVERLOADED: 503,
     FailureKind.SERVER_ERROR: 500,
@@ -80,6 +83,7 @@ _TERMINAL = frozenset(
         FailureKind.UNAUTHORIZED,
         FailureKind.UNKNOWN_SERVER,
         FailureKind.UPSTREAM_REFUSED,
+        FailureKind.CONTEXT_OVERFLOW,
     }
 )
 

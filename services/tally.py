@@ -23,6 +23,10 @@ class Tally:
         self.failed_attempts = 0
         self.in_flight = 0
         self.successes: int | None = None
+        self.token_turns = 0
+        """Later turns of the model whose tokens are on record."""
+        self.token_breaks = 0
+        """Those of them whose prompt does not begin with the turn before."""
         self.kinds: Counter[str] = Counter()
         self._mean = 0.0
         self._squares = 0.0
@@ -41,6 +45,9 @@ class Tally:
         success: Any = row.get("success")
         if isinstance(success, bool):
             self.successes = (self.successes or 0) + success
+        if tokens := row.get("tokens"):
+            self.token_turns += tokens["turns"]
+            self.token_breaks += tokens["breaks"]
 
     def resumed(self) -> None:
         """What is counted so far was there before: it does not enter the rate."""
@@ -77,6 +84,11 @@ class Tally:
         return math.sqrt(self._squares / (self.measured - 1) / self.measured)
 
     @property
+    def drift(self) -> float | None:
+        """Share of later turns that break the trail of tokens; None where no tokens are recorded."""
+        return self.token_breaks / self.token_turns if self.token_turns else None
+
+    @property
     def elapsed_s(self) -> float:
         """Since this command began to collect."""
         return max(self._clock() - self._begun, 1e-9)
@@ -102,6 +114,8 @@ class Tally:
             failed_attempts=self.failed_attempts,
             in_flight=self.in_flight,
             successes=self.successes,
+            token_turns=self.token_turns,
+            token_breaks=self.token_breaks,
             mean_reward=self.mean,
             reward_stderr=self.stderr,
             rollouts_per_s=round(self.rate, 3),

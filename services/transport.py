@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, MutableMapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Protocol
@@ -43,10 +44,19 @@ class Answer:
 
 
 class Transport(Protocol):
-    """Sends one request and returns the whole answer; raises `Failure` when there is none."""
+    """Sends one request and returns its answer; raises `Failure` when there is none."""
 
     async def send(self, method: str, url: str, body: bytes, headers: Mapping[str, str], timeout_s: float) -> Answer:
         """The answer of any status. Raises Failure: unreachable, connection_lost, timeout."""
+        ...
+
+    async def stream(
+        self, method: str, url: str, body: bytes, headers: Mapping[str, str], timeout_s: float
+    ) -> tuple[Answer, AsyncIterator[bytes]]:
+        """The answer's head (its `body` is empty), and its body piece by piece, which may raise what `send` does.
+
+        `timeout_s` holds for the whole of it. Closing the pieces hangs up.
+        """
         ...
 
     async def close(self) -> None:
@@ -84,28 +94,55 @@ class HttpTransport:
 
     async def send(self, method: str, url: str, body: bytes, headers: Mapping[str, str], timeout_s: float) -> Answer:
         """See `Transport.send`."""
-        try:
+        with _failures(url, timeout_s):
             async with self.session().request(
                 method, _parsed(url), data=body, headers=headers, timeout=_deadline(timeout_s), allow_redirects=False
             ) as response:
                 cookies = tuple(response.headers.getall("Set-Cookie", ()))
                 return Answer(response.status, response.headers, await response.read(), cookies)
-        except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
-            reason = error.os_error.strerror if isinstance(error, aiohttp.ClientConnectorError) else ""
-            raise Failure(FailureKind.UNREACHABLE, f"no connection to {url}: {reason or error}") from error
-        except TimeoutError as error:
-            raise Failure(FailureKind.TIMEOUT, f"{url} gave no answer within {timeout_s:g} s") from error
-        except ValueError as error:  # aiohttp's InvalidURL is one, yarl raises it bare
-            raise Failure(FailureKind.UPSTREAM_REFUSED, f"{url!r} is no valid address") from error
-        except (aiohttp.ClientError, OSError) as error:
-            reason = f"{type(error).__name__}: {error}"
-            raise Failure(FailureKind.CONNECTION_LOST, f"the connection to {url} broke ({reason})") from error
+
+    async def stream(
+        self, method: str, url: str, body: bytes, headers: Mapping[str, str], timeout_s: float
+    ) -> tuple[Answer, AsyncIterator[bytes]]:
+        """See `Transport.stream`."""
+        with _failures(url, timeout_s):
+            response = await self.session().request(
+                method, _parsed(url), data=body, headers=headers, timeout=_deadline(timeout_s), allow_redirects=False
+            )
+        cookies = tuple(response.headers.getall("Set-Cookie", ()))
+
+        async def pieces() -> AsyncIterator[bytes]:
+            try:
+                with _failures(url, timeout_s):
+                    async for piece in response.content.iter_any():
+                        yield piece
+            finally:
+                response.close()
+
+        return Answer(response.status, response.headers, b"", cookies), pieces()
 
     async def close(self) -> None:
         """See `Transport.close`."""
         if self._session is not None:
             await self._session.close()
             self._session = None
+
+
+@contextmanager
+def _failures(url: str, timeout_s: float) -> Iterator[None]:
+    """What aiohttp raises, as our failures."""
+    try:
+        yield
+    except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
+        reason = error.os_error.strerror if isinstance(error, aiohttp.ClientConnectorError) else ""
+        raise Failure(FailureKind.UNREACHABLE, f"no connection to {url}: {reason or error}") from error
+    except TimeoutError as error:
+        raise Failure(FailureKind.TIMEOUT, f"{url} gave no answer within {timeout_s:g} s") from error
+    except ValueError as error:  # aiohttp's InvalidURL is one, yarl raises it bare
+        raise Failure(FailureKind.UPSTREAM_REFUSED, f"{url!r} is no valid address") from error
+    except (aiohttp.ClientError, OSError) as error:
+        reason = f"{type(error).__name__}: {error}"
+        raise Failure(FailureKind.CONNECTION_LOST, f"the connection to {url} broke ({reason})") from error
 
 
 class LocalTransport:
@@ -135,6 +172,19 @@ class LocalTransport:
         except Exception as error:
             reason = f"{type(error).__name__}: {error}"
             raise Failure(FailureKind.CONNECTION_LOST, f"the connection to {url} broke ({reason})") from error
+
+    async def stream(
+        self, method: str, url: str, body: bytes, headers: Mapping[str, str], timeout_s: float
+    ) -> tuple[Answer, AsyncIterator[bytes]]:
+        """See `Transport.stream`. An app of this process answers in one piece."""
+        if url[: url.find("/", 8)] not in self._apps:
+            return await self._beyond.stream(method, url, body, headers, timeout_s)
+        answer = await self.send(method, url, body, headers, timeout_s)
+
+        async def pieces() -> AsyncIterator[bytes]:
+            yield answer.body
+
+        return Answer(answer.status, answer.headers, b"", answer.cookies), pieces()
 
     async def close(self) -> None:
         """See `Transport.close`."""

@@ -15,6 +15,9 @@ Json = dict[str, Any]
 """A JSON object as orjson reads it."""
 
 
+TOKEN_FIELDS = ("prompt_token_ids", "generation_token_ids", "generation_log_probs", "token_trace")
+"""What the last item of a model call carries for training: NeMo Gym's three, and where they come from."""
+
 WORLD_PATHS = frozenset(
     {"seed_session", "verify", "close", "reset", "aggregate_metrics", "tools", "health", "ready", "metrics", "docs"}
 )
@@ -180,10 +183,23 @@ class FinishReason(StrEnum):
     CONTENT_FILTER = "content_filter"
     """The endpoint withheld the model's output."""
 
+    CONTEXT_OVERFLOW = "context_overflow"
+    """The conversation no longer fits the model's context."""
+    UNREADABLE_CALL = "unreadable_call"
+    """The model began a tool call that the engine's tool parser could not read."""
+
     @property
     def truncated(self) -> bool:
         """True when a limit, not the world or the model, ended the episode."""
-        return self in (FinishReason.MAX_STEPS, FinishReason.LENGTH, FinishReason.CONTENT_FILTER)
+        return self in _TRUNCATING
+
+
+_TRUNCATING = (
+    FinishReason.MAX_STEPS,
+    FinishReason.LENGTH,
+    FinishReason.CONTENT_FILTER,
+    FinishReason.CONTEXT_OVERFLOW,
+)
 
 
 class Verdict(BaseModel):
@@ -243,6 +259,10 @@ class CollectionStatus(Record):
     in_flight: int
     successes: int | None
     """None where the world reports no success."""
+    token_turns: int = 0
+    """Later turns of the model whose tokens are on record."""
+    token_breaks: int = 0
+    """Those of them whose prompt does not begin with exactly the turn before; their share is the run's drift rate."""
     mean_reward: float | None
     reward_stderr: float | None
     """Standard error of the mean over rollouts measured so far."""

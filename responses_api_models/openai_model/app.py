@@ -11,9 +11,12 @@ import orjson
 
 from responses_api_models.base import ModelServer
 from responses_api_models.convert import apply_metadata
-from responses_api_models.upstream import EndpointSettings, Upstream
+from responses_api_models.passage import Passage
+from responses_api_models.replicas import Replicas
+from responses_api_models.upstream import Upstream
 from responses_api_models.upstream_answers import json_bytes, json_object
-from services.call import Call
+from responses_api_models.upstream_settings import EndpointSettings
+from services.call import Call, Reply
 from services.errors import Failure, FailureKind
 from services.server import Context
 from services.settings import ServerSettings
@@ -29,15 +32,19 @@ class OpenaiModel(ModelServer):
         super().__init__(settings, context)
         self._model = settings.model
         self._defaults = settings.extra_body or {}
-        self._upstream = Upstream.of(settings, self.client.transport)
+        self._upstream = Upstream(Replicas(settings.urls), settings, settings.api_key, self.client.transport)
 
-    async def responses(self, request: Json, call: Call) -> bytes:
+    async def responses(self, request: Json, call: Call) -> Reply:
         """A Responses create request, passed through."""
-        return await self._upstream.post("/responses", self._finished(request), _response_bytes)
+        passage = Passage.of(call, request.get("prompt_cache_key"))
+        body = await self._upstream.post("/responses", self._finished(request), _response_bytes, passage)
+        return Reply(body, headers=passage.answer_headers)
 
-    async def chat(self, request: Json, call: Call) -> bytes:
+    async def chat(self, request: Json, call: Call) -> Reply:
         """A chat create request, passed through."""
-        return await self._upstream.post("/chat/completions", self._finished(request), json_bytes)
+        passage = Passage.of(call, request.get("prompt_cache_key"))
+        body = await self._upstream.post("/chat/completions", self._finished(request), json_bytes, passage)
+        return Reply(body, headers=passage.answer_headers)
 
     def models(self) -> list[str]:
         """The one model."""

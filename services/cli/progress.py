@@ -104,6 +104,8 @@ def numbers(tally: Tally) -> str:
     parts.append(f"{tally.rate:.1f}/s")
     if tally.eta_s is not None:
         parts.append(f"{duration(tally.eta_s)} left")
+    if tally.drift:
+        parts.append(f"drift {tally.drift:.1%} of turns")
     if tally.failed_attempts:
         parts.append(f"{tally.failed_attempts} attempts failed, {tally.failed} given up")
     return "  ".join(parts)

@@ -9,7 +9,7 @@ import yaml
 
 from responses_api_models.openai_model import app
 from responses_api_models.openai_model.app import OpenaiModel
-from responses_api_models.upstream import EndpointSettings
+from responses_api_models.upstream_settings import EndpointSettings
 from services.types import Json
 from tests.responses_api_models.scripted_engine import COMPLETION, Step, ask, engine, model_server
 

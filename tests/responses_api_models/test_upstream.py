@@ -6,26 +6,33 @@ import asyncio
 import email.utils
 import logging
 import time
+from typing import Any
 
 import pytest
-from pydantic import SecretStr
 
+from responses_api_models.replicas import Replicas
 from responses_api_models.upstream import Upstream
 from responses_api_models.upstream_answers import json_object, retry_after_s
+from responses_api_models.upstream_settings import EndpointSettings
 from services.errors import Failure, FailureKind, OperatorError
+from services.transport import HttpTransport, Transport
 from services.types import Json
 from tests.responses_api_models.scripted_engine import COMPLETION, Step, engine, http_transport, refusing_url
 
 KEY = "sk-very-secret-key"
 
 
-async def post(urls: str | list[str], **options: object) -> Json:
+def asking(transport: Transport, urls: str | list[str], **options: Any) -> Upstream:
+    settings = EndpointSettings(base_url=urls, model="m", **{"api_key": KEY, "retry_pause_s": 0.01, **options})
+    return Upstream(Replicas(settings.urls), settings, settings.api_key, transport)
+
+
+async def post(urls: str | list[str], **options: Any) -> Json:
     async with http_transport() as transport:
-        upstream = Upstream(urls, SecretStr(KEY), transport=transport, **{"pause_s": 0.01, **options})  # type: ignore[arg-type]
-        return await upstream.post("/chat/completions", b"{}", json_object)
+        return await asking(transport, urls, **options).post("/chat/completions", b"{}", json_object)
 
 
-async def failure_of(urls: str | list[str], **options: object) -> Failure:
+async def failure_of(urls: str | list[str], **options: Any) -> Failure:
     with pytest.raises(Failure) as caught:
         await post(urls, **options)
     return caught.value
@@ -122,7 +129,7 @@ async def test_the_first_failure_is_logged_at_once(caplog: pytest.LogCaptureFixt
 
 async def test_a_flood_of_failures_is_one_line(caplog: pytest.LogCaptureFixture) -> None:
     async with engine(Step(status=500)) as fake, http_transport() as transport:
-        upstream = Upstream(fake.url, transport=transport, max_attempts=1)
+        upstream = asking(transport, fake.url, max_attempts=1)
         calls = [upstream.post("/x", b"{}", json_object) for _ in range(50)]
         await asyncio.gather(*calls, return_exceptions=True)
     assert len([record for record in caplog.records if "try 1" in record.message]) == 1
@@ -130,19 +137,19 @@ async def test_a_flood_of_failures_is_one_line(caplog: pytest.LogCaptureFixture)
 
 async def test_no_answer_in_time_is_tried_again_while_a_whole_try_fits() -> None:
     async with engine(Step(delay_s=30), COMPLETION) as fake:
-        assert await post(fake.url, timeout_s=0.2, budget_s=10) == COMPLETION
+        assert await post(fake.url, request_timeout_s=0.2, total_timeout_s=10) == COMPLETION
 
 
 async def test_no_answer_in_time_is_final_when_no_whole_try_fits() -> None:
     async with engine(Step(delay_s=30)) as fake:
-        failure = await failure_of(fake.url, timeout_s=0.3, budget_s=0.5)
+        failure = await failure_of(fake.url, request_timeout_s=0.3, total_timeout_s=0.5)
     assert failure.kind is FailureKind.TIMEOUT
     assert len(fake.asked) == 1
 
 
 async def test_the_wall_budget_bounds_all_tries_together() -> None:
     async with engine(Step(status=500)) as fake:
-        await failure_of(fake.url, budget_s=0.3, max_attempts=10_000, pause_s=0.02)
+        await failure_of(fake.url, total_timeout_s=0.3, max_attempts=10_000, retry_pause_s=0.02)
     assert 1 < len(fake.asked) < 10_000
 
 
@@ -155,7 +162,7 @@ async def test_retry_after_is_waited_for() -> None:
 
 async def test_a_retry_after_beyond_the_budget_fails_at_once() -> None:
     async with engine(Step(status=503, headers={"retry-after": "50"})) as fake, asyncio.timeout(49):
-        await failure_of(fake.url, budget_s=20)
+        await failure_of(fake.url, total_timeout_s=20)
     assert len(fake.asked) == 1
 
 
@@ -172,7 +179,7 @@ async def test_a_dead_address_does_not_stop_a_call_that_another_can_answer() -> 
 
 async def test_after_a_failure_the_dead_address_comes_last() -> None:
     async with engine() as fake, http_transport() as transport:
-        upstream = Upstream([refusing_url(), fake.url], transport=transport, pause_s=0.01, max_attempts=2)
+        upstream = asking(transport, [refusing_url(), fake.url], max_attempts=2)
         await upstream.post("/x", b"{}", json_object)
         await asyncio.gather(*(upstream.post("/x", b"{}", json_object) for _ in range(20)))
     assert len(fake.asked) == 21
@@ -180,14 +187,14 @@ async def test_after_a_failure_the_dead_address_comes_last() -> None:
 
 async def test_calls_spread_over_the_addresses() -> None:
     async with engine(Step(delay_s=0.2)) as one, engine(Step(delay_s=0.2)) as two, http_transport() as transport:
-        upstream = Upstream([one.url, two.url], transport=transport)
+        upstream = asking(transport, [one.url, two.url])
         await asyncio.gather(*(upstream.post("/x", b"{}", json_object) for _ in range(8)))
     assert (len(one.asked), len(two.asked)) == (4, 4)
 
 
 async def test_hundreds_of_calls_are_in_flight_at_once() -> None:
     async with engine(Step(delay_s=2.0)) as fake, http_transport() as transport:
-        upstream = Upstream(fake.url, transport=transport)
+        upstream = asking(transport, fake.url)
         await asyncio.gather(*(upstream.post("/x", b"{}", json_object) for _ in range(300)))
     assert fake.most_at_once > 150  # a pool's usual cap is 100
 
@@ -213,7 +220,7 @@ async def test_cancelling_a_call_hangs_up_so_that_the_engine_can_abort() -> None
 async def test_the_key_is_shown_nowhere(step: Step, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     async with engine(step) as fake, http_transport() as transport:
-        upstream = Upstream(fake.url, SecretStr(KEY), transport=transport, pause_s=0.01)
+        upstream = asking(transport, fake.url)
         with pytest.raises(Failure) as caught:
             await upstream.post("/x", b"{}", json_object)
     shown = caplog.text + repr(upstream) + str(caught.value) + caught.value.problem.model_dump_json()
@@ -225,11 +232,11 @@ async def test_the_key_is_shown_nowhere(step: Step, caplog: pytest.LogCaptureFix
 )
 def test_an_address_that_cannot_work_is_refused_at_the_start(url: str | list[str]) -> None:
     with pytest.raises(OperatorError, match="base_url") as caught:
-        Upstream(url, transport=None)  # type: ignore[arg-type]
+        EndpointSettings(base_url=url, model="m")
     assert "pass" not in str(caught.value)
 
 
 def test_a_key_that_no_header_can_carry_is_refused_without_being_shown() -> None:
     with pytest.raises(OperatorError, match="api_key") as caught:
-        Upstream("http://host/v1", SecretStr("sk-a\nb"), transport=None)  # type: ignore[arg-type]
+        asking(HttpTransport(), "http://host/v1", api_key="sk-a\nb")
     assert "sk-a" not in str(caught.value)

@@ -1,0 +1,98 @@
+"""Abilities: what the engine can do beyond chat, asked of it once: how it takes tokens in, what its logprobs mean."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import orjson
+
+from responses_api_models.convert_answers import malformed
+from responses_api_models.passage import Passage
+from responses_api_models.upstream import Upstream
+from responses_api_models.upstream_answers import json_object
+from responses_api_models.vllm_model.roads import CompletionsRoad, GenerateRoad, Road
+from responses_api_models.vllm_model.settings import ChatEngineSettings
+from services.errors import Failure, FailureKind
+from services.types import Json
+
+log = logging.getLogger(__name__)
+
+
+class Abilities:
+    """The engine's, found out at the first call that needs them and kept."""
+
+    def __init__(self, upstream: Upstream, settings: ChatEngineSettings) -> None:
+        self._upstream = upstream
+        self._settings = settings
+        self._asking = asyncio.Lock()
+        self._road: Road | None = None
+        self._road_known = False
+        self._logprobs_mode: str | None = settings.logprobs_mode
+
+    async def road(self, passage: Passage) -> Road | None:
+        """The way in which token ids go in; None when prompts are messages."""
+        if not self._road_known:
+            async with self._asking:
+                if not self._road_known:
+                    self._road = await self._find_road(passage)
+                    self._road_known = True
+        return self._road
+
+    async def logprobs_mode(self, passage: Passage) -> str:
+        """The engine's --logprobs-mode as it shows.
+
+        `raw_logprobs` are those before temperature and top_p, `processed_logprobs` those of the distribution that was
+        sampled from.
+        """
+        if self._logprobs_mode is None:
+            async with self._asking:
+                if self._logprobs_mode is None:
+                    self._logprobs_mode = await self._find_mode(passage)
+        return self._logprobs_mode
+
+    async def _find_road(self, passage: Passage) -> Road | None:
+        settings = self._settings
+        if settings.token_in == "off" or settings.send_token_ids:
+            return None
+        by_generate = GenerateRoad(self._upstream)
+        by_completions = CompletionsRoad(self._upstream, settings.text_tool_parser is not None)
+        if settings.token_in == "completions":
+            return by_completions
+        try:
+            await by_generate.render({"model": settings.model}, [{"role": "user", "content": "x"}], passage)
+        except Failure as failure:
+            if failure.kind is not FailureKind.UPSTREAM_REFUSED:
+                raise
+            if settings.token_in == "generate":
+                told = f"token_in is generate, but the engine has no token-in endpoints ({failure.problem.detail})"
+                raise Failure(FailureKind.UPSTREAM_REFUSED, f"{told}; start vLLM with --enable-scale-out") from failure
+            log.warning("%s: no token-in endpoints (vLLM: --enable-scale-out); %s", self._upstream, _INSTEAD)
+            return by_completions
+        return by_generate
+
+    async def _find_mode(self, passage: Passage) -> str:
+        """Two temperatures, one prompt: the likeliest token's logprob stays the same only where they are not in it."""
+
+        async def likeliest(temperature: float) -> float:
+            body: Json = {"model": self._settings.model, "prompt": "x", "max_tokens": 1, "logprobs": 1}
+            body.update(temperature=temperature, top_p=1.0, top_k=-1, seed=0)
+            return await self._upstream.post("/completions", orjson.dumps(body), _top_logprob, passage)
+
+        try:
+            one, two = await likeliest(1.0), await likeliest(2.0)
+        except Failure as failure:
+            log.warning("%s: what its logprobs mean cannot be found out: %s", self._upstream, failure)
+            return "unknown"
+        kind = "logprobs" if max(one, two) <= 0.0 else "logits"
+        return f"raw_{kind}" if abs(one - two) < 1e-6 else f"processed_{kind}"
+
+
+_INSTEAD = "token ids go through /v1/completions instead, with tools only where text_tool_parser is set"
+
+
+def _top_logprob(body: bytes) -> float:
+    try:
+        return float(max(json_object(body)["choices"][0]["logprobs"]["top_logprobs"][0].values()))
+    except (KeyError, IndexError, TypeError, ValueError) as error:
+        raise malformed(f"has no top logprobs ({type(error).__name__})", body[:200]) from error

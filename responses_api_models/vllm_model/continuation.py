@@ -1,0 +1,80 @@
+"""Continuation: the prompt of a later turn as token ids, the turn before as it was and behind it the new messages.
+
+Only the new messages are rendered, by the engine's own chat template, and nothing of what was there is tokenized anew.
+How they are cut out of a rendering: the template is given a conversation of a few words that stands for everything
+before, followed by the new messages. The token that ends a turn of the model (`<|im_end|>` in ChatML) is found by
+rendering two such conversations that differ only in what the model said: it is the first that both end with. The new
+messages begin behind the stand-in's end of turn. Templates that treat the model's latest turn in a special way (Qwen3
+drops earlier reasoning) change what stands before the cut, never what stands behind it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import takewhile
+
+import orjson
+
+from responses_api_models.passage import Passage
+from responses_api_models.vllm_model import trail
+from responses_api_models.vllm_model.roads import Rendered, Road
+from services.types import Json
+
+_USER: Json = {"role": "user", "content": "x"}
+_TEMPLATE = ("tools", "chat_template", "chat_template_kwargs", "reasoning_effort", "documents")
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How the chat template ends a turn of the model, in the stand-in conversation."""
+
+    token: int
+    count: int
+    """Which occurrence of the token ends the stand-in's turn."""
+
+
+class Continuation:
+    """Builds later turns' prompts; what it learns of a template it asks once."""
+
+    def __init__(self) -> None:
+        self._endings: dict[bytes, Ending | None] = {}
+
+    async def prompt(
+        self, road: Road, before: trail.Turn, body: Json, passage: Passage
+    ) -> tuple[list[int], Rendered] | None:
+        """The ids, and what the engine made of the request. None when the template shows no end of a turn."""
+        ending = await self._ending(road, body, passage)
+        if ending is None:
+            return None
+        said, new = body["messages"][before.index], body["messages"][before.index + 1 :]
+        rendered = await road.render(body, [_USER, _stand_in("x", said), *new], passage)
+        at = -1
+        for _ in range(ending.count):
+            try:
+                at = rendered.ids.index(ending.token, at + 1)
+            except ValueError:
+                return None
+        # A turn that was cut off ends without the token: then the template's is taken along.
+        ended = before.ids[-1] == ending.token
+        return before.ids + rendered.ids[at + ended :], rendered
+
+    async def _ending(self, road: Road, body: Json, passage: Passage) -> Ending | None:
+        """How a turn ends under this request's tools and template arguments; asked of the engine once."""
+        key = orjson.dumps([body.get(name) for name in _TEMPLATE])
+        if key not in self._endings:
+            one = await road.render(body, [_USER, _stand_in("x")], passage, ask=False)
+            two = await road.render(body, [_USER, _stand_in("y")], passage, ask=False)
+            # The two end in different letters, so that all they share at the end is the template's.
+            backwards = zip(reversed(one.ids), reversed(two.ids), strict=False)
+            shared = [pair[0] for pair in takewhile(lambda pair: pair[0] == pair[1], backwards)]
+            self._endings[key] = Ending(shared[-1], one.ids.count(shared[-1])) if shared else None
+        return self._endings[key]
+
+
+def _stand_in(text: str, said: Json | None = None) -> Json:
+    """A turn of the model that stands for another: same calls by name and id, because answers refer to them."""
+    calls = [
+        {"id": call.get("id"), "type": "function", "function": {"name": call["function"]["name"], "arguments": "{}"}}
+        for call in (said or {}).get("tool_calls") or ()
+    ]
+    return {"role": "assistant", "content": text, **({"tool_calls": calls} if calls else {})}

@@ -1,0 +1,64 @@
+"""Settings of a model server in front of a chat engine; names as in NeMo Gym where it has them."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from responses_api_models.convert import Dialect
+from responses_api_models.upstream_settings import CallSettings, EndpointSettings
+from services.types import Json
+
+
+class ChatEngineSettings(CallSettings):
+    """How an engine that speaks Chat Completions is spoken to, wherever it runs."""
+
+    return_token_id_information: bool = False
+    """For training: the last item of each answer carries prompt_token_ids, generation_token_ids and
+    generation_log_probs as the engine made them, beside token_trace. An answer without them is a failure."""
+    token_in: Literal["auto", "generate", "completions", "off"] = "auto"
+    """How a later turn's prompt reaches the engine when tokens are recorded. `generate`: as token ids, through vLLM's
+    token-in endpoints (--enable-scale-out). `completions`: as token ids, through /v1/completions; tool calls are then
+    read here, in hermes format. `off`: as messages, rendered and tokenized anew, which may drift: each break is
+    recorded. `auto`: the first of them that the engine has."""
+    text_tool_parser: Literal["hermes"] | None = None
+    """For `token_in: completions`: how the model writes tool calls. Without it only conversations without tools go
+    that way."""
+    logprobs_mode: Literal["raw_logprobs", "processed_logprobs"] | None = None
+    """How the engine was started (--logprobs-mode), recorded with the tokens; null: found out at the first turn."""
+    policy_version: str = "0"
+    """Version of the weights at the start; a weight update through this server sets the next."""
+    trainer_endpoints: bool = False
+    """Open the engine's tokenize, token-in and weight-update calls to callers with the run token."""
+    send_token_ids: bool = False
+    """Send the token ids of earlier turns back on their assistant messages, for engines (NeMo RL's) that read them."""
+    uses_reasoning_parser: bool = True
+    """The engine separates reasoning from content. False: `<think>...</think>` at the beginning of the content is the
+    reasoning, in both directions."""
+    reasoning_field: Literal["both", "reasoning_content", "reasoning"] = "both"
+    """Where earlier reasoning is sent on an assistant message. Each vLLM reads one of the two and ignores the other."""
+    replace_developer_role_with_system: bool = True
+    """Most chat templates know no developer role; Qwen's drops such a message without a word."""
+    max_tokens_field: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
+    """Name of the limit on output tokens in Chat Completions."""
+    chat_template_kwargs: Json | None = None
+    """Arguments for the chat template of every call, e.g. {enable_thinking: false}; a row's own win."""
+    sampling_overrides: Json | None = None
+    """Fields forced onto every call, whatever the request says, e.g. {temperature: 1.0, top_p: 1.0} for training."""
+
+    @property
+    def dialect(self) -> Dialect:
+        """What the converter must know."""
+        both = self.reasoning_field == "both"
+        return Dialect(
+            developer_as_system=self.replace_developer_role_with_system,
+            reasoning_fields=("reasoning_content", "reasoning") if both else (self.reasoning_field,),
+            think_tags=not self.uses_reasoning_parser,
+            max_tokens_field=self.max_tokens_field,
+            send_token_ids=self.send_token_ids or self.return_token_id_information,
+        )
+
+
+class VllmModelSettings(ChatEngineSettings, EndpointSettings):
+    """An engine that somebody else started."""
+
+    NOT_IDENTITY: ClassVar[frozenset[str]] = EndpointSettings.NOT_IDENTITY
