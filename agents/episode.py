@@ -188,15 +188,12 @@ class Episode:
         params = self.conversation.params
         if seeded.get("observation"):
             params = {**params, "input": self.conversation.start}
-        tokens = _tokens(self.conversation.output)
-        return {
-            "responses_create_params": params,
-            "response": self.response(),
-            **({"tokens": tokens} if tokens else {}),
-        }
+        played = {"responses_create_params": params, "response": self.response()}
+        trail = _token_trail(self.conversation.output)
+        return {**played, "token_trail": trail} if trail else played
 
 
-def _tokens(output: list[Json]) -> Json | None:
+def _token_trail(output: list[Json]) -> Json | None:
     """How well the recorded tokens hang together: later turns, breaks among them, segments. None without any."""
     traces = [item["token_trace"] for item in output if "token_trace" in item]
     if not traces:

@@ -45,9 +45,9 @@ class Tally:
         success: Any = row.get("success")
         if isinstance(success, bool):
             self.successes = (self.successes or 0) + success
-        if tokens := row.get("tokens"):
-            self.token_turns += tokens["turns"]
-            self.token_breaks += tokens["breaks"]
+        if trail := row.get("token_trail"):
+            self.token_turns += trail["turns"]
+            self.token_breaks += trail["breaks"]
 
     def resumed(self) -> None:
         """What is counted so far was there before: it does not enter the rate."""
