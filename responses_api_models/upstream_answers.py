@@ -20,8 +20,8 @@ RETRY_AFTER_CAP_S = 60.0
 OVERFLOW_CODE = "context_length_exceeded"
 """OpenAI's word for a conversation that no longer fits; clients look for it."""
 _OVERFLOW = re.compile(
-    r"maximum (context|model|input) length|max_model_len|context (length|window)|longer than the maximum"
-    r"|prompt is too long",
+    r"maximum (context|model|input) length|longer than the (maximum|model)|prompt is too long"
+    r"|exceeds? (the )?(available |model's )?context",
     re.IGNORECASE,
 )
 

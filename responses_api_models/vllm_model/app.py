@@ -19,9 +19,12 @@ from responses_api_models.upstream import Upstream
 from responses_api_models.upstream_answers import json_bytes, json_object
 from responses_api_models.vllm_model.abilities import Abilities
 from responses_api_models.vllm_model.calls import mark_unreadable_call
+from responses_api_models.vllm_model.checkup import Checkup
+from responses_api_models.vllm_model.roads import CompletionsRoad
 from responses_api_models.vllm_model.settings import ChatEngineSettings, VllmModelSettings
 from responses_api_models.vllm_model.turns import Turns
 from services.call import Call, Reply
+from services.errors import Failure, FailureKind
 from services.server import Context
 from services.settings import ServerSettings
 from services.types import Json
@@ -40,12 +43,14 @@ class ChatEngineModel(ModelServer):
         self.upstream = Upstream(replicas, settings, api_key, self.client.transport)
         self._model = settings.model
         self._dialect = settings.dialect
-        abilities = Abilities(self.upstream, settings)
+        self._abilities = abilities = Abilities(self.upstream, settings)
         turns = Turns(self.upstream, abilities, lambda: self.policy_version, sends_ids=settings.send_token_ids)
         self._turns = turns if settings.return_token_id_information else None
         self._template = settings.chat_template_kwargs
+        self._strict = settings.strict_tools
         self._defaults = settings.extra_body or {}
         self._forced = settings.sampling_overrides or {}
+        self.route("/token_check", self.__token_check, cancellable=True)
 
     async def responses(self, request: Json, call: Call) -> Reply:
         """A Responses create request, answered by the engine's chat endpoint."""
@@ -76,6 +81,23 @@ class ChatEngineModel(ModelServer):
         """The one model."""
         return [self._model]
 
+    async def __token_check(self, call: Call) -> bytes:
+        """Is multi-turn contiguous with this model, template and parser? `{"samples": 8}`; see ng_doctor tokens."""
+        samples = call.json().get("samples", 8)
+        if not isinstance(samples, int) or not 0 <= samples <= 1000:
+            raise Failure(FailureKind.BAD_REQUEST, f"samples is {samples!r}; a number from 0 to 1000 is expected")
+        passage = Passage({})
+        road = await self._abilities.road(passage)
+        checkup = Checkup(self.upstream, road or CompletionsRoad(self.upstream, True), self._model)
+        report = {
+            "model": self._model,
+            "token_in": road.name if road else "off",
+            "logprobs_mode": await self._abilities.logprobs_mode(passage),
+            "template": await checkup.template(),
+            "sampled": await checkup.sampled(samples),
+        }
+        return orjson.dumps(report)
+
     def _chat_body(self, request: Json) -> Json:
         convert.apply_metadata(request)
         if self._dialect.developer_as_system:
@@ -90,6 +112,9 @@ class ChatEngineModel(ModelServer):
             body["chat_template_kwargs"] = {**self._template, **(body.get("chat_template_kwargs") or {})}
         for key, value in self._defaults.items():
             body.setdefault(key, value)
+        if self._strict is not None:
+            for tool in body.get("tools") or ():
+                tool["function"] = {**tool["function"], "strict": self._strict}
         body.update(self._forced)
         body["model"] = self._model
         return body

@@ -43,7 +43,7 @@ class Continuation:
         self, road: Road, before: trail.Turn, body: Json, passage: Passage
     ) -> tuple[list[int], Rendered] | None:
         """The ids, and what the engine made of the request. None when the template shows no end of a turn."""
-        ending = await self._ending(road, body, passage)
+        ending = await self.ending(road, body, passage)
         if ending is None:
             return None
         said, new = body["messages"][before.index], body["messages"][before.index + 1 :]
@@ -58,7 +58,7 @@ class Continuation:
         ended = before.ids[-1] == ending.token
         return before.ids + rendered.ids[at + ended :], rendered
 
-    async def _ending(self, road: Road, body: Json, passage: Passage) -> Ending | None:
+    async def ending(self, road: Road, body: Json, passage: Passage) -> Ending | None:
         """How a turn ends under this request's tools and template arguments; asked of the engine once."""
         key = orjson.dumps([body.get(name) for name in _TEMPLATE])
         if key not in self._endings:

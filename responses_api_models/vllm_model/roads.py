@@ -97,17 +97,21 @@ class GenerateRoad:
         generated = choice.get("token_ids") or []
         if not body.get("top_logprobs"):
             choice["logprobs"] = None  # nobody asked for their text
+        completion = await self.read(answer, ids, body, passage)
+        log_probs = [entry["logprob"] for entry in entries]
+        return Generated(generated, log_probs, completion, choice.get("weight_versions"))
+
+    async def read(self, answer: Json, ids: list[int], body: Json, passage: Passage) -> Json:
+        """The answer of /inference/v1/generate to the prompt `ids` as a chat completion, by the engine's parsers."""
         parsing = {
-            "model": request.get("model"),
+            "model": body.get("model"),
             "generate_response": answer,
             "prompt_tokens": len(ids),
             "prompt_token_ids": ids[-SEED_IDS:],
             "chat_request": {**body, "messages": [{"role": "user", "content": ""}]},
         }
         read = _with("choices")
-        completion = await self._upstream.post("/chat/completions/derender", orjson.dumps(parsing), read, passage)
-        log_probs = [entry["logprob"] for entry in entries]
-        return Generated(generated, log_probs, completion, choice.get("weight_versions"))
+        return await self._upstream.post("/chat/completions/derender", orjson.dumps(parsing), read, passage)
 
 
 class CompletionsRoad:

@@ -40,6 +40,10 @@ class ChatEngineSettings(CallSettings):
     """Most chat templates know no developer role; Qwen's drops such a message without a word."""
     max_tokens_field: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
     """Name of the limit on output tokens in Chat Completions."""
+    strict_tools: bool | None = None
+    """Whether function tools are sent as strict; null: as the request says. vLLM forces strict calls to fit their
+    schema by a grammar, which changes what the model can say; false leaves it free (and lets another constraint, e.g.
+    structured_outputs, take effect)."""
     chat_template_kwargs: Json | None = None
     """Arguments for the chat template of every call, e.g. {enable_thinking: false}; a row's own win."""
     sampling_overrides: Json | None = None
