@@ -23,7 +23,7 @@ define install
 	@echo "installing into $(1) ..."
 	@if command -v uv >/dev/null 2>&1; then \
 	    export UV_FIND_LINKS="$${UV_FIND_LINKS:-$$($(PYTHON) -m pip config get global.find-links 2>/dev/null)}" && \
-	    uv pip install -q --python $(1)/bin/python --require-hashes --no-deps -r $(2) && \
+	    uv pip install -q --compile-bytecode --python $(1)/bin/python --require-hashes --no-deps -r $(2) && \
 	    uv pip install -q --python $(1)/bin/python --no-deps --no-build-isolation -e . $(3); \
 	else \
 	    $(1)/bin/python -m pip install -q --disable-pip-version-check --require-hashes --no-deps -r $(2) && \
@@ -55,7 +55,7 @@ test-crash: $(READY)
 test-ray: $(RAY)/.ready
 	$(RAY)/bin/python -m pytest tests/ray
 
-# A real vLLM without a GPU, in an environment of its own (SIZE). torch 2.13.0+cpu is not on the package index: pip
+# A real vLLM without a GPU, in an environment of its own (2.6 GB). torch 2.13.0+cpu is not on the package index: pip
 # finds it where its own setting find-links says.
 test-vllm: $(VLLM)/.ready
 	$(VLLM)/bin/python -m pytest tests/vllm

@@ -7,6 +7,7 @@ import email.utils
 import math
 import re
 import time
+from collections.abc import Iterator
 
 import orjson
 
@@ -21,7 +22,7 @@ OVERFLOW_CODE = "context_length_exceeded"
 """OpenAI's word for a conversation that no longer fits; clients look for it."""
 _OVERFLOW = re.compile(
     r"maximum (context|model|input) length|longer than the (maximum|model)|prompt is too long"
-    r"|exceeds? (the )?(available |model's )?context",
+    r"|exceeds? (the )?(available |model's )?context|max_tokens must be at least 1, got 0",
     re.IGNORECASE,
 )
 
@@ -77,8 +78,15 @@ def named_failure(answer: Answer, endpoint: str, hint: str) -> Failure:
     else:
         kind, shown = FailureKind.UPSTREAM_REFUSED, status if status >= 400 else None
         detail += f" ({hint})" if hint else ""
-    failure = Failure(kind, detail, status=shown, upstream_status=status)
-    return Failure.of(failure.problem.model_copy(update={"code": code})) if code else failure
+    failure = Failure(kind, detail, status=shown, upstream_status=status, code=code or "")
+    return Failure.of(failure.problem.model_copy(update=dict(_beside(answer))))
+
+
+def _beside(answer: Answer) -> Iterator[tuple[str, str]]:
+    """What an error answer's headers say to whoever meets it: problems.py makes headers of it again."""
+    for member, header in (("request_id", "x-request-id"), ("retry_after", "retry-after")):
+        if value := answer.headers.get(header):
+            yield member, value
 
 
 def _code(body: bytes) -> str | None:

@@ -1,0 +1,45 @@
+"""A chat that asks for a tool call, and the constraint under which even random weights make a valid one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+MOVES = ("Up", "Down", "Left", "Right")
+TOOL = {
+    "type": "function",
+    "function": {
+        "name": "step",
+        "description": "Play moves in order and return the board after them.",
+        "parameters": {
+            "type": "object",
+            "properties": {"actions": {"type": "array", "items": {"type": "string"}, "description": "Moves to play."}},
+            "required": ["actions"],
+            "additionalProperties": False,
+        },
+    },
+}
+_MOVE = f'"({"|".join(MOVES)})"'
+CALL = (
+    r'<tool_call>\n\{"name": "step", "arguments": \{"actions": \['
+    + f"{_MOVE}(, {_MOVE}){{0,3}}"
+    + r"\]\}\}\n</tool_call>"
+)
+"""A regex. With tool_choice "auto" and a tool that is not strict it holds for every answer; with a strict tool it would
+not take effect."""
+
+
+def asking(seed: int = 0, **fields: Any) -> dict[str, Any]:
+    """A Chat Completions request that is answered by one valid call of the tool."""
+    return {
+        "model": "tiny",
+        "messages": [
+            {"role": "system", "content": "You are playing Sokoban."},
+            {"role": "user", "content": "Solve this:\n#####\n#PXO#\n#####"},
+        ],
+        "tools": [TOOL],
+        "structured_outputs": {"regex": CALL},
+        "temperature": 0.8,
+        "max_tokens": 200,
+        "seed": seed,
+        **fields,
+    }
