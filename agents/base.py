@@ -17,9 +17,11 @@ from typing import Any, ClassVar
 import orjson
 
 from agents.episode import Conversation, Episode
+from services import response_events
 from services.call import Call, Reply
 from services.client import EPISODE_HEADER, SESSION_END_HEADER, Session
 from services.errors import Failure, FailureKind
+from services.response_events import SSE, STREAM_HEADERS
 from services.rewards import check_reward
 from services.server import Context, Server
 from services.settings import ServerSettings
@@ -92,13 +94,21 @@ class Agent(Server):
         return orjson.dumps({**answer, **ended, **verdict})
 
     async def __responses(self, call: Call) -> Reply:
-        """Play in the caller's own session (its cookies name it); answers the episode as one Response."""
+        """Play in the caller's own session (its cookies name it); answers the episode as one Response.
+
+        With `"stream": true` that is the events of the finished episode.
+        """
+        params = call.json()
+        stream = params.get("stream")
         world = Session(self.client, self.__deadlines.resources_server.name, call.header(b"cookie") or "")
-        episode = self.__episode(call.json(), world, call.header(EPISODE_HEADER.encode()))
+        episode = self.__episode(params, world, call.header(EPISODE_HEADER.encode()))
         await self.play(episode)
         # Some clients keep only the last answer's cookies, and need the world's for /verify.
         cookies = tuple((b"set-cookie", f"{pair}; Path=/".encode()) for pair in world.cookies)
-        return Reply(orjson.dumps(episode.response()), headers=cookies)
+        response = episode.response()
+        if stream:
+            return Reply(response_events.whole(response), content_type=SSE, headers=(*STREAM_HEADERS, *cookies))
+        return Reply(orjson.dumps(response), headers=cookies)
 
     async def __aggregate_metrics(self, call: Call) -> bytes:
         """The world's own aggregate over `{"verify_responses": [...]}`."""
@@ -108,8 +118,10 @@ class Agent(Server):
 
     def __episode(self, params: Json, world: Session, named: str | None = None) -> Episode:
         headers = {EPISODE_HEADER: named or uuid.uuid4().hex}
+        # A turn is read whole: the loop decides by what is in it.
+        asked = {key: value for key, value in params.items() if key not in ("stream", "stream_options")}
         return Episode(
-            Conversation(params),
+            Conversation(asked),
             world,
             Session(self.client, self.__deadlines.model_server.name, headers=headers),
             model_timeout_s=self.__deadlines.model_timeout_s,

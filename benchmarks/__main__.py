@@ -13,7 +13,7 @@ import time
 import traceback
 from collections.abc import Callable
 
-from benchmarks import collector_memory, latency, sokoban, startup, turns
+from benchmarks import collector_memory, latency, sokoban, startup, tokens, turns
 
 
 def main() -> int:
@@ -26,6 +26,7 @@ def main() -> int:
         ("sokoban", sokoban.main),
         ("startup", lambda: startup.main(chosen)),
         ("turns", lambda: turns.main(chosen)),
+        ("tokens", lambda: tokens.main(chosen)),
         ("latency", lambda: latency.main(chosen)),
         ("collector_memory", lambda: collector_memory.main(chosen)),
     ]

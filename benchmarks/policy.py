@@ -31,21 +31,32 @@ class Script:
     """The answers, ready to be written, by number of tool outputs in the request."""
 
     def __init__(self, turns: int) -> None:
-        self.chat = [_http(_completion(turn, turns)) for turn in range(turns)]
-        self.responses = [_http(_response(turn, turns)) for turn in range(turns)]
+        self.chat = [http(_completion(turn, turns)) for turn in range(turns)]
+        self.responses = [http(_response(turn, turns)) for turn in range(turns)]
         self.answered = 0
+
+    def answer(self, request: bytes) -> bytes:
+        """The answer to a whole HTTP request."""
+        if request.startswith(b"POST /v1/chat"):
+            answers, outputs = self.chat, request.count(CHAT_OUTPUT)
+        elif request.startswith(b"POST /v1/responses"):
+            answers, outputs = self.responses, request.count(RESPONSES_OUTPUT)
+        else:
+            return self.stats()
+        self.answered += 1
+        return answers[min(outputs, len(answers) - 1)]
 
     def stats(self) -> bytes:
         """Turns answered and CPU seconds of this process, as an answer."""
         used = resource.getrusage(resource.RUSAGE_SELF)
-        return _http({"turns": self.answered, "cpu_s": used.ru_utime + used.ru_stime})
+        return http({"turns": self.answered, "cpu_s": used.ru_utime + used.ru_stime})
 
 
 class Connection(asyncio.Protocol):
     """One kept-alive connection; its requests are answered in the order they come."""
 
-    def __init__(self, script: Script, latency_s: float) -> None:
-        self._script = script
+    def __init__(self, answer: Callable[[bytes], bytes], latency_s: float = 0.0) -> None:
+        self._answer = answer
         self._latency_s = latency_s
         self._buffer = b""
         self._write: Callable[[bytes], None] = lambda data: None
@@ -63,19 +74,11 @@ class Connection(asyncio.Protocol):
             if len(buffer) < end:
                 break
             request, buffer = (buffer, b"") if len(buffer) == end else (buffer[:end], buffer[end:])
-            self._answer(request)
+            self._reply(request)
         self._buffer = buffer
 
-    def _answer(self, request: bytes) -> None:
-        if request.startswith(b"POST /v1/chat"):
-            answers, outputs = self._script.chat, request.count(CHAT_OUTPUT)
-        elif request.startswith(b"POST /v1/responses"):
-            answers, outputs = self._script.responses, request.count(RESPONSES_OUTPUT)
-        else:
-            self._write(self._script.stats())
-            return
-        self._script.answered += 1
-        answer = answers[min(outputs, len(answers) - 1)]
+    def _reply(self, request: bytes) -> None:
+        answer = self._answer(request)
         if self._latency_s:
             asyncio.get_running_loop().call_later(self._latency_s, lambda: self._write(answer))
         else:
@@ -89,7 +92,7 @@ def _content_length(head: bytes) -> int:
     return 0 if at < 0 else int(head[at + len(LENGTH) :].split(b"\r\n", 1)[0])
 
 
-def _http(body: Json) -> bytes:
+def http(body: Json) -> bytes:
     data = orjson.dumps(body)
     return b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%b" % (len(data), data)
 
@@ -129,12 +132,12 @@ def _response(turn: int, turns: int) -> Json:
     return {**serial, **rest, "output": [item], "usage": usage}
 
 
-async def _serve(options: argparse.Namespace) -> None:
-    script = Script(options.turns)
+async def serve(answer: Callable[[bytes], bytes], port: int = 0, latency_s: float = 0.0) -> None:
+    """Answer requests until ended; the first line printed is the port."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     loop = asyncio.get_running_loop()
-    server = await loop.create_server(
-        lambda: Connection(script, options.latency_ms / 1000), "127.0.0.1", options.port, backlog=4096
-    )
+    server = await loop.create_server(lambda: Connection(answer, latency_s), "127.0.0.1", port, backlog=4096)
     print(server.sockets[0].getsockname()[1], flush=True)
     gc.freeze()
     await server.serve_forever()
@@ -147,9 +150,7 @@ def main() -> None:
     parser.add_argument("--latency-ms", type=float, default=0.0, help="time to each answer")
     parser.add_argument("--turns", type=int, default=6, help="model calls an episode takes")
     options = parser.parse_args()
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    uvloop.run(_serve(options))
+    uvloop.run(serve(Script(options.turns).answer, options.port, options.latency_ms / 1000))
 
 
 if __name__ == "__main__":

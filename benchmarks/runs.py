@@ -55,6 +55,8 @@ class Run:
     pid: int
     pids: Mapping[str, int]
     """Server name -> process; `head` is ng_run itself. Colocated, all are one process."""
+    urls: Mapping[str, str]
+    """Server name -> base URL, without the head's."""
     ready_s: float
     """From the command to `All n / n servers ready!`."""
 
@@ -105,11 +107,15 @@ class Collection:
         return self.output.with_suffix(".log")
 
 
-@contextlib.contextmanager
-def policy(*, latency_ms: float = 0.0, turns: int = 6) -> Iterator[Policy]:
+def policy(*, latency_ms: float = 0.0, turns: int = 6) -> contextlib.AbstractContextManager[Policy]:
     """The scripted endpoint in a process of its own."""
-    command = [sys.executable, "-m", "benchmarks.policy", "--latency-ms", str(latency_ms), "--turns", str(turns)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, env=_environment())
+    return endpoint("benchmarks.policy", "--latency-ms", str(latency_ms), "--turns", str(turns))
+
+
+@contextlib.contextmanager
+def endpoint(program: str, *options: str) -> Iterator[Policy]:
+    """A program of ours in a process of its own, which prints its port first."""
+    process = subprocess.Popen([sys.executable, "-m", program, *options], stdout=subprocess.PIPE, env=_environment())
     try:
         assert process.stdout is not None
         port = int(process.stdout.readline())
@@ -135,7 +141,10 @@ def stack(folder: Path, config: Config, *options: str) -> Iterator[Run]:
     try:
         _await_ready(process, log)
         ready_s = time.monotonic() - began
-        yield Run(here, process.pid, {"head": process.pid, **_servers(here)}, ready_s)
+        servers = _servers(here)
+        pids = {server["server_name"]: server["pid"] for server in servers}
+        urls = {server["server_name"]: server["url"] for server in servers}
+        yield Run(here, process.pid, {"head": process.pid, **pids}, urls, ready_s)
     finally:
         process.send_signal(signal.SIGINT)
         try:
@@ -172,10 +181,11 @@ def _await_ready(process: subprocess.Popen[bytes], log: Path) -> None:
         time.sleep(0.01)
 
 
-def _servers(here: Path) -> dict[str, int]:
+def _servers(here: Path) -> list[dict[str, Any]]:
     command = [str(COMMANDS / "ng_status"), "+json=true"]
     answer = subprocess.run(command, cwd=here, capture_output=True, env=_environment(), check=True, timeout=PATIENCE_S)
-    return {server["server_name"]: server["pid"] for server in orjson.loads(answer.stdout)}
+    listed: list[dict[str, Any]] = orjson.loads(answer.stdout)
+    return listed
 
 
 def _environment() -> dict[str, str]:

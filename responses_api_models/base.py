@@ -1,24 +1,27 @@
 """ModelServer: the policy behind one OpenAI-compatible door.
 
 What you must write: `responses`, a Responses create request in, a whole Response object out (plain dicts).
-What you may write: `chat` (else Chat Completions is converted to `responses` and back) and `models`.
-What is done for you: the routes, both APIs, streaming (synthesised from the finished answer), errors as problems.
-The caller hanging up cancels your coroutine, so that an engine behind it can abort.
+What you may write: `chat` (else Chat Completions is converted to `responses` and back), `models`, and, where answers
+arrive bit by bit, `stream_responses` and `stream_chat` (else a stream is made of the finished answer).
+What is done for you: the routes, both APIs, errors as problems.
+The caller hanging up cancels your coroutine or closes your stream, so that an engine behind it can abort.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 import orjson
 
 from responses_api_models import convert, streaming
+from services import response_events
 from services.call import Call, Reply
+from services.errors import Failure, FailureKind
+from services.response_events import SSE, STREAM_HEADERS
 from services.server import Context, Server
 from services.settings import ServerSettings
 from services.types import Json
-
-SSE = b"text/event-stream; charset=utf-8"
 
 
 class ModelServer(Server):
@@ -29,11 +32,12 @@ class ModelServer(Server):
         self.route("/v1/responses", self.__serve_responses, cancellable=True)
         self.route("/v1/chat/completions", self.__serve_chat, cancellable=True)
         self.app.get("/v1/models")(self.__list_models)
+        self.app.get("/v1/models/{name:path}")(self.__retrieve_model)
 
     async def responses(self, request: Json, call: Call) -> Json | bytes | Reply:
-        """You write this: the whole Response object for a create request.
+        """You write this: the whole Response object for a create request, which says nothing of streams.
 
-        `stream` is gone from `request`. Return bytes or a Reply where the answer passes through as it came.
+        Return bytes or a Reply where the answer passes through as it came.
         """
         raise NotImplementedError
 
@@ -51,43 +55,65 @@ class ModelServer(Server):
         """Names served at `GET /v1/models`."""
         return [self.name]
 
+    async def stream_responses(self, request: Json, call: Call) -> Reply:
+        """The events for a create request that asks for a stream; its `stream` and `stream_options` are still there."""
+        answer = await self.responses(_without_stream(request), call)
+        return _streamed(answer, response_events.whole)
+
+    async def stream_chat(self, request: Json, call: Call) -> Reply:
+        """The chunks for a chat create request that asks for a stream."""
+        with_usage = bool((request.get("stream_options") or {}).get("include_usage"))
+        answer = await self.chat(_without_stream(request), call)
+        return _streamed(answer, lambda completion: streaming.chat_chunks(completion, with_usage))
+
     async def __serve_responses(self, call: Call) -> bytes | Reply:
         """OpenAI Responses: create. With `"stream": true` the answer is a stream of events."""
         request = call.json()
-        stream = request.pop("stream", None)
-        request.pop("stream_options", None)
-        answer = await self.responses(request, call)
-        return _sent(answer) if not stream else _streamed(answer, streaming.response_events)
+        if request.get("stream"):
+            return await self.stream_responses(request, call)
+        return _sent(await self.responses(_without_stream(request), call))
 
     async def __serve_chat(self, call: Call) -> bytes | Reply:
         """OpenAI Chat Completions: create. With `"stream": true` the answer is a stream of chunks."""
         request = call.json()
-        stream = request.pop("stream", None)
-        options = request.pop("stream_options", None) or {}
-        answer = await self.chat(request, call)
-        if not stream:
-            return _sent(answer)
-        with_usage = bool(options.get("include_usage"))
-        return _streamed(answer, lambda completion: streaming.chat_chunks(completion, with_usage))
+        if request.get("stream"):
+            return await self.stream_chat(request, call)
+        return _sent(await self.chat(_without_stream(request), call))
 
     async def __list_models(self) -> Json:
         """The models served here, in OpenAI's list format."""
-        created = int(time.time())
-        entries = [{"id": name, "object": "model", "created": created, "owned_by": self.name} for name in self.models()]
-        return {"object": "list", "data": entries}
+        return {"object": "list", "data": [self.__entry(name) for name in self.models()]}
+
+    async def __retrieve_model(self, name: str) -> Json:
+        """One model."""
+        if name not in (known := self.models()):
+            told = f"no model {name!r} here (there is: {', '.join(known)})"
+            raise Failure(FailureKind.BAD_REQUEST, told, status=404, code="model_not_found")
+        return self.__entry(name)
+
+    def __entry(self, name: str) -> Json:
+        return {"id": name, "object": "model", "created": int(time.time()), "owned_by": self.name}
+
+
+def _without_stream(request: Json) -> Json:
+    request.pop("stream", None)
+    request.pop("stream_options", None)
+    return request
 
 
 def _sent(answer: Json | bytes | Reply) -> bytes | Reply:
     return orjson.dumps(answer) if isinstance(answer, dict) else answer
 
 
-def _streamed(answer: Json | bytes | Reply, events: streaming.Events) -> Reply:
-    """The finished answer as one body of server-sent events; an error answer stays what it is."""
+def _streamed(answer: Json | bytes | Reply, events: Callable[[Json], bytes]) -> Reply:
+    """The finished answer as one body of server-sent events, its headers kept; an error answer stays what it is."""
+    headers: tuple[tuple[bytes, bytes], ...] = STREAM_HEADERS
     if isinstance(answer, Reply):
         if answer.status >= 400 or answer.stream is not None:
             return answer
+        headers = (*STREAM_HEADERS, *answer.headers)
         answer = answer.body
     if isinstance(answer, bytes):
         answer = orjson.loads(answer)
         assert isinstance(answer, dict)
-    return Reply(events(answer), content_type=SSE, headers=((b"cache-control", b"no-cache"),))
+    return Reply(events(answer), content_type=SSE, headers=headers)

@@ -8,6 +8,7 @@ from typing import Any
 
 from responses_api_models.convert_items import Dialect, as_text
 from responses_api_models.convert_requests import wants_logprobs
+from responses_api_models.thinking import split_thinking
 from services.errors import Failure, FailureKind
 from services.types import TOKEN_FIELDS, Json
 
@@ -43,9 +44,15 @@ def first_choice(answer: Json) -> tuple[Json, Json]:
     message = choice.get("message") if isinstance(choice, dict) else None
     if not isinstance(message, dict):
         raise malformed("has a choice without a message", answer)
-    if (reason := choice.get("finish_reason")) in _BROKEN:
-        raise Failure(FailureKind.UPSTREAM_ERROR, f"the engine broke the generation off (finish_reason {reason!r})")
+    check_whole(choice.get("finish_reason"))
     return choice, message
+
+
+def check_whole(finish_reason: Any) -> None:
+    """Raises Failure upstream_error for a generation that the engine gave up."""
+    if finish_reason in _BROKEN:
+        told = f"the engine broke the generation off (finish_reason {finish_reason!r})"
+        raise Failure(FailureKind.UPSTREAM_ERROR, told)
 
 
 def chat_to_response(answer: Json, request: Json, dialect: Dialect = _DEFAULT) -> Json:
@@ -59,18 +66,27 @@ def chat_to_response(answer: Json, request: Json, dialect: Dialect = _DEFAULT) -
 
 def _response(answer: Json, choice: Json, message: Json, request: Json, dialect: Dialect) -> Json:
     serial = str(answer.get("id") or uuid.uuid4().hex).removeprefix("chatcmpl-")
-    reason = _INCOMPLETE.get(choice.get("finish_reason") or "")
-    output = _output(message, serial, dialect, _text_logprobs(choice) if wants_logprobs(request) else [])
-    last = output[-1]
-    if reason:
-        last["status"] = "incomplete"
+    output = _output(message, serial, dialect, text_logprobs(choice) if wants_logprobs(request) else [])
+    finish_last(output[-1], choice.get("finish_reason"), message)
+    output[-1].update(token_fields(answer, choice, message))
+    return response_around(output, {**answer, "id": serial}, request, choice.get("finish_reason"))
+
+
+def finish_last(item: Json, finish_reason: Any, message: Json) -> None:
+    """Put on a turn's last item what is said of the turn: that it was cut, and fields that no API knows."""
+    if finish_reason in _INCOMPLETE:
+        item["status"] = "incomplete"
     if extra := message.keys() - _MESSAGE_KEYS:  # e.g. OpenRouter's reasoning_details, which must be sent back
-        last.update({key: message[key] for key in extra if message[key] and key not in last})
-    last.update(token_fields(answer, choice, message))
+        item.update({key: message[key] for key in extra if message[key] and key not in item})
+
+
+def response_around(output: list[Json], answer: Json, request: Json, finish_reason: Any) -> Json:
+    """The Response that holds `output`; everything else is what `answer`, whose id is its serial, and `request` say."""
+    reason = _INCOMPLETE.get(finish_reason or "")
     response = {key: value for key, value in answer.items() if key not in _ANSWER_KEYS and value is not None}
     response.update({key: request[key] for key in _ECHOED if request.get(key) is not None})
     response.update(
-        id=f"resp_{serial}",
+        id=f"resp_{answer['id']}",
         object="response",
         created_at=answer.get("created") or int(time.time()),
         status="incomplete" if reason else "completed",
@@ -89,11 +105,7 @@ def _response(answer: Json, choice: Json, message: Json, request: Json, dialect:
 def _output(message: Json, serial: str, dialect: Dialect, logprobs: list[Json]) -> list[Json]:
     """The message's items, at least one: reasoning, what was said, calls."""
     output: list[Json] = []
-    content = message.get("content")
-    if isinstance(content, list):
-        content = "".join([part.get("text") or "" for part in content if isinstance(part, dict)])
-    elif content is not None and not isinstance(content, str):
-        raise malformed("has content that is no text", message)
+    content = text_of(message.get("content"))
     reasoning = message.get("reasoning_content") or message.get("reasoning")
     if dialect.think_tags and content and not reasoning:
         reasoning, content = split_thinking(content)
@@ -104,47 +116,49 @@ def _output(message: Json, serial: str, dialect: Dialect, logprobs: list[Json]) 
     if content or refusal or not (calls or output):
         parts: list[Json] = []
         if content or not refusal:
-            annotations = [_annotation(entry) for entry in message.get("annotations") or ()]
-            text = {"type": "output_text", "text": content or "", "annotations": annotations, "logprobs": logprobs}
+            annotations = [annotation(entry) for entry in message.get("annotations") or ()]
+            text = {"type": "output_text", "text": content, "annotations": annotations, "logprobs": logprobs}
             parts.append(text)
         if refusal:
             parts.append({"type": "refusal", "refusal": refusal})
         said = {"id": f"msg_{serial}", "type": "message", "role": "assistant", "status": "completed", "content": parts}
         output.append(said)
     for index, call in enumerate(calls or ()):
-        function = call.get("function") if isinstance(call, dict) else None
-        if not isinstance(function, dict) or not isinstance(function.get("name"), str):
-            raise malformed("has a tool call without a function name", message)
-        item = {
-            "id": f"fc_{serial}_{index}",
-            "type": "function_call",
-            "call_id": call.get("id") or f"call_{uuid.uuid4().hex}",
-            "name": function["name"],
-            "arguments": as_text(function.get("arguments", "")),
-            "status": "completed",
-        }
-        if extra := call.keys() - _CALL_KEYS:
-            item.update({key: call[key] for key in extra if call[key] is not None})
-        output.append(item)
+        output.append(call_item(call, f"fc_{serial}_{index}"))
     return output
 
 
-def _annotation(entry: Json) -> Json:
+def text_of(content: Any) -> str:
+    """The content of a message as one text."""
+    if isinstance(content, list):
+        return "".join([part.get("text") or "" for part in content if isinstance(part, dict)])
+    if content is not None and not isinstance(content, str):
+        raise malformed("has content that is no text", content)
+    return content or ""
+
+
+def call_item(call: Any, item_id: str) -> Json:
+    """A tool call as an item."""
+    function = call.get("function") if isinstance(call, dict) else None
+    if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+        raise malformed("has a tool call without a function name", call)
+    item = {
+        "id": item_id,
+        "type": "function_call",
+        "call_id": call.get("id") or f"call_{uuid.uuid4().hex}",
+        "name": function["name"],
+        "arguments": as_text(function.get("arguments", "")),
+        "status": "completed",
+    }
+    if extra := call.keys() - _CALL_KEYS:
+        item.update({key: call[key] for key in extra if call[key] is not None})
+    return item
+
+
+def annotation(entry: Json) -> Json:
+    """A chat message's annotation as it stands on an output text."""
     kind = entry["type"]
     return {**entry[kind], "type": kind} if kind in entry else entry
-
-
-def split_thinking(content: str) -> tuple[str, str]:
-    """What stands in `<think>...</think>` at the beginning, and the rest, both as the model wrote them.
-
-    Without the opening tag it was part of the prompt (so do the templates of pure thinking models); without the
-    closing one the output was cut while thinking.
-    """
-    head, closing, rest = content.partition("</think>")
-    before, opening, thought = head.partition("<think>")
-    if opening:
-        return ("", content) if before.strip() else (thought, rest)
-    return (head, rest) if closing else ("", content)
 
 
 def token_fields(answer: Json, choice: Json, message: Json) -> Json:
@@ -164,7 +178,8 @@ def token_fields(answer: Json, choice: Json, message: Json) -> Json:
     return fields
 
 
-def _text_logprobs(choice: Json) -> list[Json]:
+def text_logprobs(choice: Json) -> list[Json]:
+    """A choice's logprobs as they stand on an output text."""
     entries = (choice.get("logprobs") or {}).get("content") or []
     return [{**entry, "bytes": entry.get("bytes") or [], "top_logprobs": _top(entry)} for entry in entries]
 

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 from services.errors import Failure, FailureKind
 
@@ -21,13 +23,24 @@ EPISODES = 65_536
 """Episodes remembered; the longest unused is forgotten first, and then starts afresh on the least busy address."""
 
 
+@dataclass(slots=True, eq=False)
+class _Life:
+    """An address while it is up. One that comes back is another: its engine may hold other weights."""
+
+    url: str
+    in_flight: int = 0
+    shunned_until: float = 0.0
+    chosen: int = 0
+    """Serial of the last choice that fell on it: of equally busy ones the longest unchosen comes first."""
+
+
 class Replicas:
     """A pool of addresses. Fixed for remote endpoints; for engines of our own they come and go."""
 
     def __init__(self, urls: Sequence[str] = (), *, wait_s: float = 0.0, why_none: Callable[[], str] = str) -> None:
-        self._in_flight = dict.fromkeys(urls, 0)
-        self._shunned_until = dict.fromkeys(urls, 0.0)
-        self._seats: OrderedDict[str, str] = OrderedDict()
+        self._lives = {url: _Life(url) for url in urls}
+        self._seats: OrderedDict[str, _Life] = OrderedDict()
+        self._serials = itertools.count(1)
         self._wait_s = wait_s
         self._why_none = why_none
         self._some = asyncio.Event()
@@ -37,54 +50,53 @@ class Replicas:
     @property
     def urls(self) -> list[str]:
         """The addresses that calls may go to now."""
-        return list(self._in_flight)
+        return list(self._lives)
 
     @property
     def in_flight(self) -> dict[str, int]:
         """Calls being answered, by address."""
-        return dict(self._in_flight)
+        return {life.url: life.in_flight for life in self._lives.values()}
 
     def add(self, url: str) -> None:
         """An engine is up."""
-        self._in_flight.setdefault(url, 0)
-        self._shunned_until[url] = 0.0
+        self._lives.setdefault(url, _Life(url)).shunned_until = 0.0
         self._some.set()
 
     def remove(self, url: str) -> None:
         """An engine is gone, and the episodes on it."""
-        self._in_flight.pop(url, None)
-        self._shunned_until.pop(url, None)
-        if not self._in_flight:
+        self._lives.pop(url, None)
+        if not self._lives:
             self._some.clear()
 
     def shun(self, url: str) -> None:
         """An address failed: others come first for a while."""
-        if url in self._shunned_until:
-            self._shunned_until[url] = time.monotonic() + SHUNNED_S
+        if life := self._lives.get(url):
+            life.shunned_until = time.monotonic() + SHUNNED_S
 
     async def choose(self, episode: str | None) -> str:
         """Where a call of `episode` goes. Waits while no engine is up.
 
-        Raises Failure: session_lost when the episode's address is gone, unreachable when none comes up in time.
+        Raises Failure: session_lost when the episode's engine is gone, unreachable when none comes up in time.
         """
         if episode and (seat := self._seats.get(episode)):
-            if seat in self._in_flight:
-                self._seats.move_to_end(episode)
-                return seat
-            raise self.lost(episode, "its engine is gone")
-        if not self._in_flight:
+            if self._lives.get(seat.url) is not seat:
+                raise self.lost(episode, "its engine is gone")
+            self._seats.move_to_end(episode)
+            return seat.url
+        if not self._lives:
             await self._wait()
         now = time.monotonic()
-        url = min(self._in_flight, key=lambda url: (self._shunned_until[url] > now, self._in_flight[url]))
+        chosen = min(self._lives.values(), key=lambda life: (life.shunned_until > now, life.in_flight, life.chosen))
+        chosen.chosen = next(self._serials)
         if episode:
-            self._seats[episode] = url
+            self._seats[episode] = chosen
             if len(self._seats) > EPISODES:
                 self._seats.popitem(last=False)
-        return url
+        return chosen.url
 
     def alone(self, url: str) -> bool:
         """True when there is no other address to go to."""
-        return len(self._in_flight) == 1 and url in self._in_flight
+        return len(self._lives) == 1 and url in self._lives
 
     def seated(self, episode: str | None) -> bool:
         """True when the episode has had a call already."""
@@ -98,17 +110,18 @@ class Replicas:
     @contextlib.contextmanager
     def busy(self, url: str) -> Iterator[None]:
         """Count a call at `url` while it lasts."""
-        self._in_flight[url] = self._in_flight.get(url, 0) + 1
+        life = self._lives.get(url) or _Life(url)
+        life.in_flight += 1
         try:
             yield
         finally:
-            if url in self._in_flight:
-                self._in_flight[url] -= 1
+            life.in_flight -= 1
 
     async def _wait(self) -> None:
         try:
             async with asyncio.timeout(self._wait_s):
-                await self._some.wait()
+                while not self._lives:  # who came up may be gone again before this call has its turn
+                    await self._some.wait()
         except TimeoutError:
             why = self._why_none()
             told = f"no engine is up{f' ({why})' if why else ''}; waited {self._wait_s:g} s"

@@ -9,7 +9,7 @@ A model call keeps no state, so it may be asked again; how often, by class of fa
     any other status                    never: asking again cannot help
 
 and never more than `max_attempts` times or beyond `budget_s` seconds in all. The first failure is logged when it
-happens. A stream is asked again only before its first byte has come. The key is sent and never shown.
+happens. A stream is asked again only before its first event has come. The key is sent and never shown.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from pydantic import SecretStr
 
 from responses_api_models.passage import Passage
 from responses_api_models.replicas import Replicas
+from responses_api_models.sse import data_of, error_in, is_event, whole_events
 from responses_api_models.upstream_answers import named_failure, retry_after_s
 from responses_api_models.upstream_settings import CallSettings
 from services.errors import Failure, FailureKind, OperatorError
@@ -76,7 +77,7 @@ class Upstream:
 
         async def once(url: str, timeout_s: float) -> T:
             target = _joined(url, path)
-            answer = await self._transport.send("POST", target, body, self._sent(passage), timeout_s)
+            answer = await self._transport.send("POST", target + passage.query, body, self._sent(passage), timeout_s)
             if not 200 <= answer.status < 300:
                 raise self._failure(answer, target)
             passage.came_back(answer)
@@ -85,32 +86,57 @@ class Upstream:
         return await self._patiently(path, passage, once)
 
     async def stream(self, path: str, body: bytes, passage: Passage) -> AsyncIterator[bytes]:
-        """The answer's body piece by piece, as it comes. Closing it hangs up, so that an engine aborts the request."""
+        """The answer's server-sent events as they come, each whole. One that begins with an error is that failure.
+
+        Closing it hangs up, so that an engine aborts the request.
+        """
 
         async def once(url: str, timeout_s: float) -> tuple[str, AsyncIterator[bytes], bytes]:
             target = _joined(url, path)
             headers = {**self._sent(passage), "accept": "text/event-stream"}
-            answer, pieces = await self._transport.stream("POST", target, body, headers, timeout_s)
+            answer, pieces = await self._transport.stream("POST", target + passage.query, body, headers, timeout_s)
             try:
-                if not 200 <= answer.status < 300:
+                if not 200 <= answer.status < 300 or "json" in answer.headers.get("content-type", ""):
                     whole = b"".join([piece async for piece in pieces])
-                    raise self._failure(Answer(answer.status, answer.headers, whole), target)
-                first = await anext(pieces, b"")
+                    raise self._no_stream(Answer(answer.status, answer.headers, whole), target)
+                events = whole_events(pieces)
+                first = await anext(events, b"")
+                self._check_first(first, answer, target)
             except BaseException:
                 await pieces.aclose()  # type: ignore[attr-defined]
                 raise
             passage.came_back(answer)
-            return url, pieces, first
+            return url, events, first
 
-        url, pieces, first = await self._patiently(path, passage, once)
-        return self._flowing(url, pieces, first)
+        url, events, first = await self._patiently(path, passage, once)
+        return self._flowing(url, events, first)
 
-    async def _flowing(self, url: str, pieces: AsyncIterator[bytes], first: bytes) -> AsyncIterator[bytes]:
-        async with contextlib.aclosing(pieces):  # type: ignore[type-var]
+    async def send(self, method: str, url: str, path: str, body: bytes = b"", timeout_s: float | None = None) -> Answer:
+        """One request to the engine at `url`, not tried again: its answer of any status. Raises Failure without one."""
+        limit_s = timeout_s or self._settings.request_timeout_s
+        answer = await self._transport.send(method, _joined(url, path), body, self._headers, limit_s)
+        return Answer(answer.status, answer.headers, self._without_key(answer.body))
+
+    def _check_first(self, event: bytes, answer: Answer, target: str) -> None:
+        if error := error_in(event):
+            code = error.get("code")
+            status = code if isinstance(code, int) and 400 <= code < 600 else 500
+            raise self._failure(Answer(status, answer.headers, data_of(event)), target)
+        if not is_event(event):
+            raise self._no_stream(Answer(answer.status, answer.headers, event), target)
+
+    def _no_stream(self, answer: Answer, target: str) -> Failure:
+        if not 200 <= answer.status < 300:
+            return self._failure(answer, target)
+        found = self._without_key(answer.body)[:300].decode("utf-8", "replace").strip() or "(an empty body)"
+        return Failure(FailureKind.MALFORMED_ANSWER, f"{target} answered 200 with no stream of events: {found}")
+
+    async def _flowing(self, url: str, events: AsyncIterator[bytes], first: bytes) -> AsyncIterator[bytes]:
+        async with contextlib.aclosing(events):  # type: ignore[type-var]
             with self.replicas.busy(url):
                 yield first
-                async for piece in pieces:
-                    yield piece
+                async for event in events:
+                    yield event
 
     async def _patiently(self, path: str, passage: Passage, once: _Try[T]) -> T:
         settings = self._settings

@@ -35,6 +35,8 @@ class Call:
     path: str
     headers: Iterable[tuple[bytes, bytes]]
     body: bytes
+    query: bytes = b""
+    """Of its address, without the question mark."""
 
     def header(self, name: bytes) -> str | None:
         """Value of the header with this lower-case name."""

@@ -112,6 +112,7 @@ class Failure(RollyardError):
         status: int | None = None,
         upstream_status: int | None = None,
         instance: str = "",
+        code: str = "",
     ) -> None:
         super().__init__(f"{kind}: {detail}")
         self.problem = Problem(
@@ -122,6 +123,7 @@ class Failure(RollyardError):
             instance=instance,
             server=server,
             upstream_status=upstream_status,
+            code=code or str(kind),
         )
 
     @classmethod

@@ -22,6 +22,7 @@ from services.types import Heartbeat, Registration
 log = logging.getLogger(__name__)
 
 HEARTBEAT_S = 2.0
+PHASE_S = 0.5
 
 
 class _Listener(uvicorn.Server):
@@ -105,7 +106,11 @@ class Hosted:
         await self.listen()
         registration = Registration(name=self.server.name, instance=instance, url=self.url, pid=os.getpid())
         await head.register(registration)
-        await self.start()
+        telling = asyncio.create_task(self._tell(registration, head))
+        try:
+            await self.start()
+        finally:
+            telling.cancel()
         await head.register(registration.model_copy(update={"ready": True}))
         self._beating = asyncio.create_task(self._beat(registration, head, book))
 
@@ -120,6 +125,16 @@ class Hosted:
         self._socket.close()
         await self.server.stop()
 
+    async def _tell(self, registration: Registration, head: HeadLink) -> None:
+        """Say what the start is doing, whenever that changes."""
+        told = ""
+        while True:
+            await asyncio.sleep(PHASE_S)
+            if (phase := self.server.phase) != told:
+                with contextlib.suppress(Failure):
+                    await head.register(registration.model_copy(update={"phase": phase}))
+                    told = phase
+
     async def _beat(self, registration: Registration, head: HeadLink, book: AddressBook) -> None:
         ready = registration.model_copy(update={"ready": True})
         while True:
@@ -129,6 +144,7 @@ class Hosted:
                 requests=server.requests,
                 in_flight=server.in_flight,
                 sessions=server.sessions,
+                phase=server.phase,
             )
             try:
                 book.update(await head.beat(heartbeat))

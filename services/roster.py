@@ -27,6 +27,7 @@ class _Member:
     requests: int = 0
     in_flight: int = 0
     sessions: int = 0
+    phase: str = ""
 
 
 class Roster:
@@ -60,7 +61,8 @@ class Roster:
             member = _Member(spec, registration.instance, time.time(), self._clock())
             self._members[registration.instance] = member
         member.url, member.pid, member.heard = registration.url, registration.pid, self._clock()
-        member.ready = registration.ready
+        # What was said before may arrive after.
+        member.ready, member.phase = member.ready or registration.ready, registration.phase
 
     def beat(self, heartbeat: Heartbeat) -> None:
         """An instance is alive. Raises Failure for one that never registered (the head restarted)."""
@@ -71,7 +73,7 @@ class Roster:
             )
         member.heard = self._clock()
         member.requests, member.in_flight = heartbeat.requests, heartbeat.in_flight
-        member.sessions = heartbeat.sessions
+        member.sessions, member.phase = heartbeat.sessions, heartbeat.phase
 
     def remove(self, instance: str) -> None:
         """The instance's process ended."""
@@ -81,6 +83,11 @@ class Roster:
         """True when that instance said so and is still heard."""
         member = self._members.get(instance)
         return member is not None and self._status(member) == "success"
+
+    def phase(self, instance: str) -> str:
+        """What that instance last said it is doing to get ready."""
+        member = self._members.get(instance)
+        return "" if member is None else member.phase
 
     def directory(self) -> Directory:
         """Base URLs of the ready instances of every server."""
@@ -127,4 +134,5 @@ class Roster:
             in_flight=member.in_flight,
             sessions=member.sessions,
             restarts=self.restarts.get(spec.name, 0),
+            phase=member.phase,
         )

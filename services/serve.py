@@ -32,7 +32,8 @@ async def serve(launch: Launch) -> None:
     transport = HttpTransport()
     head = HeadLink(transport, launch.head_url, launch.keys)
     book = AddressBook(head.directory)
-    server = kind(settings, Context(launch.name, launch.keys, ServerClient(transport, launch.keys, book)))
+    logs = Path(launch.log_folder) if launch.log_folder else None
+    server = kind(settings, Context(launch.name, launch.keys, ServerClient(transport, launch.keys, book), logs))
     # A fixed port belongs to one replica only; the others take free ones.
     hosted = Hosted(server, bind_for(launch.name, settings), advertise=launch.advertise)
     joining = asyncio.create_task(hosted.join(launch.instance, head, book))

@@ -14,6 +14,7 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar
 
 from fastapi import FastAPI, Request
@@ -25,6 +26,7 @@ from services.call import Call, Handler, Reply, cancel_on_disconnect, read_body
 from services.client import PROBLEM_TYPE, RUN_HEADER, ServerClient
 from services.errors import Failure, FailureKind
 from services.meters import CONTENT_TYPE, Meters, RouteMeter
+from services.problems import named, problem_reply
 from services.settings import ServerSettings
 from services.transport import Receive, Scope, Send
 from services.types import Json, Keys
@@ -48,6 +50,8 @@ class Context:
     """The name by which others call it."""
     keys: Keys
     client: ServerClient
+    log_folder: Path | None = None
+    """Where the run's logs are."""
 
 
 class Server:
@@ -80,6 +84,11 @@ class Server:
     def sessions(self) -> int:
         """Open sessions; servers that keep some override this."""
         return 0
+
+    @property
+    def phase(self) -> str:
+        """What `start` is doing, for those who wait; servers whose start takes minutes override this."""
+        return ""
 
     async def start(self) -> None:
         """Get ready to serve: load, connect, warm up. Raising ends the process with the message in its log."""
@@ -153,7 +162,7 @@ class Server:
 
     async def __answer(self, route: _Route, scope: Scope, receive: Receive, watch: Callable[[], None]) -> Reply:
         try:
-            call = Call(scope["path"], scope["headers"], await read_body(receive))
+            call = Call(scope["path"], scope["headers"], await read_body(receive), scope.get("query_string", b""))
             # In one process the caller's task is this one: cancelling it needs no watcher.
             if route.cancellable and scope.get("client") is not None:
                 watch()
@@ -170,11 +179,7 @@ class Server:
         return self.__failed(Failure(FailureKind.SERVER_ERROR, detail), path)
 
     def __failed(self, failure: Failure, path: str) -> Reply:
-        """The failure as an answer; the first server that meets it puts its name on it."""
-        problem = failure.problem
-        if not problem.server:
-            problem = problem.model_copy(update={"server": self.name, "instance": problem.instance or path})
-        return Reply(problem.model_dump_json().encode(), problem.status, content_type=PROBLEM_TYPE.encode())
+        return problem_reply(named(failure, self.name, path))
 
     async def __send(self, send: Send, reply: Reply) -> None:
         headers = [(b"content-type", reply.content_type), self.__run_header, *reply.headers]
@@ -240,12 +245,10 @@ class Server:
 
     async def __on_failure(self, request: Request, error: Exception) -> Response:
         assert isinstance(error, Failure)
-        reply = self.__failed(error, request.url.path)
-        return Response(reply.body, reply.status, media_type=PROBLEM_TYPE)
+        return _response(self.__failed(error, request.url.path))
 
     async def __on_exception(self, request: Request, error: Exception) -> Response:
-        reply = self.__raised(error, request.url.path)
-        return Response(reply.body, reply.status, media_type=PROBLEM_TYPE)
+        return _response(self.__raised(error, request.url.path))
 
     async def __on_invalid_request(self, request: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)
@@ -266,6 +269,11 @@ def _watch(receive: Receive, hung_up: list[bool]) -> asyncio.Task[None]:
     task = asyncio.current_task()
     assert task is not None
     return asyncio.create_task(cancel_on_disconnect(receive, task, hung_up))
+
+
+def _response(reply: Reply) -> Response:
+    headers = {name.decode(): value.decode() for name, value in reply.headers}
+    return Response(reply.body, reply.status, headers, reply.content_type.decode())
 
 
 def _documented(route: _Route) -> Json:

@@ -23,7 +23,8 @@ class ServerSettings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
     NOT_IDENTITY: ClassVar[frozenset[str]] = frozenset(
-        {"host", "port", "base_url", "replicas", "datasets", "domain", "description", "value", "verified"}
+        {"host", "port", "base_url", "replicas", "start_timeout_s"}
+        | {"datasets", "domain", "description", "value", "verified"}
     )
     """Settings that do not change what a rollout means: a collection may be resumed with others."""
 
@@ -35,6 +36,8 @@ class ServerSettings(BaseModel):
     """0: the process takes a free port and reports it."""
     replicas: int = Field(default=1, ge=1)
     """Instances of this server; episodes go to the least busy one and stay there."""
+    start_timeout_s: float | None = Field(default=None, gt=0)
+    """How long it may take to get ready; default: the run's ready_timeout_s."""
     domain: str | None = None
     """NeMo Gym's catalogue entry; not used when serving."""
     description: str | None = None

@@ -22,7 +22,7 @@ from services.roster import Roster
 from services.runfolder import RunFolder
 from services.server import Context
 from services.settings import ServerSettings
-from services.supervisor import Restarts, Supervisor
+from services.supervisor import Progress, Restarts, Supervisor
 from services.transport import HttpTransport, LocalTransport
 from services.types import Directory, HeadFile, Keys
 
@@ -129,7 +129,7 @@ class Stack:
 
         async def join(spec: ServerSpec) -> None:
             kind = load_server(spec.family, spec.folder, spec.settings.entrypoint)
-            server = kind(spec.settings, Context(spec.name, self.keys, self.client))
+            server = kind(spec.settings, Context(spec.name, self.keys, self.client, self.folder.logs))
             hosted = Hosted(server, bind_for(spec.name, spec.settings))
             self._transport.mount(hosted.url, server)
             self._hosted.append(hosted)
@@ -141,11 +141,22 @@ class Stack:
                 raise RunError(f"{spec.name} cannot start: {type(error).__name__}: {error}") from error
             self._say(f"  {spec.name:<36} ready  {hosted.url:<28} {time.monotonic() - began:5.1f} s")
 
+        async def tell() -> None:
+            progress = Progress(self._say)
+            while True:
+                await asyncio.sleep(1.0)
+                for shown in self.roster.instances():
+                    progress.tell(shown.server_name, "" if shown.ready else shown.phase)
+
+        limit_s = max(spec.settings.start_timeout_s or self._ready_timeout_s for spec in self.config.servers)
+        telling = asyncio.create_task(tell())
         try:
-            await asyncio.wait_for(asyncio.gather(*(join(spec) for spec in self.config.servers)), self._ready_timeout_s)
+            await asyncio.wait_for(asyncio.gather(*(join(spec) for spec in self.config.servers)), limit_s)
         except TimeoutError as error:
             late = ", ".join(sorted(name for name, urls in self.roster.directory().servers.items() if not urls))
-            raise RunError(f"not ready within {self._ready_timeout_s:g} s: {late}") from error
+            raise RunError(f"not ready within {limit_s:g} s: {late}") from error
+        finally:
+            telling.cancel()
 
     def _bind_head(self, host: str, port: int) -> socket.socket:
         try:

@@ -25,6 +25,10 @@ log = logging.getLogger(__name__)
 
 STOP_GRACE_S = 6.0
 LOG_TAIL_LINES = 20
+TELL_EVERY_S = 15.0
+"""A server that is getting ready is mentioned so often, and when its phase changes."""
+GIVE_UP_FIRST_S = 10.0
+"""A server with a start_timeout_s of its own gives up by itself, saying why, before it is given up on."""
 
 
 @dataclass(slots=True)
@@ -53,6 +57,23 @@ class Restarts:
     longest_pause_s: float = 30.0
     calm_after_s: float = 60.0
     """Up for so long, the pause begins anew."""
+
+
+class Progress:
+    """Lines about servers that are getting ready: another phase at once, more of the same (3/8, 4/8) now and then."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self._say = say
+        self._began = time.monotonic()
+        self._told: dict[str, tuple[str, float]] = {}
+
+    def tell(self, title: str, phase: str) -> None:
+        """`title` is in `phase` now; nothing is said of a server that tells none."""
+        kind, now = phase.rstrip("0123456789/ "), time.monotonic()
+        told, told_at = self._told.get(title, ("", 0.0))
+        if phase and (kind != told or now - told_at > TELL_EVERY_S):
+            self._told[title] = kind, now
+            self._say(f"  {title:<36} {phase}, {now - self._began:.0f} s")
 
 
 class Supervisor:
@@ -85,12 +106,12 @@ class Supervisor:
         self._keepers: list[asyncio.Task[None]] = []
         self._stopping = asyncio.Event()
         self._began = time.monotonic()
+        self._progress = Progress(say)
 
     async def start(self) -> None:
         """Start all and wait until each is ready. Raises RunError naming the one that is not, with its log's end."""
         await asyncio.gather(*(self._spawn(watched) for watched in self._watched))
         waiting = list(self._watched)
-        deadline = self._began + self._ready_timeout_s
         while waiting:
             for watched in list(waiting):
                 if self._roster.is_ready(watched.instance):
@@ -99,10 +120,12 @@ class Supervisor:
                     self._say(self._line(watched))
                 elif watched.process is None:
                     raise RunError(f"{watched.title} ended before it was ready.\n{self._log_end(watched)}")
-            if waiting and time.monotonic() > deadline:
-                laggards = ", ".join(watched.title for watched in waiting)
-                limit = f"{self._ready_timeout_s:g} s (raise it with +ready_timeout_s=...)"
-                raise RunError(f"not ready within {limit}: {laggards}.\n{self._log_end(waiting[0])}")
+                else:
+                    self._progress.tell(watched.title, self._roster.phase(watched.instance))
+            late = [watched for watched in waiting if time.monotonic() > self._began + self._patience_s(watched)]
+            if late:
+                laggards = ", ".join(watched.title for watched in late)
+                raise RunError(f"not ready within {self._limit(late[0])}: {laggards}.\n{self._log_end(late[0])}")
             await asyncio.sleep(0.02)
 
     async def stop(self) -> None:
@@ -119,6 +142,15 @@ class Supervisor:
             for keeper in late:
                 await asyncio.wait([keeper], timeout=STOP_GRACE_S)
                 keeper.cancel()
+
+    def _patience_s(self, watched: _Watched) -> float:
+        own = watched.spec.settings.start_timeout_s
+        return self._ready_timeout_s if own is None else own + GIVE_UP_FIRST_S
+
+    def _limit(self, watched: _Watched) -> str:
+        own = watched.spec.settings.start_timeout_s
+        hint = "raise it with +ready_timeout_s=..." if own is None else "raise its start_timeout_s"
+        return f"{self._patience_s(watched):g} s ({hint})"
 
     async def _spawn(self, watched: _Watched) -> None:
         watched.starts += 1
@@ -137,6 +169,7 @@ class Supervisor:
             keys=self._keys,
             head_url=self._head_url,
             parent_pid=self._parent_pid,
+            log_folder=str(self._log_dir.absolute()),
         )
         watched.process = await self._launcher.launch(launch, self._log(watched))
         self._keepers.append(asyncio.create_task(self._keep(watched, watched.process)))

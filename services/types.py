@@ -48,6 +48,8 @@ class Problem(BaseModel):
     """Name of the server where it began."""
     upstream_status: int | None = None
     """Status of the foreign endpoint behind that server, when there is one."""
+    code: str | int | None = None
+    """One word for programs, under OpenAI's name: the endpoint's own where it gave one, else the failure kind."""
 
     @model_validator(mode="before")
     @classmethod
@@ -98,6 +100,8 @@ class Launch(Record):
     """The process whose death ends this one; 0 when it lives on another machine."""
     advertise: str | None = None
     """Host name that others reach this machine by, where it is not the address that is bound."""
+    log_folder: str | None = None
+    """Where the run's logs are; on another machine it may not exist."""
 
 
 class Registration(Record):
@@ -108,6 +112,8 @@ class Registration(Record):
     url: str
     pid: int
     ready: bool = False
+    phase: str = ""
+    """What its start is doing."""
 
 
 class Heartbeat(Record):
@@ -117,6 +123,8 @@ class Heartbeat(Record):
     requests: int
     in_flight: int
     sessions: int
+    phase: str = ""
+    """What it is mending, while it is ready all the same."""
 
 
 class ServerInstance(Record):
@@ -146,6 +154,8 @@ class ServerInstance(Record):
     in_flight: int
     sessions: int
     restarts: int
+    phase: str = ""
+    """What its start is doing, or what it is mending."""
 
 
 class Directory(Record):

@@ -5,10 +5,12 @@ Requests go through with the model's name put in; the answer's bytes come back a
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from typing import ClassVar
 
 import orjson
 
+from responses_api_models import passing
 from responses_api_models.base import ModelServer
 from responses_api_models.convert import apply_metadata
 from responses_api_models.passage import Passage
@@ -18,6 +20,7 @@ from responses_api_models.upstream_answers import json_bytes, json_object
 from responses_api_models.upstream_settings import EndpointSettings
 from services.call import Call, Reply
 from services.errors import Failure, FailureKind
+from services.response_events import SSE, STREAM_HEADERS
 from services.server import Context
 from services.settings import ServerSettings
 from services.types import Json
@@ -46,6 +49,18 @@ class OpenaiModel(ModelServer):
         body = await self._upstream.post("/chat/completions", self._finished(request), json_bytes, passage)
         return Reply(body, headers=passage.answer_headers)
 
+    async def stream_responses(self, request: Json, call: Call) -> Reply:
+        """The endpoint's own events, as they come."""
+        passage = Passage.of(call, request.get("prompt_cache_key"))
+        events = await self._upstream.stream("/responses", self._finished(request), passage)
+        return _stream(passing.responses(events, passing.teller(self.name, call)), passage)
+
+    async def stream_chat(self, request: Json, call: Call) -> Reply:
+        """The endpoint's own chunks, as they come."""
+        passage = Passage.of(call, request.get("prompt_cache_key"))
+        events = await self._upstream.stream("/chat/completions", self._finished(request), passage)
+        return _stream(passing.chat(events, passing.teller(self.name, call)), passage)
+
     def models(self) -> list[str]:
         """The one model."""
         return [self._model]
@@ -56,6 +71,10 @@ class OpenaiModel(ModelServer):
             body.setdefault(key, value)
         body["model"] = self._model
         return orjson.dumps(body)
+
+
+def _stream(events: AsyncIterator[bytes], passage: Passage) -> Reply:
+    return Reply(stream=events, content_type=SSE, headers=(*STREAM_HEADERS, *passage.answer_headers))
 
 
 def _response_bytes(body: bytes) -> bytes:

@@ -49,7 +49,7 @@ class Abilities:
             async with self._asking:
                 if self._logprobs_mode is None:
                     self._logprobs_mode = await self._find_mode(passage)
-        return self._logprobs_mode
+        return self._logprobs_mode or "unknown"
 
     async def _find_road(self, passage: Passage) -> Road | None:
         settings = self._settings
@@ -71,8 +71,11 @@ class Abilities:
             return by_completions
         return by_generate
 
-    async def _find_mode(self, passage: Passage) -> str:
-        """Two temperatures, one prompt: the likeliest token's logprob stays the same only where they are not in it."""
+    async def _find_mode(self, passage: Passage) -> str | None:
+        """Two temperatures, one prompt: the likeliest token's logprob stays the same only where they are not in it.
+
+        None when it may be found out another time.
+        """
 
         async def likeliest(temperature: float) -> float:
             body: Json = {"model": self._settings.model, "prompt": "x", "max_tokens": 1, "logprobs": 1}
@@ -83,7 +86,8 @@ class Abilities:
             one, two = await likeliest(1.0), await likeliest(2.0)
         except Failure as failure:
             log.warning("%s: what its logprobs mean cannot be found out: %s", self._upstream, failure)
-            return "unknown"
+            lasting = (FailureKind.UPSTREAM_REFUSED, FailureKind.MALFORMED_ANSWER)
+            return "unknown" if failure.kind in lasting else None
         kind = "logprobs" if max(one, two) <= 0.0 else "logits"
         return f"raw_{kind}" if abs(one - two) < 1e-6 else f"processed_{kind}"
 

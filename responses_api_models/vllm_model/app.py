@@ -6,15 +6,17 @@ Responses requests are converted, sent to `{base_url}/chat/completions`, and the
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from typing import ClassVar
 
 import orjson
 from pydantic import SecretStr
 
-from responses_api_models import convert
+from responses_api_models import convert, passing
 from responses_api_models.base import ModelServer
 from responses_api_models.passage import Passage
 from responses_api_models.replicas import Replicas
+from responses_api_models.streaming_events import ResponseEvents
 from responses_api_models.upstream import Upstream
 from responses_api_models.upstream_answers import json_bytes, json_object
 from responses_api_models.vllm_model.abilities import Abilities
@@ -22,14 +24,14 @@ from responses_api_models.vllm_model.calls import mark_unreadable_call
 from responses_api_models.vllm_model.checkup import Checkup
 from responses_api_models.vllm_model.roads import CompletionsRoad
 from responses_api_models.vllm_model.settings import ChatEngineSettings, VllmModelSettings
+from responses_api_models.vllm_model.trainer.trainer import Trainer
 from responses_api_models.vllm_model.turns import Turns
-from services.call import Call, Reply
+from services.call import Call, Handler, Reply
 from services.errors import Failure, FailureKind
+from services.response_events import SSE, STREAM_HEADERS
 from services.server import Context
 from services.settings import ServerSettings
 from services.types import Json
-
-POLICY_VERSION_HEADER = b"x-rollyard-policy-version"
 
 
 class ChatEngineModel(ModelServer):
@@ -38,19 +40,55 @@ class ChatEngineModel(ModelServer):
     def __init__(
         self, settings: ChatEngineSettings, context: Context, replicas: Replicas, api_key: SecretStr | None
     ) -> None:
+        self.upstream = Upstream(replicas, settings, api_key, context.client.transport)
+        # Before the base registers its routes: each of them goes through the trainer's gate.
+        self._trainer = Trainer(self.upstream, settings, context, self.spoilt)
         super().__init__(settings, context)
-        self.policy_version = settings.policy_version
-        self.upstream = Upstream(replicas, settings, api_key, self.client.transport)
         self._model = settings.model
         self._dialect = settings.dialect
         self._abilities = abilities = Abilities(self.upstream, settings)
-        turns = Turns(self.upstream, abilities, lambda: self.policy_version, sends_ids=settings.send_token_ids)
+        turns = Turns(self.upstream, abilities, self._trainer.versions, sends_ids=settings.send_token_ids)
         self._turns = turns if settings.return_token_id_information else None
         self._template = settings.chat_template_kwargs
         self._strict = settings.strict_tools
         self._defaults = settings.extra_body or {}
         self._forced = settings.sampling_overrides or {}
         self.route("/token_check", self.__token_check, cancellable=True)
+        self._trainer.mount(self)
+
+    @property
+    def policy_version(self) -> str:
+        """Of the weights that the engines hold."""
+        return self._trainer.versions.now
+
+    def route(self, path: str, handler: Handler, *, cancellable: bool = False) -> None:
+        """See `Server.route`. Model calls wait while weights change, and their answers carry the policy's version."""
+        super().route(path, self._trainer.guarded(path, handler), cancellable=cancellable)
+
+    async def adopt(self, url: str) -> None:
+        """Bring an engine that has just been started to the policy's weights, then add it to the pool of `upstream`.
+
+        For servers that start engines themselves, in place of `upstream.replicas.add(url)`: an engine comes up with the
+        weights it was started with, which an update may have replaced since. Call it once the engine answers, and
+        `upstream.replicas.remove(url)` when it is gone. Raises Failure when the engine does not take the weights (the
+        folder of the last update may be gone): it is not in the pool then and should be ended and started again.
+        """
+        await self._trainer.adopt(url)
+
+    def spoilt(self, url: str) -> None:
+        """The engine at `url` has lost its weights in a load that failed, and vLLM takes no others after that.
+
+        For servers that start engines themselves: end it, and `adopt` the next; until it has left the pool no model
+        call is let in. An engine of somebody else's waits until he starts it again, which this server then sees.
+        """
+
+    async def start(self) -> None:
+        """Ask engines that were there before what weights they hold."""
+        await self._trainer.start()
+
+    async def stop(self) -> None:
+        """Bring an update that is running to its end: engines that stay paused would keep everybody waiting."""
+        await self._trainer.stop()
 
     async def responses(self, request: Json, call: Call) -> Reply:
         """A Responses create request, answered by the engine's chat endpoint."""
@@ -76,6 +114,27 @@ class ChatEngineModel(ModelServer):
             return self._reply(orjson.dumps(await self._turns.make(body, passage)), passage)
         answer = await self.upstream.post("/chat/completions", orjson.dumps(body), json_bytes, passage)
         return self._reply(answer, passage)
+
+    async def stream_responses(self, request: Json, call: Call) -> Reply:
+        """The engine's chunks as Responses events. With tokens recorded made of the whole answer: no way in for token
+        ids gives parsed chunks out.
+        """
+        if self._turns is not None:
+            return await super().stream_responses(request, call)
+        passage = Passage.of(call, request.get("prompt_cache_key"))
+        body = self._finished(convert.request_to_chat(request, self._dialect))
+        body.update(stream=True, stream_options={"include_usage": True})
+        chunks = await self.upstream.stream("/chat/completions", orjson.dumps(body), passage)
+        made = ResponseEvents(request, self._dialect, mark_unreadable_call)
+        return self._stream(passing.converted(chunks, made, passing.teller(self.name, call)), passage)
+
+    async def stream_chat(self, request: Json, call: Call) -> Reply:
+        """The engine's chunks as they come; with tokens recorded as above."""
+        if self._turns is not None:
+            return await super().stream_chat(request, call)
+        passage = Passage.of(call, request.get("prompt_cache_key"))
+        chunks = await self.upstream.stream("/chat/completions", orjson.dumps(self._chat_body(request)), passage)
+        return self._stream(passing.chat(chunks, passing.teller(self.name, call)), passage)
 
     def models(self) -> list[str]:
         """The one model."""
@@ -120,8 +179,10 @@ class ChatEngineModel(ModelServer):
         return body
 
     def _reply(self, body: bytes, passage: Passage) -> Reply:
-        version = (POLICY_VERSION_HEADER, self.policy_version.encode("latin-1"))
-        return Reply(body, headers=(version, *passage.answer_headers))
+        return Reply(body, headers=passage.answer_headers)
+
+    def _stream(self, events: AsyncIterator[bytes], passage: Passage) -> Reply:
+        return Reply(stream=events, content_type=SSE, headers=(*STREAM_HEADERS, *passage.answer_headers))
 
 
 class VllmModel(ChatEngineModel):

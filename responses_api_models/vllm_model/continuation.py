@@ -21,6 +21,10 @@ from responses_api_models.vllm_model.roads import Rendered, Road
 from services.types import Json
 
 _USER: Json = {"role": "user", "content": "x"}
+_OTHER = '{"y": ["y"]}.\n\n</y>\n## y'
+"""Ends in another letter than "x" and holds what ordinary text and calls are made of."""
+KNOWN = 1024
+"""Sets of tools and template arguments whose ending is remembered."""
 _TEMPLATE = ("tools", "chat_template", "chat_template_kwargs", "reasoning_effort", "documents")
 
 
@@ -63,12 +67,21 @@ class Continuation:
         key = orjson.dumps([body.get(name) for name in _TEMPLATE])
         if key not in self._endings:
             one = await road.render(body, [_USER, _stand_in("x")], passage, ask=False)
-            two = await road.render(body, [_USER, _stand_in("y")], passage, ask=False)
-            # The two end in different letters, so that all they share at the end is the template's.
-            backwards = zip(reversed(one.ids), reversed(two.ids), strict=False)
-            shared = [pair[0] for pair in takewhile(lambda pair: pair[0] == pair[1], backwards)]
-            self._endings[key] = Ending(shared[-1], one.ids.count(shared[-1])) if shared else None
+            two = await road.render(body, [_USER, _stand_in(_OTHER)], passage, ask=False)
+            if len(self._endings) >= KNOWN:
+                self._endings.clear()
+            self._endings[key] = _shared_ending(one.ids, two.ids)
         return self._endings[key]
+
+
+def _shared_ending(one: list[int], two: list[int]) -> Ending | None:
+    """The two end in different letters, so that all they share at the end is the template's."""
+    backwards = zip(reversed(one), reversed(two), strict=False)
+    shared = [pair[0] for pair in takewhile(lambda pair: pair[0] == pair[1], backwards)]
+    # A token that ordinary text has too (a newline) would be found in a call or a thought, and the cut made there.
+    if not shared or one.count(shared[-1]) != two.count(shared[-1]):
+        return None
+    return Ending(shared[-1], one.count(shared[-1]))
 
 
 def _stand_in(text: str, said: Json | None = None) -> Json:

@@ -5,15 +5,14 @@ For engines that take tokens in but give only text out; where the engine has a t
 
 from __future__ import annotations
 
+import json
 import re
 import uuid
 
-import orjson
-
+from responses_api_models.thinking import split_thinking
 from services.types import Json
 
 _CALL = re.compile(r"<tool_call>(.*?)(?:</tool_call>|$)", re.DOTALL)
-_THOUGHT = re.compile(r"\s*<think>(.*?)</think>\s*", re.DOTALL)
 
 
 def read(text: str) -> Json:
@@ -23,24 +22,25 @@ def read(text: str) -> Json:
     calls = [_call(found) for found in _CALL.findall(content)]
     if not calls or None in calls:
         return message
-    said = _CALL.sub("", content).strip()
+    said = content.partition("<tool_call>")[0]  # as vLLM's own parser has it
     return {**message, "content": said or None, "tool_calls": calls}
 
 
 def plain(text: str) -> Json:
     """The assistant message without a look for calls: reasoning and content."""
-    if thought := _THOUGHT.match(text):
-        return {"role": "assistant", "reasoning_content": thought[1].strip(), "content": text[thought.end() :]}
-    return {"role": "assistant", "content": text}
+    thought, content = split_thinking(text)
+    return {"role": "assistant", "content": content, **({"reasoning_content": thought} if thought else {})}
 
 
 def _call(text: str) -> Json | None:
     try:
-        call = orjson.loads(text)
-        name, arguments = call["name"], call.get("arguments", {})
-    except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError):
+        call = json.loads(text)
+        # Spaced as vLLM does it, and as a model writes it.
+        name, arguments = call["name"], json.dumps(call["arguments"], ensure_ascii=False)
+        f"{name}{arguments}".encode()  # half a surrogate pair could not be sent on
+    except (ValueError, KeyError, TypeError, RecursionError):
         return None
     if not isinstance(name, str):
         return None
-    function = {"name": name, "arguments": orjson.dumps(arguments).decode()}
+    function = {"name": name, "arguments": arguments}
     return {"id": f"call_{uuid.uuid4().hex}", "type": "function", "function": function}

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import orjson
 
-from responses_api_models.convert_answers import malformed
+from responses_api_models.convert_answers import check_whole, first_choice, malformed
 from responses_api_models.passage import Passage
 from responses_api_models.upstream import Upstream
 from responses_api_models.upstream_answers import json_object
@@ -53,8 +53,10 @@ class Road(Protocol):
     """What both ways can do."""
 
     name: str
-    parses_tools: bool
-    """Tool calls in what it generates are read."""
+
+    def unfit(self, body: Json) -> str:
+        """Why the chat request `body` cannot go this way; empty when it can."""
+        ...
 
     async def render(self, body: Json, messages: list[Json], passage: Passage, *, ask: bool = True) -> Rendered:
         """Ids of `messages` under the tools and template arguments of the chat request `body`; `ask`: with the words
@@ -62,8 +64,12 @@ class Road(Protocol):
         """
         ...
 
-    async def generate(self, ids: list[int], rendered: Rendered, body: Json, passage: Passage) -> Generated:
-        """The model's turn after the prompt `ids`, sampled as the chat request `body` says."""
+    async def generate(
+        self, ids: list[int], rendered: Rendered, body: Json, passage: Passage, *, texts: bool = False
+    ) -> Generated:
+        """The model's turn after the prompt `ids`, sampled as the chat request `body` says. `texts`: the completion has
+        logprobs in words, too.
+        """
         ...
 
 
@@ -71,10 +77,13 @@ class GenerateRoad:
     """Token-in as vLLM offers it."""
 
     name = "generate"
-    parses_tools = True
 
     def __init__(self, upstream: Upstream) -> None:
         self._upstream = upstream
+
+    def unfit(self, body: Json) -> str:
+        """See `Road.unfit`."""
+        return ""
 
     async def render(self, body: Json, messages: list[Json], passage: Passage, *, ask: bool = True) -> Rendered:
         """See `Road.render`."""
@@ -82,7 +91,9 @@ class GenerateRoad:
         request = await self._upstream.post("/chat/completions/render", sent, _with("token_ids"), passage)
         return Rendered(request["token_ids"], request)
 
-    async def generate(self, ids: list[int], rendered: Rendered, body: Json, passage: Passage) -> Generated:
+    async def generate(
+        self, ids: list[int], rendered: Rendered, body: Json, passage: Passage, *, texts: bool = False
+    ) -> Generated:
         """See `Road.generate`."""
         request = {key: value for key, value in rendered.request.items() if key not in ("token_offsets", "request_id")}
         if body.get("max_tokens") is None and body.get("max_completion_tokens") is None:
@@ -93,25 +104,41 @@ class GenerateRoad:
             "/../inference/v1/generate", orjson.dumps(request), _with("choices"), passage
         )
         choice = answer["choices"][0]
-        entries = (choice.get("logprobs") or {}).get("content") or []
-        generated = choice.get("token_ids") or []
-        if not body.get("top_logprobs"):
-            choice["logprobs"] = None  # nobody asked for their text
-        completion = await self.read(answer, ids, body, passage)
+        check_whole(choice.get("finish_reason"))  # here: of a generation without a token the text cannot be read
+        generated, entries = choice.get("token_ids"), (choice.get("logprobs") or {}).get("content")
+        if not generated or entries is None:
+            raise malformed("has no token_ids or no logprobs", answer)
         log_probs = [entry["logprob"] for entry in entries]
+        if not texts:
+            choice["logprobs"] = None
+        completion = await self.read(answer, ids, body, passage)
+        # The usage counts what was in the engine's cache; the reader of the text knows nothing of it.
+        completion["usage"] = answer.get("usage") or completion.get("usage")
+        _finish(completion, body)
         return Generated(generated, log_probs, completion, choice.get("weight_versions"))
 
     async def read(self, answer: Json, ids: list[int], body: Json, passage: Passage) -> Json:
         """The answer of /inference/v1/generate to the prompt `ids` as a chat completion, by the engine's parsers."""
+        choice = answer["choices"][0]
+        spoken = _spoken(choice)
+        if not spoken:
+            message = {"role": "assistant", "content": ""}
+            return {"id": answer.get("request_id"), "object": "chat.completion", "created": answer.get("created")} | {
+                "model": answer.get("model"),
+                "choices": [{"index": 0, "message": message, "finish_reason": choice.get("finish_reason")}],
+            }
         parsing = {
             "model": body.get("model"),
-            "generate_response": answer,
+            "generate_response": {**answer, "choices": [{**choice, "token_ids": spoken}]},
             "prompt_tokens": len(ids),
             "prompt_token_ids": ids[-SEED_IDS:],
             "chat_request": {**body, "messages": [{"role": "user", "content": ""}]},
         }
         read = _with("choices")
-        return await self._upstream.post("/chat/completions/derender", orjson.dumps(parsing), read, passage)
+        completion: Json = await self._upstream.post("/chat/completions/derender", orjson.dumps(parsing), read, passage)
+        if isinstance(stop := choice.get("stop_reason"), str) and not body.get("include_stop_str_in_output"):
+            _cut(first_choice(completion)[1], stop)
+        return completion
 
 
 class CompletionsRoad:
@@ -121,7 +148,19 @@ class CompletionsRoad:
 
     def __init__(self, upstream: Upstream, parses_tools: bool) -> None:
         self._upstream = upstream
-        self.parses_tools = parses_tools
+        self._parses_tools = parses_tools
+
+    def _calls(self, body: Json) -> bool:
+        return self._parses_tools and bool(body.get("tools")) and body.get("tool_choice") != "none"
+
+    def unfit(self, body: Json) -> str:
+        """See `Road.unfit`."""
+        if not body.get("tools"):
+            return ""
+        if not self._parses_tools:
+            return "no_text_tool_parser"
+        # The chat endpoint forces such a call by a grammar, which this one cannot.
+        return "tool_choice" if body.get("tool_choice") not in (None, "auto", "none") else ""
 
     async def render(self, body: Json, messages: list[Json], passage: Passage, *, ask: bool = True) -> Rendered:
         """See `Road.render`."""
@@ -131,30 +170,79 @@ class CompletionsRoad:
         answer = await self._upstream.post("/../tokenize", orjson.dumps(request), _with("tokens"), passage)
         return Rendered(answer["tokens"], {"max_model_len": answer.get("max_model_len")})
 
-    async def generate(self, ids: list[int], rendered: Rendered, body: Json, passage: Passage) -> Generated:
+    async def generate(
+        self, ids: list[int], rendered: Rendered, body: Json, passage: Passage, *, texts: bool = False
+    ) -> Generated:
         """See `Road.generate`."""
         request = {key: value for key, value in body.items() if key not in _CHAT_ONLY}
-        request.update(prompt=ids, logprobs=0, return_token_ids=True, add_special_tokens=False)
-        limit = body.get("max_tokens") or body.get("max_completion_tokens")
+        request.update(prompt=ids, return_token_ids=True, add_special_tokens=False)
+        request["logprobs"] = body.get("top_logprobs") or 0
+        if self._calls(body):
+            request["skip_special_tokens"] = False  # the marks of calls are special tokens in some models
+        limit = body.get("max_completion_tokens") or body.get("max_tokens")
         if limit is None and (longest := rendered.request.get("max_model_len")):
             limit = max(longest - len(ids), 1)
         if limit is not None:
             request["max_tokens"] = limit
         answer = await self._upstream.post("/completions", orjson.dumps(request), _with("choices"), passage)
         choice = answer["choices"][0]
+        check_whole(choice.get("finish_reason"))
         generated, log_probs = choice.get("token_ids"), (choice.get("logprobs") or {}).get("token_logprobs")
-        if generated is None or log_probs is None:
+        if not generated or log_probs is None:
             raise malformed("has no token_ids or no logprobs", answer)
-        message = hermes.read(choice.get("text") or "") if self.parses_tools else hermes.plain(choice.get("text") or "")
-        reason = choice.get("finish_reason")
+        calls = self._calls(body)
+        text = choice.get("text") or ""
         chat_choice = {
             "index": 0,
-            "message": message,
-            "finish_reason": "tool_calls" if message.get("tool_calls") and reason == "stop" else reason,
+            "message": hermes.read(text) if calls else hermes.plain(text),
+            "logprobs": {"content": _in_words(choice["logprobs"])} if texts else None,
+            "finish_reason": choice.get("finish_reason"),
             "stop_reason": choice.get("stop_reason"),
         }
         completion = {**answer, "object": "chat.completion", "choices": [chat_choice]}
+        _finish(completion, body)
         return Generated(generated, log_probs, completion)
+
+
+def _spoken(choice: Json) -> list[int]:
+    """The ids whose text is the turn. A token that ended it is not among them: it would be written out, and most tool
+    parsers stumble over it.
+    """
+    ids: list[int] = choice["token_ids"]
+    by_token = choice.get("finish_reason") == "stop" and not isinstance(choice.get("stop_reason"), str)
+    return ids[:-1] if by_token else ids
+
+
+def _cut(message: Json, stop: str) -> None:
+    """Take a stop string off the end of what was said, where the ids still have it."""
+    for key in ("content", "reasoning", "reasoning_content"):
+        if text := message.get(key):
+            message[key] = text[: text.rindex(stop)] if stop in text else text
+            return
+
+
+def _finish(completion: Json, body: Json) -> None:
+    """Make it what the chat endpoint answers, which alone knows of calls and what was allowed of them: its kind of id,
+    its word for a turn with calls, one call where only one may be.
+    """
+    serial = str(completion.get("id") or "").removeprefix("generate-tokens-").removeprefix("cmpl-")
+    completion["id"] = f"chatcmpl-{serial.removeprefix('chatcmpl-')}" if serial else None
+    choice, message = first_choice(completion)
+    calls, wanted = message.get("tool_calls"), body.get("tool_choice")
+    if calls and body.get("parallel_tool_calls") is False:
+        message["tool_calls"] = calls[:1]
+    if calls and (wanted in (None, "auto") or (wanted == "required" and choice.get("finish_reason") == "stop")):
+        choice["finish_reason"] = "tool_calls"
+
+
+def _in_words(logprobs: Json) -> list[Json]:
+    """The logprobs of the completions endpoint as those of the chat endpoint."""
+
+    def entry(token: str, logprob: float) -> Json:
+        return {"token": token, "logprob": logprob, "bytes": list(token.encode())}
+
+    rows = zip(logprobs["tokens"], logprobs["token_logprobs"], logprobs.get("top_logprobs") or (), strict=True)
+    return [{**entry(token, own), "top_logprobs": [entry(*pair) for pair in top.items()]} for token, own, top in rows]
 
 
 def _with(key: str) -> Any:

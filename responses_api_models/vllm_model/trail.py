@@ -16,6 +16,7 @@ from typing import Any
 
 import orjson
 
+from responses_api_models.convert_items import as_text
 from services.types import TOKEN_FIELDS, Json
 
 EXCERPT = 8
@@ -38,9 +39,9 @@ def last_turn(messages: list[Json]) -> Turn | None:
     """The last message with tokens; None at the beginning of an episode."""
     for index in range(len(messages) - 1, -1, -1):
         message = messages[index]
-        if "generation_token_ids" in message:
-            ids = [*message["prompt_token_ids"], *message["generation_token_ids"]]
-            return Turn(index, ids, message.get("token_trace") or {})
+        prompt, said = message.get("prompt_token_ids"), message.get("generation_token_ids")
+        if isinstance(prompt, list) and isinstance(said, list):
+            return Turn(index, prompt + said, message.get("token_trace") or {})
     return None
 
 
@@ -54,22 +55,46 @@ def without_tokens(messages: list[Json]) -> list[Json]:
     ]
 
 
-def fingerprint(messages: list[Json], body: Json) -> str:
+def without_traces(messages: list[Json]) -> list[Json]:
+    """The messages as an engine reads them that knows the token ids on them."""
+    return [
+        {key: value for key, value in message.items() if key != "token_trace"} if "token_trace" in message else message
+        for message in messages
+    ]
+
+
+class Fingerprint:
     """Of what was said so far and the tools: a history edited since then must not be mistaken for the recorded one.
 
     It leaves out what the conversion to Responses items and back may change: ids of calls, reasoning, outer space.
     """
-    said = [_essence(message) for message in messages]
-    whole = orjson.dumps([said, body.get("tools"), body.get("chat_template_kwargs")])
-    return hashlib.blake2b(whole, digest_size=12).hexdigest()
+
+    def __init__(self, body: Json) -> None:
+        beginning = orjson.dumps([body.get("tools"), body.get("chat_template_kwargs")])
+        self._hash = hashlib.sha256(beginning)
+
+    def add(self, messages: list[Json]) -> str:
+        """What it is with these messages behind those that it has."""
+        for message in messages:
+            self._hash.update(orjson.dumps(_essence(message)))
+        return self._hash.hexdigest()[:24]
 
 
 def _essence(message: Json) -> list[Any]:
     content = message.get("content") or ""
     if isinstance(content, str):
-        content = content.rpartition("</think>")[2].strip()
-    calls = [[call["function"]["name"], call["function"]["arguments"]] for call in message.get("tool_calls") or ()]
-    return [message.get("role"), content, calls]
+        if message.get("role") == "assistant":
+            # Reasoning may stand in the content, and cut off it has no end.
+            content = content.rpartition("</think>")[2].partition("<think>")[0]
+        content = content.strip()
+    return [message.get("role"), content, [_called(call) for call in message.get("tool_calls") or ()]]
+
+
+def _called(call: Any) -> Any:
+    function = call.get("function") if isinstance(call, dict) else None
+    if not isinstance(function, dict):
+        return call  # the engine will refuse it, in its own words
+    return [function.get("name"), as_text(function.get("arguments", ""))]
 
 
 def first_difference(expected: list[int], found: list[int]) -> int | None:

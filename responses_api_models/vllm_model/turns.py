@@ -6,7 +6,7 @@ be, it goes as messages. Whichever way it went, its prompt is compared with the 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import Any
 
 import orjson
 
@@ -17,7 +17,9 @@ from responses_api_models.upstream_answers import json_object
 from responses_api_models.vllm_model import trail
 from responses_api_models.vllm_model.abilities import Abilities
 from responses_api_models.vllm_model.continuation import Continuation
-from responses_api_models.vllm_model.roads import Rendered, Road
+from responses_api_models.vllm_model.roads import Road
+from responses_api_models.vllm_model.trainer.versions import Versions
+from services.errors import Failure, FailureKind
 from services.types import TOKEN_FIELDS, Json
 
 SAMPLING = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
@@ -31,11 +33,11 @@ class Turns:
     """Model calls with tokens, over one upstream."""
 
     def __init__(
-        self, upstream: Upstream, abilities: Abilities, version: Callable[[], str], *, sends_ids: bool = False
+        self, upstream: Upstream, abilities: Abilities, versions: Versions, *, sends_ids: bool = False
     ) -> None:
         self._upstream = upstream
         self._abilities = abilities
-        self._version = version
+        self._versions = versions
         self._sends_ids = sends_ids
         self._continuation = Continuation()
         self.made = 0
@@ -43,31 +45,33 @@ class Turns:
         self.broken = 0
         """Those of them whose prompt did not begin with it."""
 
-    async def make(self, body: Json, passage: Passage) -> Json:
-        """The chat completion for the chat request `body`; its message carries the tokens and their trace."""
-        before = trail.last_turn(body["messages"])
-        given = body["messages"]
-        plain = trail.without_tokens(given)
-        body = {**PLAIN, **{key: value for key, value in body.items() if value is not None}, "messages": plain}
-        body.update(logprobs=True, top_logprobs=body.get("top_logprobs") or 0)
-        version = self._version()
-        road = await self._abilities.road(passage) if before is not None else None
-        reason = _unfit(road, before, plain, body)
-        prompt = None
-        if before is not None and road is not None and not reason:
-            prompt = await self._continuation.prompt(road, before, body, passage)
-            reason = "" if prompt else "no_end_of_turn"
-        if prompt is None or road is None:
-            sent = {**body, "messages": given} if self._sends_ids else body
-            way, completion = "chat", await self._chat(sent, passage)
-        else:
-            way, completion = road.name, await self._from_ids(road, *prompt, body, passage)
+    async def make(self, asked: Json, passage: Passage) -> Json:
+        """The chat completion for the chat request `asked`; its message carries the tokens and their trace."""
+        given = _messages(asked)
+        before, plain = trail.last_turn(given), trail.without_tokens(given)
+        body = {**PLAIN, **{key: value for key, value in asked.items() if value is not None}, "messages": plain}
+        body.update(logprobs=True, top_logprobs=asked.get("top_logprobs") or 0)
+        texts = bool(asked.get("logprobs"))
+        mark, said = self._versions.mark, trail.Fingerprint(body)
+        recorded = said.add(plain[: before.index + 1]) if before else ""
+        way, completion = await self._continued(before, body, recorded, passage, texts) if before else ("", None)
+        reason = ""
+        if completion is None:
+            reason, way = way, "chat"
+            sent = {**body, "messages": trail.without_traces(given)} if self._sends_ids else body
+            completion = await self._chat(sent, passage)
         choice, message = first_choice(completion)
         message.update(token_fields(completion, choice, message))
         _check(message)
+        # They stand on the message; where an engine puts them they stand for callers who asked as one asks an engine.
+        wanted = (message["prompt_token_ids"], message["generation_token_ids"])
+        completion["prompt_token_ids"], choice["token_ids"] = wanted if asked.get("return_token_ids") else (None, None)
+        if not texts:
+            choice["logprobs"] = None
         trace = self._trace(message, before, reason)
-        trace.update(way=way, context=trail.fingerprint([*plain, message], body))
-        trace["sampling"] = self._sampling(body, version, await self._abilities.logprobs_mode(passage))
+        trace.update(way=way, context=said.add([*plain[before.index + 1 if before else 0 :], message]))
+        version = self._versions.sampled(mark, choice.pop("weight_versions", None), passage.url)
+        trace["sampling"] = {**_sampling(body, await self._abilities.logprobs_mode(passage)), **version}
         message["token_trace"] = trace
         return completion
 
@@ -75,13 +79,28 @@ class Turns:
         sent = orjson.dumps({**body, "return_token_ids": True})
         return await self._upstream.post("/chat/completions", sent, json_object, passage)
 
-    async def _from_ids(self, road: Road, ids: list[int], rendered: Rendered, body: Json, passage: Passage) -> Json:
-        made = await road.generate(ids, rendered, body, passage)
-        _, message = first_choice(made.completion)
+    async def _continued(
+        self, before: trail.Turn, body: Json, recorded: str, passage: Passage, texts: bool
+    ) -> tuple[str, Json | None]:
+        """The way that the turn took as token ids, and its completion; or why it cannot go so, and None.
+
+        `recorded` is what the conversation up to the turn before looks like now.
+        """
+        road = await self._abilities.road(passage)
+        if reason := _unfit(road, before, recorded, body):
+            return reason, None
+        assert road is not None
+        prompt = await self._continuation.prompt(road, before, body, passage)
+        if prompt is None:
+            return "no_end_of_turn", None
+        ids, rendered = prompt
+        made = await road.generate(ids, rendered, body, passage, texts=texts)
         if len(made.ids) != len(made.log_probs):
             raise malformed(f"has {len(made.ids)} token ids but {len(made.log_probs)} logprobs", made.completion)
+        choice, message = first_choice(made.completion)
+        choice["weight_versions"] = made.weight_versions
         message.update(prompt_token_ids=ids, generation_token_ids=made.ids, generation_log_probs=made.log_probs)
-        return made.completion
+        return road.name, made.completion
 
     def _trace(self, message: Json, before: trail.Turn | None, reason: str) -> Json:
         if before is None:
@@ -94,35 +113,41 @@ class Turns:
         self.broken += 1
         return {"segment": segment + 1, "break": broken}
 
-    def _sampling(self, body: Json, version: str, logprobs_mode: str) -> Json:
-        """What was really used to sample the turn."""
-        used = {key: body[key] for key in (*SAMPLING, "seed") if body.get(key) is not None}
-        constrained = [key for key in _CONSTRAINTS if body.get(key)]
-        now = self._version()
-        return {
-            **used,
-            **({"constrained": constrained} if constrained else {}),
-            "logprobs_mode": logprobs_mode,
-            "policy_version": version,
-            **({"policy_version_end": now} if now != version else {}),
-        }
+
+def _sampling(body: Json, logprobs_mode: str) -> Json:
+    """How the turn was really sampled."""
+    used = {key: body[key] for key in (*SAMPLING, "seed") if body.get(key) is not None}
+    constrained = [key for key in _CONSTRAINTS if body.get(key)]
+    return {**used, **({"constrained": constrained} if constrained else {}), "logprobs_mode": logprobs_mode}
 
 
-def _unfit(road: Road | None, before: trail.Turn | None, plain: list[Json], body: Json) -> str:
+def _unfit(road: Road | None, before: trail.Turn, recorded: str, body: Json) -> str:
     """Why the prompt cannot be built on the ids of the turn before; empty when it can."""
-    if before is None or road is None:
-        return "retokenized"
-    recorded = before.trace.get("context")
-    if recorded and recorded != trail.fingerprint(plain[: before.index + 1], body):
+    if before.trace.get("context", recorded) != recorded:
         return "history_changed"
-    new = plain[before.index + 1 :]
-    if not new:
+    if road is None:
+        return "retokenized"
+    messages = body["messages"]
+    if before.index + 1 == len(messages):
         return "nothing_new"
-    if any(not isinstance(message.get("content") or "", str) for message in new):
+    # An image is more than its ids, wherever it stands: the engine wants the picture with them.
+    if any(isinstance(message.get("content"), list) and not _only_text(message["content"]) for message in messages):
         return "not_text"
-    if body.get("tools") and not road.parses_tools:
-        return "no_text_tool_parser"
-    return ""
+    return road.unfit(body)
+
+
+def _only_text(parts: list[Any]) -> bool:
+    return all(isinstance(part, dict) and part.get("type") == "text" for part in parts)
+
+
+def _messages(asked: Json) -> list[Json]:
+    """The conversation of a chat request. Raises Failure bad_request."""
+    messages = asked.get("messages")
+    if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
+        raise Failure(FailureKind.BAD_REQUEST, f"messages: found {str(messages)[:100]}; a list of messages is expected")
+    if asked.get("n") not in (None, 1):
+        raise Failure(FailureKind.BAD_REQUEST, f"n: found {asked['n']}; with tokens on record a call is one turn")
+    return messages
 
 
 def _check(message: Json) -> None:

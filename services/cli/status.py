@@ -77,7 +77,7 @@ def _print(head: HeadFile, instances: list[ServerInstance]) -> None:
             instance.server_name,
             *((f"{instance.server_type}/{instance.name}",) if wide else ()),
             (instance.url or "") if wide else str(instance.port or ""),
-            "yes" if instance.ready else instance.status,
+            ", ".join(filter(None, ["yes" if instance.ready else instance.status, instance.phase])),
             duration(instance.uptime_seconds),
             str(instance.requests),
             str(instance.in_flight),

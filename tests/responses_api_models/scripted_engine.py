@@ -13,6 +13,7 @@ import orjson
 import uvicorn
 
 from services.client import AddressBook, ServerClient
+from services.response_events import whole
 from services.server import Context, Server
 from services.transport import Answer, HttpTransport, LocalTransport
 from services.types import Directory, Json, Keys
@@ -43,6 +44,37 @@ class Step:
     delay_s: float = 0.0
     cut: bool = False
     """Break the connection in the middle of the body."""
+    events: tuple[Json | bytes, ...] | None = None
+    """Sent one by one in place of `body`; each the data of a server-sent event, or bytes as they are."""
+    hold: asyncio.Event | None = None
+    """Waited for behind the first event."""
+
+
+def chunks(*deltas: Json, finish_reason: str = "stop", usage: Json | None = None) -> tuple[Json | bytes, ...]:
+    """The events of a chat stream with these deltas."""
+    head = {**COMPLETION, "object": "chat.completion.chunk"}
+    head.pop("usage")
+    said = [{**head, "choices": [{"index": 0, "delta": delta, "finish_reason": None}]} for delta in deltas]
+    last = {**head, "choices": [{"index": 0, "delta": {}, "finish_reason": finish_reason}]}
+    counted = {**head, "choices": [], "usage": usage or COMPLETION["usage"]}
+    return (
+        {**head, "choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}}]},
+        *said,
+        last,
+        counted,
+        DONE,
+    )
+
+
+DONE = b"data: [DONE]\n\n"
+
+
+def response_events(text: str) -> tuple[bytes, ...]:
+    """The events of an endpoint's Responses stream that says `text`."""
+    part = {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+    item = {"id": "m", "type": "message", "role": "assistant", "status": "completed", "content": [part]}
+    response = {"id": "resp_1", "object": "response", "status": "completed", "output": [item], "odd": {"deep": 1}}
+    return tuple(block + b"\n\n" for block in whole(response).split(b"\n\n") if block)
 
 
 class Engine:
@@ -53,6 +85,7 @@ class Engine:
         self.asked: list[Json] = []
         self.paths: list[str] = []
         self.headers: list[dict[str, str]] = []
+        self.reached = asyncio.Event()
         self.hung_up = asyncio.Event()
         self.at_once = 0
         self.most_at_once = 0
@@ -69,8 +102,13 @@ class Engine:
                 self.paths.append(head[0].split(" ")[1])
                 self.headers.append(headers)
                 self.asked.append(orjson.loads(body))
+                self.reached.set()
                 if step.delay_s and await self._gone(reader, step.delay_s):
                     break
+                if step.events is not None:
+                    if not await self._stream(step, step.events, reader, writer):
+                        break
+                    continue
                 answer = step.body if isinstance(step.body, bytes) else orjson.dumps(step.body)
                 lines = [f"{name}: {value}\r\n" for name, value in step.headers.items()]
                 head_out = f"HTTP/1.1 {step.status} X\r\ncontent-length: {len(answer)}\r\n{''.join(lines)}\r\n"
@@ -79,6 +117,34 @@ class Engine:
                 if step.cut:
                     break
         writer.close()
+
+    async def _stream(
+        self, step: Step, events: tuple[Json | bytes, ...], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> bool:
+        """Send the events; True when the connection may be used again."""
+        lines = "".join(f"{name}: {value}\r\n" for name, value in step.headers.items())
+        head = f"HTTP/1.1 {step.status} X\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n"
+        writer.write(f"{head}{lines}\r\n".encode())
+        for number, event in enumerate(events):
+            if number == 1 and step.hold is not None and await self._hung_up(reader, step.hold):
+                return False
+            data = event if isinstance(event, bytes) else b"data: %b\n\n" % orjson.dumps(event)
+            writer.write(b"%x\r\n%b\r\n" % (len(data), data))
+            await writer.drain()
+        if not step.cut:
+            writer.write(b"0\r\n\r\n")
+            await writer.drain()
+        return not step.cut
+
+    async def _hung_up(self, reader: asyncio.StreamReader, hold: asyncio.Event) -> bool:
+        gone, held = asyncio.ensure_future(reader.read(1)), asyncio.ensure_future(hold.wait())
+        await asyncio.wait({gone, held}, return_when=asyncio.FIRST_COMPLETED)
+        for task in (gone, held):
+            task.cancel()
+        if hold.is_set():
+            return False
+        self.hung_up.set()
+        return True
 
     async def _gone(self, reader: asyncio.StreamReader, delay_s: float) -> bool:
         self.at_once += 1
@@ -124,15 +190,18 @@ async def http_transport() -> AsyncIterator[HttpTransport]:
 
 @contextlib.asynccontextmanager
 async def model_server(kind: type[Server], **settings: Any) -> AsyncIterator[Server]:
-    """A model server with these settings; `ask` and `listening` reach it."""
+    """A model server with these settings and the run's `token`; `ask` and `listening` reach it."""
     async with http_transport() as transport:
-        keys = Keys(run_id="run-1", secret="secret")
-        parsed = kind.Settings(**{"model": "engine-model", "retry_pause_s": 0.01, **settings})
-        client = ServerClient(transport, keys, AddressBook(_nobody))
+        keys = Keys(run_id="run-1", secret="secret", token=settings.pop("token", None))
+        usual = {"model": "engine-model", "retry_pause_s": 0.01}
+        known = {name: value for name, value in usual.items() if name in kind.Settings.model_fields}
+        parsed = kind.Settings(**{**known, **settings})
+        client = ServerClient(transport, keys, AddressBook(nobody))
         yield kind(parsed, Context("policy_model", keys, client))
 
 
-async def _nobody() -> Directory:
+async def nobody() -> Directory:
+    """The directory of a run without servers."""
     return Directory(run_id="run-1", servers={}, families={}, settings={})
 
 
@@ -146,19 +215,18 @@ async def ask(server: Server, path: str, request: Json) -> tuple[Answer, Json]:
     return answer, orjson.loads(answer.body) if is_json else {}
 
 
-class _Quiet(uvicorn.Server):
-    @contextlib.contextmanager
-    def capture_signals(self) -> Any:
-        yield  # signals are pytest's
-
-
 @contextlib.asynccontextmanager
 async def listening(server: Server) -> AsyncIterator[str]:
     """The server behind a real uvicorn on a free port; its base URL."""
     with socket.create_server(("127.0.0.1", 0)) as held:
         config = uvicorn.Config(server, log_level="error", ws="none", lifespan="off", loop="none")
-        running = _Quiet(config)
-        task = asyncio.create_task(running.serve([held]))
-        yield f"http://127.0.0.1:{held.getsockname()[1]}"
-        running.should_exit = True
-        await task
+        config.load()
+        # Its `serve` would add signals, which are pytest's, and a tenth of a second until it notices its end.
+        running = uvicorn.Server(config)
+        running.lifespan = config.lifespan_class(config)
+        await running.startup([held])
+        try:
+            yield f"http://127.0.0.1:{held.getsockname()[1]}"
+        finally:
+            running.force_exit = True
+            await running.shutdown([held])

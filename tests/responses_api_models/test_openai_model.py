@@ -46,13 +46,6 @@ async def test_a_chat_request_goes_to_the_chat_endpoint() -> None:
     assert body == COMPLETION
 
 
-async def test_a_stream_is_made_from_the_whole_answer() -> None:
-    async with engine(RESPONSE) as fake, model_server(OpenaiModel, base_url=fake.url) as server:
-        answer, _ = await ask(server, "/v1/responses", {"input": "hi", "stream": True})
-    assert "stream" not in fake.asked[0]
-    assert b"event: response.completed" in answer.body
-
-
 async def test_a_rows_extra_body_is_merged_and_yields_to_the_request() -> None:
     request = {"input": "hi", "top_p": 0.5, "metadata": {"extra_body": '{"seed": 3, "top_p": 1}', "keep": "x"}}
     extra = {"store": False, "seed": 1}

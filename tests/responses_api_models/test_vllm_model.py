@@ -65,8 +65,14 @@ async def test_a_chat_request_passes_through_with_its_unknown_fields_and_the_ans
     assert answer.body == body
 
 
-async def test_the_engine_is_never_asked_to_stream() -> None:
-    assert "stream" not in await sent({**HI, "stream": True, "stream_options": {"include_usage": True}})
+@pytest.mark.parametrize(("path", "request_"), [("/v1/responses", HI), ("/v1/chat/completions", CHAT)])
+async def test_with_tokens_recorded_a_stream_is_made_of_the_whole_answer(path: str, request_: Json) -> None:
+    settings: Json = {"return_token_id_information": True, "logprobs_mode": "raw_logprobs"}
+    async with engine(with_tokens()) as fake, model_server(VllmModel, base_url=fake.url, **settings) as server:
+        answer, _ = await ask(server, path, {**request_, "stream": True})
+    assert answer.headers["content-type"].startswith("text/event-stream")
+    assert b'"generation_token_ids":[3]' in answer.body
+    assert not any("stream" in asked for asked in fake.asked)
 
 
 @pytest.mark.parametrize("path", ["/v1/responses", "/v1/chat/completions"])

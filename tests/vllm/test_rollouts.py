@@ -119,9 +119,11 @@ def test_between_two_turns_stands_nothing_but_the_worlds_answer(rows: list[Json]
 def test_logprobs_equal_a_forward_pass_over_the_recorded_ids(rows: list[Json], tiny_model: Path) -> None:
     reference = Reference(tiny_model)
     for row in rows:
+        last = turns_of(row)[-1]  # one segment: the last turn's ids hold all turns before it
+        whole = reference.logits(last["prompt_token_ids"] + last["generation_token_ids"])
         for item in turns_of(row):
-            prompt, generated = item["prompt_token_ids"], item["generation_token_ids"]
-            expected = reference.logprobs(prompt, generated, CALL, 0.8)
+            start, generated = len(item["prompt_token_ids"]), item["generation_token_ids"]
+            expected = reference.chosen(whole, start, generated, CALL, 0.8)
             assert item["generation_log_probs"] == pytest.approx(expected, abs=CLOSE)
 
 

@@ -1,0 +1,98 @@
+"""local_vllm_model: the policy behind engines that this server starts and keeps up itself.
+
+What is spoken to them, and how answers come back, is vllm_model's; here they come up, die and come up again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import secrets
+import tempfile
+from pathlib import Path
+from typing import ClassVar
+
+from pydantic import SecretStr
+
+from responses_api_models.local_vllm_model.engine import Engine
+from responses_api_models.local_vllm_model.gpus import shares, visible_gpus
+from responses_api_models.local_vllm_model.orphans import end_orphans
+from responses_api_models.local_vllm_model.settings import LocalVllmModelSettings
+from responses_api_models.local_vllm_model.start import Plan
+from responses_api_models.replicas import Replicas
+from responses_api_models.vllm_model.app import ChatEngineModel
+from services.errors import OperatorError
+from services.server import Context
+from services.settings import ServerSettings
+
+log = logging.getLogger(__name__)
+
+
+class LocalVllmModel(ChatEngineModel):
+    """A chat engine of our own."""
+
+    Settings: ClassVar[type[ServerSettings]] = LocalVllmModelSettings
+
+    def __init__(self, settings: LocalVllmModelSettings, context: Context) -> None:
+        self._own = settings
+        self._engine_key = secrets.token_urlsafe(32)
+        self._engines: list[Engine] = []
+        replicas = Replicas(wait_s=settings.total_timeout_s, why_none=lambda: self.phase)
+        super().__init__(settings, context, replicas, SecretStr(self._engine_key))
+
+    @property
+    def phase(self) -> str:
+        """What the engines that are not up are doing."""
+        waiting = [engine.phase for engine in self._engines if not engine.is_up]
+        if not waiting or len(self._engines) == 1:
+            return "".join(waiting)
+        return f"{len(self._engines) - len(waiting)} of {len(self._engines)} engines up, next: {waiting[0]}"
+
+    async def start(self) -> None:
+        """Bring all engines up. Raises RunError, OperatorError."""
+        _check_model(self._own.model)
+        if ended := await asyncio.to_thread(end_orphans):
+            log.warning("ended what an engine without its server had left: processes %s", ended)
+        environ = dict(os.environ)
+        gpus = shares(self._own, await asyncio.to_thread(visible_gpus, environ))
+        folder = self._log_folder()
+        for number, share in enumerate(gpus):
+            on = f" on GPU {', '.join(share)}" if share else ""
+            plan = Plan(
+                title=f"engine {number}{on}",
+                settings=self._own,
+                gpus=share,
+                key=self._engine_key,
+                environ=environ,
+                log_file=folder / f"{self.name}-engine-{number}.log",
+                transport=self.client.transport,
+            )
+            log.info("%s is starting; its log: %s", plan.title, plan.log_file)
+            self._engines.append(Engine(plan, up=self.adopt, down=self.upstream.replicas.remove))
+        await asyncio.gather(*(engine.start() for engine in self._engines))
+        await super().start()
+
+    async def stop(self) -> None:
+        """End all engines."""
+        await super().stop()
+        await asyncio.gather(*(engine.stop() for engine in self._engines))
+
+    def models(self) -> list[str]:
+        """The one model, by the name it is served under."""
+        return self._own.names[:1]
+
+    def _log_folder(self) -> Path:
+        given = self.context.log_folder
+        if given is not None and given.is_dir():
+            return given
+        return Path(tempfile.mkdtemp(prefix="rollyard-logs-"))  # on another machine of a Ray cluster
+
+
+def _check_model(model: str) -> None:
+    """Say at once what vLLM says after a minute."""
+    if model.startswith(("/", ".", "~")) and not Path(model).is_dir():
+        raise OperatorError(f"model: found {model!r}, which is no folder here; expected one, or a name on the hub")
+
+
+server = LocalVllmModel

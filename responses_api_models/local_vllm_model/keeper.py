@@ -1,0 +1,156 @@
+"""Keeper: a small process between the model server and vLLM. Whatever dies, it leaves no process of vLLM behind.
+
+    python keeper.py FOLDER PARENT GRACE_S COMMAND...
+
+* Orphans below it become its children (it is a subreaper), so it finds every process of the engine.
+* The model server's death is the end of its standard input, and a signal from the kernel: it ends everything.
+* vLLM's death is one line on its standard output (`ended STATUS`); then it ends what vLLM left.
+* Its own death frees the lock on `FOLDER/alive`, at which the processes of vLLM end themselves (guard.py).
+
+It runs alone, from the standard library: it must not fail for want of a package.
+"""
+
+import contextlib
+import ctypes
+import fcntl
+import os
+import select
+import shutil
+import signal
+import sys
+import time
+from pathlib import Path
+
+TRACKERS_S = 1.0
+"""How long Python's resource trackers may take to unlink the shared memory of the dead."""
+GIVE_UP_S = 20.0
+"""A process that survives SIGKILL so long hangs in a driver: nobody can end it."""
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+_prctl = ctypes.CDLL(None, use_errno=True).prctl
+
+
+def main() -> int:
+    """Start the command, wait for its end or ours to say stop, leave nothing. Its exit status, or 128 + its signal."""
+    folder, parent, grace_s, command = Path(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]), sys.argv[4:]
+    waker, wake = os.pipe()
+    os.set_blocking(wake, False)
+    signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD):
+        signal.signal(number, lambda *_: None)
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+    if os.getppid() != parent:
+        return 1
+    lock = os.open(folder / "alive", os.O_RDWR)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    os.environ["ROLLYARD_ENGINE"] = str(folder)
+    tree = _Tree(_start(command))
+    while tree.status is None:
+        readable, _, _ = select.select([0, waker], [], [])
+        heard = os.read(waker, 4096) if waker in readable else b""
+        if (0 in readable and not os.read(0, 4096)) or any(number != signal.SIGCHLD for number in heard):
+            tree.ask(grace_s)
+            break
+        tree.reap()
+    if tree.status is not None:
+        os.write(1, b"ended %d\n" % tree.status)
+    tree.end()
+    shutil.rmtree(folder, ignore_errors=True)
+    status = tree.status if tree.status is not None else -signal.SIGKILL
+    return status if status >= 0 else 128 - status
+
+
+def _start(command: list[str]) -> int:
+    keeper = os.getpid()
+    pid = os.fork()
+    if pid:
+        return pid
+    try:
+        os.setsid()
+        _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() == keeper:
+            os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+            os.dup2(2, 1)
+            os.execvp(command[0], command)
+    except OSError as error:
+        os.write(2, f"keeper: cannot start {command[0]!r}: {error.strerror}\n".encode())
+    os._exit(127)
+
+
+class _Tree:
+    """The command's process and everything below it."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self.status: int | None = None
+
+    def reap(self) -> None:
+        """Take note of who has ended; orphans below are children of ours."""
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            if pid == self.pid:
+                self.status = os.waitstatus_to_exitcode(status)
+
+    def ask(self, grace_s: float) -> None:
+        """Ask vLLM to stop, and wait a little."""
+        self.reap()
+        if self.status is None:
+            os.kill(self.pid, signal.SIGTERM)
+        deadline = time.monotonic() + grace_s
+        while self.status is None and time.monotonic() < deadline:
+            time.sleep(0.02)
+            self.reap()
+
+    def end(self) -> None:
+        """Kill whatever is left."""
+        began = time.monotonic()
+        while left := _below(os.getpid()):
+            waited = time.monotonic() - began
+            if waited > GIVE_UP_S:
+                os.write(2, f"keeper: processes {left} survive SIGKILL\n".encode())
+                return
+            for pid in left:
+                if waited > TRACKERS_S or not _is_tracker(pid):
+                    _kill(pid)
+            time.sleep(0.02)
+            self.reap()
+
+
+def _below(root: int) -> list[int]:
+    """Every living process below `root`."""
+    children: dict[int, list[int]] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            state, parent = stat.read_bytes().rpartition(b")")[2].split()[:2]
+        except (OSError, ValueError):
+            continue
+        # The dead have no children: theirs are ours by now.
+        if state not in b"ZX":
+            children.setdefault(int(parent), []).append(int(stat.parent.name))
+    found, reached = [], [root]
+    while reached:
+        below = children.get(reached.pop(), [])
+        found += below
+        reached += below
+    return found
+
+
+def _is_tracker(pid: int) -> bool:
+    try:
+        return b"multiprocessing.resource_tracker" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False
+
+
+def _kill(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,172 @@
+"""ResponseEvents: a chat engine's chunks in, the events of a Responses stream out, as they come. Knows no network.
+
+What was streamed adds up to what `chat_to_response` would have made of the whole completion. One item is open at a
+time, as in OpenAI's own streams: what goes on after a tool call begins another item.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from responses_api_models.convert_answers import (
+    annotation,
+    check_whole,
+    finish_last,
+    malformed,
+    response_around,
+    text_logprobs,
+    text_of,
+)
+from responses_api_models.convert_items import Dialect, as_text
+from responses_api_models.convert_requests import wants_logprobs
+from responses_api_models.streaming_items import GrowingCall, GrowingText
+from responses_api_models.thinking import ThinkTags
+from services import response_events
+from services.errors import Failure, FailureKind
+from services.response_events import Event
+from services.types import Json, Problem
+
+_READ = frozenset({"role", "content", "reasoning", "reasoning_content", "refusal", "annotations", "tool_calls"})
+
+
+def _nothing(response: Json) -> None:
+    pass
+
+
+class ResponseEvents:
+    """One stream, from its first chunk to its end."""
+
+    def __init__(self, request: Json, dialect: Dialect, last_look: Callable[[Json], None] = _nothing) -> None:
+        self._request = request
+        self._last_look = last_look
+        self._tags = ThinkTags() if dialect.think_tags else None
+        self._with_logprobs = wants_logprobs(request)
+        self._answer: Json = {}
+        """What the chunks say besides their choices; empty before the first."""
+        self._besides: Json = {}
+        """What their deltas say that no API knows."""
+        self._output: list[Json] = []
+        self._open: GrowingText | GrowingCall | None = None
+        self._finish_reason: str | None = None
+        self._sent = 0
+
+    def chunk(self, chunk: Json) -> bytes:
+        """The events that `chunk` makes. Raises Failure: what the engine reports, or malformed_answer."""
+        return self._encoded(self._read(chunk), chunk)
+
+    def end(self) -> bytes:
+        """The last events, after the last chunk. Raises Failure connection_lost where the answer is not whole."""
+        if self._finish_reason is None:
+            raise Failure(FailureKind.CONNECTION_LOST, "the engine's stream ended before its answer did")
+        return self._encoded(self._finish(), self._answer)
+
+    def broken_off(self, problem: Problem) -> bytes:
+        """The last events of a stream that will never be whole."""
+        unfinished = self._response() if self._answer else None
+        return self._encoded(response_events.broken_off(unfinished, problem), self._answer)
+
+    def _encoded(self, events: Iterator[Event], read: Json) -> bytes:
+        try:
+            known = list(events)
+        except (KeyError, TypeError, AttributeError, ValueError) as error:
+            raise malformed(f"has a chunk of unknown shape ({type(error).__name__}: {error})", read) from error
+        self._sent += len(known)
+        return response_events.encoded(known, self._sent - len(known))
+
+    def _read(self, chunk: Json) -> Iterator[Event]:
+        if error := chunk.get("error"):
+            told = error.get("message") if isinstance(error, dict) else error
+            raise Failure(FailureKind.UPSTREAM_ERROR, f"the engine broke its answer off: {told}")
+        said = {key: value for key, value in chunk.items() if key != "choices" and value is not None}
+        if self._answer:
+            self._answer.update({key: value for key, value in said.items() if key not in ("id", "created")})
+        else:
+            serial = str(said.get("id") or uuid.uuid4().hex).removeprefix("chatcmpl-")
+            self._answer = {"created": int(time.time()), **said, "id": serial}
+            yield from response_events.began(self._response())
+        for choice in chunk.get("choices") or ():
+            if choice.get("index"):
+                continue  # a Response holds one answer
+            yield from self._delta(choice.get("delta") or {}, choice)
+            if reason := choice.get("finish_reason"):
+                check_whole(reason)
+                self._finish_reason = reason
+
+    def _delta(self, delta: Json, choice: Json) -> Iterator[Event]:
+        thought = delta.get("reasoning_content") or delta.get("reasoning") or ""
+        content = text_of(delta.get("content"))
+        if content and self._tags is not None:
+            found, content = self._tags.split(content)
+            thought += found
+        if thought:
+            yield from self._say("summary_text", thought)
+        if content:
+            yield from self._say("output_text", content, text_logprobs(choice) if self._with_logprobs else [])
+        if refusal := delta.get("refusal"):
+            yield from self._say("refusal", refusal)
+        if (annotations := delta.get("annotations")) and isinstance(self._open, GrowingText):
+            self._open.annotate([annotation(entry) for entry in annotations])
+        for call in delta.get("tool_calls") or ():
+            yield from self._call(call)
+        for key in delta.keys() - _READ:
+            self._besides[key] = _joined(self._besides.get(key), delta[key])
+
+    def _say(self, kind: str, text: str, logprobs: list[Json] | None = None) -> Iterator[Event]:
+        item_kind = "reasoning" if kind == "summary_text" else "message"
+        if not isinstance(self._open, GrowingText) or self._open.kind != item_kind:
+            yield from self._close()
+            blank: Json = {"type": item_kind, "status": "completed"}
+            blank |= {"summary": []} if item_kind == "reasoning" else {"role": "assistant", "content": []}
+            self._open = GrowingText({"id": self._id(item_kind), **blank}, len(self._output))
+            yield self._open.begin()
+        yield from self._open.say(kind, text, logprobs or ())
+
+    def _call(self, call: Json) -> Iterator[Event]:
+        if not isinstance(self._open, GrowingCall) or not self._open.goes_on_with(call):
+            yield from self._close()
+            self._open = GrowingCall(call, len(self._output), self._id("function_call"))
+            yield self._open.begin()
+        arguments = (call.get("function") or {}).get("arguments")
+        yield from self._open.say(as_text(arguments) if arguments is not None else "")
+
+    def _close(self) -> Iterator[Event]:
+        """The open item is whole."""
+        if self._open is not None:
+            yield from self._open.end()
+            self._output.append(self._open.item)
+            yield response_events.item_done(self._open.item, self._open.index)
+            self._open = None
+
+    def _finish(self) -> Iterator[Event]:
+        thought, held = self._tags.rest() if self._tags is not None else ("", "")
+        if thought:
+            yield from self._say("summary_text", thought)
+        if held or self._open is None:
+            yield from self._say("output_text", held)
+        assert self._open is not None
+        finish_last(self._open.item, self._finish_reason, self._besides)
+        yield from self._close()
+        response = self._response(self._finish_reason)
+        self._last_look(response)
+        yield response_events.ended(response)
+
+    def _id(self, kind: str) -> str:
+        """The id that `chat_to_response` would give; a second text gets one of its own."""
+        serial, before = self._answer["id"], sum(item["type"] == kind for item in self._output)
+        if kind == "function_call":
+            return f"fc_{serial}_{before}"
+        prefix = "rs" if kind == "reasoning" else "msg"
+        return f"{prefix}_{serial}_{before}" if before else f"{prefix}_{serial}"
+
+    def _response(self, finish_reason: str | None = None) -> Json:
+        return response_around(self._output, self._answer, self._request, finish_reason)
+
+
+def _joined(before: Any, value: Any) -> Any:
+    """Two deltas' values of an unknown field: lists go on, of anything else the last counts."""
+    if isinstance(before, list) and isinstance(value, list):
+        return before + value
+    return before if value is None else value

@@ -1,0 +1,126 @@
+"""Loader: what is done to one engine when its weights change, step by step.
+
+vLLM 0.32 does not get over a load that fails: the old weights are gone, and a request that runs then ends the process.
+It keeps what arrived of them and counts it in the next load: good weights were seen to fail after that, to load, and to
+fail again. Such an engine is spoilt, until it is started again.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import orjson
+
+from responses_api_models.vllm_model.trainer.engines import Engines
+from responses_api_models.vllm_model.trainer.versions import CHANGING, STARTED, Versions
+from services.errors import Failure, FailureKind
+
+log = logging.getLogger(__name__)
+
+STEP_S = 120.0
+"""Longest wait for a step that loads nothing; a pause lasts until the engine's current batch is done."""
+LOOK_S = 10.0
+"""Longest wait for an answer that an engine has at hand."""
+
+
+class Loader:
+    """The steps. All raise Failure."""
+
+    def __init__(self, engines: Engines, versions: Versions) -> None:
+        self._engines = engines
+        self._versions = versions
+
+    async def pause(self, url: str) -> None:
+        """Freeze it; its requests are kept."""
+        await self._engines.step(url, "/pause?mode=keep", timeout_s=STEP_S)
+
+    async def resume(self, url: str) -> None:
+        """Let it go on."""
+        await self._engines.step(url, "/resume", timeout_s=STEP_S)
+
+    async def abort(self, url: str) -> None:
+        """End its requests."""
+        await self._engines.step(url, "/pause?mode=abort", timeout_s=STEP_S)
+
+    async def bring(self, url: str, folder: str, version: str) -> None:
+        """Give it the weights of `folder`. What it holds is unknown from the first step to the last."""
+        self._versions.hold(url, None)
+        await self._name(url, CHANGING)
+        self._versions.spoilt.add(url)
+        load = {"method": "reload_weights", "kwargs": {"weights_path": folder}}
+        said = await self._engines.ask(url, "POST", "/collective_rpc", orjson.dumps(load))
+        if not said.ok:
+            raise said.failure("/collective_rpc")
+        self._versions.spoilt.discard(url)
+        # With it, requests in flight are computed anew by the new weights; without, their blocks keep the cache alive.
+        reset = await self._engines.step(url, "/reset_prefix_cache?reset_running_requests=true", timeout_s=STEP_S)
+        if isinstance(reset, dict) and reset.get("success") is False:
+            raise Failure(FailureKind.UPSTREAM_ERROR, f"{url} keeps its prefix cache: keys and values of old weights")
+        await self._name(url, version)
+        self._versions.hold(url, version)
+
+    async def catch_up(self, url: str) -> None:
+        """Bring it from what it was started with to the policy's weights, where they came from a folder."""
+        if self._versions.folder:
+            await self.bring(url, self._versions.folder, self._versions.now)
+        else:
+            version = self._versions.now if self._versions.folder == "" else self._versions.first
+            await self._name(url, version)
+            self._versions.hold(url, version)
+
+    async def learn(self, url: str) -> None:
+        """What it holds, from its own label; one that has none yet is given ours, so that a restart shows."""
+        label = await self._label(url)
+        if label is None:
+            return
+        version = self._versions.named(label)
+        self._versions.hold(url, version)
+        if version is None:
+            self._versions.spoilt.add(url)
+        if label == STARTED:
+            await self._name(url, self._versions.first)
+
+    async def started_again(self, url: str) -> bool:
+        """True when its process is another than the one that was spoilt: it holds what it was started with."""
+        if await self._label(url) != STARTED:
+            return False
+        self._versions.hold(url, self._versions.first)
+        self._versions.spoilt.discard(url)
+        return True
+
+    async def source(self, url: str) -> str:
+        """Where the policy's weights can be loaded from on that engine: a folder, or a name on the hub."""
+        if self._versions.folder is None:
+            raise Failure(FailureKind.UPSTREAM_ERROR, f"version {self._versions.now!r} came from no folder")
+        if self._versions.folder:
+            return self._versions.folder
+        said = await self._engines.ask(url, "GET", "/v1/models", timeout_s=LOOK_S)
+        try:
+            return str(said.value["data"][0]["root"])
+        except (KeyError, IndexError, TypeError) as error:
+            told = f"{url} does not say which weights it was started with (`root` at /v1/models)"
+            raise Failure(FailureKind.UPSTREAM_ERROR, told) from error
+
+    async def release(self, url: str) -> None:
+        """Let it go on if it was paused by a server that died since: it would keep everybody waiting."""
+        said = await self._engines.ask(url, "GET", "/is_paused", timeout_s=LOOK_S)
+        paused = said.ok and isinstance(said.value, dict) and said.value.get("is_paused")
+        if paused and self._versions.held(url) is not None:
+            log.warning("%s was paused, by an earlier run of this server or by somebody else: it goes on", url)
+            await self.resume(url)
+
+    async def _label(self, url: str) -> Any:
+        said = await self._engines.ask(url, "GET", "/weight_info", timeout_s=LOOK_S)
+        if said.ok and isinstance(said.value, dict):
+            return said.value.get("weight_version")
+        if said.status != 404:  # an engine that counts no versions
+            log.warning("which weights it holds cannot be asked: %s", said.failure("/weight_info"))
+        return None
+
+    async def _name(self, url: str, version: str) -> None:
+        try:
+            await self._engines.step(url, "/update_weight_version", {"new_version": version}, STEP_S)
+        except Failure as failure:
+            if failure.problem.upstream_status != 404:  # an engine that counts no versions
+                raise

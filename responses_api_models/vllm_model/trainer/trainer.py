@@ -1,0 +1,177 @@
+"""Trainer: tokens in and out, new weights and vLLM's control calls, as endpoints of a model server.
+
+They are closed unless `trainer_endpoints` is set, and that wants a run token: whoever reaches them can change the
+policy of a running collection.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import orjson
+from fastapi import Request
+from fastapi.responses import Response
+
+from responses_api_models import passing
+from responses_api_models.passage import Passage
+from responses_api_models.upstream import Upstream
+from responses_api_models.upstream_answers import json_bytes
+from responses_api_models.vllm_model.settings import ChatEngineSettings
+from responses_api_models.vllm_model.trainer.engines import Engines
+from responses_api_models.vllm_model.trainer.gate import Gate
+from responses_api_models.vllm_model.trainer.jobs import Jobs
+from responses_api_models.vllm_model.trainer.loader import Loader
+from responses_api_models.vllm_model.trainer.newcomers import Newcomers
+from responses_api_models.vllm_model.trainer.protocol import GETS, POSTS, Protocol, answer
+from responses_api_models.vllm_model.trainer.versions import Versions, checked
+from responses_api_models.vllm_model.trainer.weights import Weights
+from services.call import Call, Handler, Reply
+from services.errors import Failure, FailureKind, OperatorError
+from services.response_events import SSE, STREAM_HEADERS
+from services.server import Context, Server
+
+UPDATE = "/weights/update"
+PASSED = {
+    "/tokenize": "/../tokenize",
+    "/detokenize": "/../detokenize",
+    "/v1/completions": "/completions",
+    "/inference/v1/generate": "/../inference/v1/generate",
+    "/v1/chat/completions/render": "/chat/completions/render",
+    "/v1/chat/completions/derender": "/chat/completions/derender",
+}
+"""Path here -> path at one engine, as `Upstream` has it."""
+_STREAMS = ("/v1/completions", "/inference/v1/generate")
+
+
+class Trainer:
+    """What a trainer needs of one model server. `route` and `mount` put it there."""
+
+    def __init__(
+        self,
+        upstream: Upstream,
+        settings: ChatEngineSettings,
+        context: Context,
+        on_spoilt: Callable[[str], None],
+    ) -> None:
+        if settings.trainer_endpoints and not context.keys.token:
+            raise OperatorError(
+                "trainer_endpoints would let any program of this machine change the policy: give the run a token, "
+                "+token=... or the variable ROLLYARD_TOKEN, or leave trainer_endpoints away"
+            )
+        if settings.trainer_endpoints and settings.replicas > 1:
+            raise OperatorError(
+                f"trainer_endpoints with replicas={settings.replicas}: an update would reach one model server, and the "
+                "others would not know of it; use one, which spreads calls over all engines (base_url, engine_replicas)"
+            )
+        self._name = context.name
+        self._upstream = upstream
+        self._model = settings.model
+        self._open = settings.trainer_endpoints
+        self.versions = Versions(settings.policy_version, ours=self._open)
+        self._engines = Engines(upstream)
+        self._gate = Gate(self.versions, lambda: self._engines.urls, settings.request_timeout_s)
+        self._jobs = Jobs()
+        loader = Loader(self._engines, self.versions)
+        self._weights = Weights(self._engines, loader, self.versions, self._gate, on_spoilt)
+        self._newcomers = Newcomers(self._engines, loader, self.versions, self._jobs)
+        self._gate.mend = self._newcomers.mend
+        self._protocol = Protocol(self._engines, self.versions, self._gate)
+
+    def guarded(self, path: str, handler: Handler) -> Handler:
+        """The handler of a route: a model call stands behind the gate, a control call must not."""
+        return handler if path == UPDATE or path in POSTS else self._gate.guarded(handler)
+
+    def mount(self, server: Server) -> None:
+        """Put the endpoints on `server`, or in their place a word about how to open them."""
+        server.app.get("/policy_version")(self._policy_version)
+        if not self._open:
+            for path in (*PASSED, UPDATE, *POSTS):
+                server.app.post(path, include_in_schema=False)(_closed(self._name))
+            for path in GETS:
+                server.app.get(path, include_in_schema=False)(_closed(self._name))
+            return
+        for path, target in PASSED.items():
+            server.route(path, self._passing(path, target), cancellable=True)
+        server.route(UPDATE, self._update)
+        for path, reason in POSTS.items():
+            server.route(path, self._posting(path, reason))
+        for path, reason in GETS.items():
+            server.app.get(path, summary=f"On every engine: {reason}")(self._getting(path))
+
+    async def start(self) -> None:
+        """Ask engines that were there before this server what they hold."""
+        if self._open:
+            await self._newcomers.learn()
+
+    async def stop(self) -> None:
+        """Bring what was begun to its end."""
+        await self._jobs.settle()
+
+    async def adopt(self, url: str) -> None:
+        """Add an engine to the pool once it holds the policy's weights. Raises Failure."""
+        if self._open:
+            await self._newcomers.adopt(url)
+        else:
+            self._engines.add(url)
+
+    async def _policy_version(self) -> Response:
+        """The policy's version; a problem while its engines hold different ones."""
+        await self._gate.look()
+        return _response(self._gate.stamped(orjson.dumps({"policy_version": self.versions.now})))
+
+    async def _update(self, call: Call) -> Reply:
+        """New weights on every engine: `{"path": a folder, "version": its name}`. In flight is kept, see docs."""
+        request = call.json()
+        if unknown := request.keys() - {"path", "version"}:
+            raise Failure(FailureKind.BAD_REQUEST, f"found {', '.join(sorted(unknown))}; path and version are expected")
+        folder, version = request.get("path"), request.get("version")
+        if not isinstance(folder, str) or not folder:
+            raise Failure(FailureKind.BAD_REQUEST, f"path: found {folder!r}; the folder of the new weights is expected")
+        work = self._weights.update(folder, checked(version) if version is not None else None)
+        done = await self._jobs.run(work)
+        return self._gate.stamped(orjson.dumps(done))
+
+    def _passing(self, path: str, target: str) -> Handler:
+        async def passed(call: Call) -> bytes | Reply:
+            body = call.json()
+            body["model"] = self._model
+            passage = Passage.of(call)
+            if path in _STREAMS and body.get("stream"):
+                chunks = await self._upstream.stream(target, orjson.dumps(body), passage)
+                events = passing.chat(chunks, passing.teller(self._name, call))
+                return Reply(stream=events, content_type=SSE, headers=(*STREAM_HEADERS, *passage.answer_headers))
+            whole = await self._upstream.post(target, orjson.dumps(body), json_bytes, passage)
+            return Reply(whole, headers=passage.answer_headers)
+
+        passed.__doc__ = f"The engine's own {path}: the least busy one's, or the one of the episode (x-session-id)."
+        return passed
+
+    def _posting(self, path: str, reason: str) -> Handler:
+        async def posted(call: Call) -> Reply:
+            said = await self._protocol.post(path, call.query.decode("latin-1"), call.body)
+            status, body, content_type = answer(said)
+            return self._gate.stamped(Reply(body, status, content_type=content_type.encode()))
+
+        posted.__doc__ = f"On every engine: {reason}."
+        return posted
+
+    def _getting(self, path: str) -> Callable[[Request], Awaitable[Response]]:
+        async def got(request: Request) -> Response:
+            status, body, content_type = answer(await self._protocol.get(path, request.url.query))
+            return _response(self._gate.stamped(Reply(body, status, content_type=content_type.encode())))
+
+        return got
+
+
+def _closed(server: str) -> Any:
+    async def closed() -> None:
+        told = f"this endpoint is for trainers and closed: set trainer_endpoints: true on {server} and give a run token"
+        raise Failure(FailureKind.BAD_REQUEST, told, status=404)
+
+    return closed
+
+
+def _response(reply: Reply) -> Response:
+    headers = {name.decode(): value.decode("latin-1") for name, value in reply.headers}
+    return Response(reply.body, reply.status, headers, reply.content_type.decode())

@@ -1,0 +1,105 @@
+"""Weights: new ones from a folder on every engine, or the old ones on every engine.
+
+An update pauses all engines (requests in flight are kept), loads on all, and lets them go on only when all have loaded,
+so that at no time two engines sample with different weights. Where one fails, the others go back to the weights before.
+The one whose load failed is spoilt: its requests are ended, and the gate stays shut until it is started again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Sequence
+
+from responses_api_models.vllm_model.trainer import checkpoint
+from responses_api_models.vllm_model.trainer.engines import Engines
+from responses_api_models.vllm_model.trainer.gate import ASLEEP, PAUSED, UPDATING, Gate
+from responses_api_models.vllm_model.trainer.loader import Loader
+from responses_api_models.vllm_model.trainer.versions import Versions, following
+from services.errors import Failure, FailureKind
+from services.types import Json
+
+log = logging.getLogger(__name__)
+
+
+class Weights:
+    """Those of one policy, on all its engines."""
+
+    def __init__(
+        self, engines: Engines, loader: Loader, versions: Versions, gate: Gate, on_spoilt: Callable[[str], None]
+    ) -> None:
+        self._engines = engines
+        self._loader = loader
+        self._versions = versions
+        self._gate = gate
+        self._on_spoilt = on_spoilt
+
+    async def update(self, folder: str, version: str | None) -> Json:
+        """The answer to an update. Raises Failure: why, and what the engines hold now."""
+        began, previous, urls = time.monotonic(), self._versions.now, self._engines.urls
+        if not urls:
+            raise Failure(FailureKind.UNREACHABLE, "no engine is up")
+        await self._check_spoilt(urls)
+        version = version or following(previous, folder)
+        current = None
+        with contextlib.suppress(Failure):
+            current = await self._loader.source(urls[0])
+        warnings = await asyncio.to_thread(checkpoint.check, folder, current)
+        with self._gate.shut_while(UPDATING):
+            await self._change(urls, folder, version)
+        seconds = round(time.monotonic() - began, 3)
+        log.info("the policy is version %r (before: %r) after %.1f s: %s", version, previous, seconds, folder)
+        answer = {"version": version, "previous": previous, "seconds": seconds, "engines": len(urls)}
+        return {**answer, "warnings": warnings}
+
+    async def _check_spoilt(self, urls: Sequence[str]) -> None:
+        spoilt = [url for url in urls if url in self._versions.spoilt]
+        if left := [url for url in spoilt if not await self._loader.started_again(url)]:
+            told = f"{', '.join(left)} lost the weights when an update failed, and vLLM cannot load others after that"
+            raise Failure(FailureKind.UPSTREAM_ERROR, f"{told}: start it again, then update")
+
+    async def _change(self, urls: Sequence[str], folder: str, version: str) -> None:
+        # Who has stopped them lets them go on.
+        ours = not self._gate.waits_for(PAUSED) and not self._gate.waits_for(ASLEEP)
+        stuck: list[Failure] = []
+        try:
+            if ours and (failed := await self._engines.all(urls, self._loader.pause)):
+                raise _failed(f"nothing was changed, the policy stays version {self._versions.now!r}", failed)
+            failed = await self._engines.all(urls, lambda url: self._loader.bring(url, folder, version))
+            if failed or version not in map(self._versions.held, urls):
+                await self._take_back(urls, version, failed)
+            # Before they go on: what is in flight then ends under the new version.
+            self._versions.advance(version, folder)
+        finally:
+            if ours:
+                stuck = await self._engines.all(urls, self._loader.resume)
+        if stuck:
+            raise _failed(f"the policy is version {version!r}, but not all engines go on (POST /resume)", stuck)
+
+    async def _take_back(self, urls: Sequence[str], version: str, failed: Sequence[Failure]) -> None:
+        """All engines that can to the weights before. Raises Failure, always."""
+        previous = self._versions.now
+
+        async def restore(url: str) -> None:
+            if url not in self._versions.spoilt:
+                await self._loader.bring(url, await self._loader.source(url), previous)
+
+        failed = [*failed, *await self._engines.all(urls, restore)]
+        left = [url for url in urls if url in self._engines.urls]
+        told = f"the update to {version!r} failed"
+        if not (difference := self._versions.difference(left)):
+            raise _failed(f"{told} and was taken back, the policy stays version {previous!r}", failed)
+        spoilt = [url for url in left if url in self._versions.spoilt]
+        # A request that runs on weights which are not there ends vLLM's process: those in flight end here.
+        await self._engines.all(spoilt, self._loader.abort)
+        for url in spoilt:
+            self._on_spoilt(url)
+        again = f"; {', '.join(spoilt)} must be started again" if spoilt else ""
+        raise _failed(f"{told}: {difference}{again}", failed)
+
+
+def _failed(told: str, failures: Sequence[Failure]) -> Failure:
+    reasons = "; ".join(dict.fromkeys(failure.problem.detail for failure in failures))
+    return Failure(FailureKind.UPSTREAM_ERROR, f"{told}: {reasons or 'no engine is left'}")

@@ -1,0 +1,99 @@
+"""What an engine can do is found out once, and asked again only where it may yet come out otherwise."""
+
+from __future__ import annotations
+
+import pytest
+
+from services.transport import Receive, Scope, Send
+from services.types import Json
+from tests.responses_api_models.token_engine import Refused, TokenEngine
+from tests.responses_api_models.token_play import WORDS, asks, playing
+
+
+def mode(item: Json) -> str:
+    found: str = item["token_trace"]["sampling"]["logprobs_mode"]
+    return found
+
+
+@pytest.mark.parametrize(("processed", "found"), [(True, "processed_logprobs"), (False, "raw_logprobs")])
+async def test_what_the_engines_logprobs_are_is_found_out_at_the_first_turn_and_kept(
+    processed: bool, found: str
+) -> None:
+    async with playing(TokenEngine([WORDS], processed=processed), token_in="off") as player:
+        assert mode(await player.ask()) == found
+        asked = len(player.engine.asked)
+        player.engine.processed = not processed
+        assert mode(await player.ask(asks("on"))) == found
+    assert player.engine.paths[asked:] == ["completions"]
+
+
+async def test_what_the_settings_say_of_logprobs_is_taken_and_not_asked() -> None:
+    async with playing(TokenEngine([WORDS]), logprobs_mode="raw_logprobs") as player:
+        assert mode(await player.ask()) == "raw_logprobs"
+    assert len(player.engine.asked) == 1
+
+
+class WithoutCompletions(TokenEngine):
+    """Refuses or breaks there."""
+
+    status = 404
+
+    def _complete(self, body: Json) -> Json:
+        raise Refused("no", self.status)
+
+
+async def test_an_engine_that_cannot_tell_is_unknown_and_its_turns_count() -> None:
+    async with playing(WithoutCompletions([WORDS])) as player:
+        assert mode(await player.ask()) == "unknown"
+        asked = len(player.engine.asked)
+        assert mode(await player.ask(asks("on"))) == "unknown"
+    assert "/v1/completions" not in [path for path, _ in player.engine.asked[asked:]]
+
+
+async def test_an_engine_that_fails_for_now_is_asked_again_at_the_next_turn() -> None:
+    engine = WithoutCompletions([WORDS])
+    engine.status = 503
+    async with playing(engine, max_attempts=1) as player:
+        assert mode(await player.ask()) == "unknown"
+        player.engine = TokenEngine([WORDS])
+        player.transport.mount("http://engine:0", player.engine)
+        assert mode(await player.ask(asks("on"))) == "processed_logprobs"
+
+
+@pytest.mark.parametrize(
+    ("scale_out", "token_in", "way"),
+    [(True, "auto", "generate"), (False, "auto", "completions"), (True, "completions", "completions")],
+)
+async def test_the_way_in_is_the_settings_or_the_first_that_the_engine_has(
+    scale_out: bool, token_in: str, way: str
+) -> None:
+    async with playing(TokenEngine([WORDS], scale_out=scale_out), token_in=token_in) as player:
+        await player.ask()
+        items = [await player.ask(asks("on")) for _ in range(2)]
+    assert [item["token_trace"]["way"] for item in items] == [way, way]
+    looked = [body for path, body in player.engine.asked if path.endswith("/render") and len(body["messages"]) == 1]
+    assert len(looked) == (token_in == "auto")
+
+
+class Down(TokenEngine):
+    """Answers no render for now."""
+
+    down = True
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self.down and scope["path"].endswith("/render"):
+            await send({"type": "http.response.start", "status": 503, "headers": []})
+            await send({"type": "http.response.body", "body": b""})
+            return
+        await super().__call__(scope, receive, send)
+
+
+async def test_an_engine_that_fails_while_it_is_asked_is_not_taken_for_one_without_the_endpoints() -> None:
+    async with playing(Down([WORDS]), max_attempts=1) as player:
+        conversation = [*player.conversation.start, await player.ask(), asks("on")]
+        failed, problem = await player.send("/v1/responses", {**player.conversation.params, "input": conversation})
+        assert isinstance(player.engine, Down)
+        player.engine.down = False
+        item = await player.ask(asks("on"))
+    assert (failed, problem["type"]) == (502, "urn:rollyard:upstream_error")
+    assert item["token_trace"]["way"] == "generate"

@@ -1,0 +1,167 @@
+"""New weights under a real engine, through the model server: what samples afterwards is exactly the new model."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from services.types import Json
+from tests.responses_api_models.weight_engine import Door, door
+from tests.vllm.calls import asking
+from tests.vllm.engine import Engine
+from tests.vllm.reference import Reference
+
+CLOSE = 1e-4
+"""Float32 sums in another order: 1e-5 is the largest difference seen."""
+GENERATE = "/inference/v1/generate"
+PROMPT = [5, 6, 7, 8, 9, 10] * 60
+"""Several blocks of the engine's cache."""
+
+
+@pytest.fixture(autouse=True)
+def unchanged(engine: Engine, tiny_model: Path) -> Iterator[None]:
+    """After a test, whatever it did, the engine has its own weights again, under vLLM's own name for them."""
+    yield
+    load = {"method": "reload_weights", "kwargs": {"weights_path": str(tiny_model)}}
+    for path, body in (
+        ("/pause?mode=keep", None),
+        ("/collective_rpc", load),
+        ("/reset_prefix_cache?reset_running_requests=true", None),
+        ("/update_weight_version", {"new_version": "default"}),
+        ("/resume", None),
+    ):
+        answer = engine.client.post(path, json=body)
+        assert answer.status_code == 200, answer.text
+
+
+@contextlib.asynccontextmanager
+async def policy(engine: Engine, **settings: Any) -> AsyncIterator[Door]:
+    """A model server with the trainer's endpoints in front of the engine."""
+    async with door(base_url=[f"{engine.url}/v1"], **settings) as made:
+        yield made
+
+
+async def sampled(made: Door, **params: Any) -> tuple[list[int], list[float], Any]:
+    """Token ids, logprobs and the engine's own versions of an answer at temperature 1."""
+    sampling = {"temperature": 1.0, "max_tokens": 16, "logprobs": 0, "seed": 0, "ignore_eos": True, **params}
+    status, said = await made.post(GENERATE, {"token_ids": PROMPT, "sampling_params": sampling})
+    assert status == 200, said
+    (choice,) = said["choices"]
+    return choice["token_ids"], [part["logprob"] for part in choice["logprobs"]["content"]], choice["weight_versions"]
+
+
+async def test_after_every_update_the_logprobs_are_exactly_the_new_models(
+    engine: Engine, tiny_model: Path, other_model: Path
+) -> None:
+    async with policy(engine) as made:
+        for number, folder in enumerate((other_model, tiny_model, other_model), 1):
+            status, said = await made.update(str(folder))
+            assert (status, said["version"], said["engines"], said["warnings"]) == (200, str(number), 1, [])
+            output, logprobs, versions = await sampled(made)
+            assert Reference(folder).logprobs(PROMPT, output) == pytest.approx(logprobs, abs=CLOSE)
+            assert versions == [{"version": str(number), "start": 0, "end": 16}]
+
+
+async def test_a_turn_in_flight_survives_and_each_of_its_tokens_is_by_the_version_on_record(
+    engine: Engine, tiny_model: Path, other_model: Path
+) -> None:
+    async with policy(engine, return_token_id_information=True, logprobs_mode="processed_logprobs") as made:
+        request = asking(temperature=1.0)
+        first = (await made.post("/v1/chat/completions", request))[1]["choices"][0]["message"]
+        (call,) = first["tool_calls"]
+        said = {"role": "tool", "tool_call_id": call["id"], "content": "You moved."}
+        # Its regex would be part of the logprobs; free text is not.
+        longer: Json = {**request, "messages": [*request["messages"], first, said], "structured_outputs": None}
+        longer.update(max_tokens=1500, ignore_eos=True)
+        before = engine.gauge("vllm:generation_tokens_total")
+        calling = asyncio.create_task(made.post("/v1/chat/completions", longer))
+        while engine.gauge("vllm:generation_tokens_total") - before < 50:
+            await asyncio.sleep(0.02)
+        assert (await made.update(str(other_model), version="step-12"))[0] == 200
+        status, answer = await calling
+    assert status == 200, answer
+    message = answer["choices"][0]["message"]
+    trace, sampling = message["token_trace"], message["token_trace"]["sampling"]
+    assert trace["way"] == "generate"
+    assert (sampling["policy_version"], sampling["policy_version_end"]) == ("0", "step-12")
+    old, new = sampling["weight_versions"]
+    assert (old["version"], old["start"], new["version"], new["end"]) == ("0", 0, "step-12", 1500)
+    ids, logprobs = message["generation_token_ids"], message["generation_log_probs"]
+    switch = old["end"]
+    assert 0 < switch < 1500
+    of_old = Reference(tiny_model).logprobs(message["prompt_token_ids"], ids)
+    of_new = Reference(other_model).logprobs(message["prompt_token_ids"], ids)
+    assert logprobs[:switch] == pytest.approx(of_old[:switch], abs=CLOSE)
+    # The keys and values of the tokens before are the new model's, too: it computed them again.
+    assert logprobs[switch:] == pytest.approx(of_new[switch:], abs=CLOSE)
+
+
+async def test_nothing_of_the_old_weights_is_left_in_the_prefix_cache(engine: Engine, other_model: Path) -> None:
+    async with policy(engine) as made:
+        await sampled(made)
+        hits = engine.gauge("vllm:prefix_cache_hits_total")
+        await sampled(made)
+        assert engine.gauge("vllm:prefix_cache_hits_total") > hits
+        await made.update(str(other_model))
+        hits = engine.gauge("vllm:prefix_cache_hits_total")
+        await sampled(made)
+        assert engine.gauge("vllm:prefix_cache_hits_total") == hits
+
+
+async def test_a_load_that_fails_ends_what_was_in_flight_and_not_the_engine(engine: Engine) -> None:
+    async with policy(engine, max_attempts=1) as made:
+        before = engine.gauge("vllm:generation_tokens_total")
+        request = {"token_ids": PROMPT, "sampling_params": {"max_tokens": 3000, "ignore_eos": True}}
+        calling = asyncio.create_task(made.post(GENERATE, request))
+        while engine.gauge("vllm:generation_tokens_total") - before < 50:
+            await asyncio.sleep(0.02)
+        status, said = await made.update("/nowhere/to/be/seen")
+        assert (status, f"{engine.url}/v1 must be started again" in said["detail"]) == (502, True)
+        assert (await calling)[0] == 503
+        assert (await made.asked())[0] == 503
+        assert engine.client.get("/health").status_code == 200
+
+
+async def test_a_server_that_is_started_again_knows_what_its_engine_holds(engine: Engine, other_model: Path) -> None:
+    async with policy(engine) as made:
+        await made.update(str(other_model), version="step-12")
+    async with policy(engine) as made:
+        assert await made.version() == "step-12"
+
+
+async def test_tokens_pass_in_and_out_as_the_engine_gives_them(engine: Engine) -> None:
+    async with policy(engine) as made:
+        for path, body in (
+            ("/tokenize", {"prompt": "Solve this", "return_token_strs": True}),
+            ("/detokenize", {"tokens": [5, 6, 7]}),
+            ("/v1/chat/completions/render", asking()),
+        ):
+            status, said = await made.post(path, {**body, "model": "another"})
+            assert status == 200, said
+            direct = engine.post(path, {**body, "model": "tiny"})
+            assert said.keys() == direct.keys()
+            assert {key: said[key] for key in ("tokens", "prompt", "token_ids") if key in said} == {
+                key: direct[key] for key in ("tokens", "prompt", "token_ids") if key in direct
+            }
+        prompt = {"prompt": [5, 6, 7], "max_tokens": 4, "seed": 1, "return_token_ids": True}
+        status, said = await made.post("/v1/completions", prompt)
+        assert (status, said["choices"][0]["prompt_token_ids"]) == (200, [5, 6, 7])
+        answer, _ = await made.send("POST", "/v1/completions", {**prompt, "stream": True})
+        assert answer.body.endswith(b"data: [DONE]\n\n")
+
+
+async def test_the_engines_control_calls_pass(engine: Engine) -> None:
+    async with policy(engine) as made:
+        assert await made.post("/pause?mode=keep") == (200, {"status": "paused"})
+        assert await made.get("/is_paused") == (200, {"is_paused": True})
+        assert await made.post("/resume") == (200, {"status": "resumed"})
+        assert await made.get("/get_world_size?include_dp=false") == (200, {"world_size": 1})
+        assert (await made.post("/update_weight_version", {"new_version": "sft"}))[0] == 200
+        assert await made.get("/weight_info") == (200, {"weight_version": "sft"})
+        status, said = await made.post("/sleep?level=9")
+        assert (status, "less than or equal to 2" in str(said)) == (400, True)
