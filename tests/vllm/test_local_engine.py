@@ -34,7 +34,6 @@ ENGINE_CORE, WORKER, API = "VLLM::EngineCor", "VLLM::Worker", "vllm"
 def a_run(model: Path, mark: str, **more: Any) -> Json:
     """Sokoban on a tiny random model, whose answers are made valid tool calls."""
     variables = {**ENVIRONMENT, MARK: mark}
-    del variables["VLLM_SERVER_DEV_MODE"]
     settings: Json = {
         "model": str(model),
         "vllm_command": [str(Path(sys.executable).with_name("vllm"))],

@@ -8,13 +8,16 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 
 from services.types import Json
 from tests.responses_api_models.weight_engine import Door, door
-from tests.vllm.calls import asking
+from tests.stacks import collect, colocated, read_rows
+from tests.vllm.calls import CALL, asking
 from tests.vllm.engine import Engine
 from tests.vllm.reference import Reference
+from tests.vllm.test_rollouts import run_config, turns_of
 
 CLOSE = 1e-4
 """Float32 sums in another order: 1e-5 is the largest difference seen."""
@@ -99,6 +102,37 @@ async def test_a_turn_in_flight_survives_and_each_of_its_tokens_is_by_the_versio
     assert logprobs[:switch] == pytest.approx(of_old[:switch], abs=CLOSE)
     # The keys and values of the tokens before are the new model's, too: it computed them again.
     assert logprobs[switch:] == pytest.approx(of_new[switch:], abs=CLOSE)
+
+
+async def test_rollouts_go_on_through_updates_and_each_token_is_by_the_version_on_record(
+    engine: Engine, tiny_model: Path, other_model: Path, tmp_path: Path
+) -> None:
+    folders = {"0": tiny_model}
+    # Without seeds: on a CPU vLLM 0.32 dies of a seeded request that is computed again in several pieces.
+    chosen = run_config(engine, tmp_path, trainer_endpoints=True, sampling_overrides={"seed": None})
+    async with colocated(chosen, tmp_path, token="the run's token") as stack:
+        collecting = asyncio.create_task(collect(stack, tmp_path / "rollouts.jsonl", repeats=4))
+        while not collecting.done():
+            version = f"step-{len(folders)}"
+            folders[version] = (tiny_model, other_model)[len(folders) % 2]
+            body = {"path": str(folders[version]), "version": version}
+            await stack.client.post("policy_model", "/weights/update", orjson.dumps(body), 120.0)
+            await asyncio.sleep(0.5)
+        state, tally = await collecting
+    assert (state, tally.failed_attempts, len(folders) > 3) == ("complete", 0, True)
+    references = {folder: Reference(folder) for folder in (tiny_model, other_model)}
+    seen: set[str] = set()
+    for turn in (item for row in read_rows(tmp_path / "rollouts.jsonl") for item in turns_of(row)):
+        sampling, ids = turn["token_trace"]["sampling"], turn["generation_token_ids"]
+        spans = [{"version": sampling["policy_version"], "start": 0, "end": len(ids)}]
+        if "policy_version_end" in sampling:
+            spans = sampling.get("weight_versions") or []  # the first turn's engine does not say where they change
+        for span in spans:
+            seen.add(span["version"])
+            reference, within = references[folders[span["version"]]], slice(span["start"], span["end"])
+            expected = reference.logprobs(turn["prompt_token_ids"], ids, CALL, 0.8)
+            assert turn["generation_log_probs"][within] == pytest.approx(expected[within], abs=CLOSE)
+    assert len(seen) > 3
 
 
 async def test_nothing_of_the_old_weights_is_left_in_the_prefix_cache(engine: Engine, other_model: Path) -> None:
