@@ -13,7 +13,7 @@ import time
 import traceback
 from collections.abc import Callable
 
-from benchmarks import collector_memory, latency, sokoban, startup, tokens, turns
+from benchmarks import collector_memory, latency, profile, sokoban, startup, tokens, turns
 
 
 def main() -> int:
@@ -29,6 +29,7 @@ def main() -> int:
         ("tokens", lambda: tokens.main(chosen)),
         ("latency", lambda: latency.main(chosen)),
         ("collector_memory", lambda: collector_memory.main(chosen)),
+        ("profile", lambda: profile.main(chosen)),
     ]
     began = time.monotonic()
     load = ", ".join(f"{value:.1f}" for value in os.getloadavg())

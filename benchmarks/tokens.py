@@ -38,7 +38,7 @@ from services.transport import HttpTransport, Transport
 from services.types import Json
 
 PARALLEL = (1, 16, 64, 256, 1024)
-CALLS = {1: 400, 16: 1500, 64: 1500, 256: 2048, 1024: 3072}
+CALLS = {1: 300, 16: 800, 64: 800, 256: 1024, 1024: 2048}
 MS_A_CALL = 1.0
 WAYS: dict[str, Json] = {
     "none": {"return_token_id_information": False},

@@ -65,6 +65,7 @@ class ResponseEvents:
 
     def broken_off(self, problem: Problem) -> bytes:
         """The last events of a stream that will never be whole."""
+        self._answer.pop("usage", None)  # it may be what could not be read
         unfinished = self._response() if self._answer else None
         return self._encoded(response_events.broken_off(unfinished, problem), self._answer)
 

@@ -60,7 +60,7 @@ def test_one_server_folder_does_not_import_another() -> None:
             wrong = {
                 used
                 for used in imports_of(path, set(known))
-                if len(used.split(".")) > 2 and used.split(".")[1] != parts[1]
+                if used.split(".")[:2] != parts[:2] and f"{'.'.join(used.split('.')[:2])}.app" in known
             }
             assert not wrong, f"{name} imports {sorted(wrong)}"
 

@@ -15,18 +15,21 @@ from typing import ClassVar
 
 from pydantic import SecretStr
 
+from responses_api_models.chat_engine.model import ChatEngineModel
 from responses_api_models.local_vllm_model.engine import Engine
 from responses_api_models.local_vllm_model.gpus import shares, visible_gpus
 from responses_api_models.local_vllm_model.orphans import end_orphans
 from responses_api_models.local_vllm_model.settings import LocalVllmModelSettings
 from responses_api_models.local_vllm_model.start import Plan
 from responses_api_models.replicas import Replicas
-from responses_api_models.vllm_model.app import ChatEngineModel
-from services.errors import OperatorError
+from services.errors import OperatorError, RunError
 from services.server import Context
 from services.settings import ServerSettings
 
 log = logging.getLogger(__name__)
+
+RAY_S = 5.0
+"""A cluster that has not taken a connection by then is not there."""
 
 
 class LocalVllmModel(ChatEngineModel):
@@ -52,6 +55,8 @@ class LocalVllmModel(ChatEngineModel):
     async def start(self) -> None:
         """Bring all engines up. Raises RunError, OperatorError."""
         _check_model(self._own.model)
+        if self._own.ray_address:
+            await _check_ray(self._own.ray_address)
         if ended := await asyncio.to_thread(end_orphans):
             log.warning("ended what an engine without its server had left: processes %s", ended)
         environ = dict(os.environ)
@@ -93,6 +98,21 @@ def _check_model(model: str) -> None:
     """Say at once what vLLM says after a minute."""
     if model.startswith(("/", ".", "~")) and not Path(model).is_dir():
         raise OperatorError(f"model: found {model!r}, which is no folder here; expected one, or a name on the hub")
+
+
+async def _check_ray(address: str) -> None:
+    """Say at once what vLLM waits for minutes for."""
+    host, _, port = address.rpartition(":")
+    if address == "auto":
+        return
+    if not host or not port.isdecimal():
+        raise OperatorError(f"ray_address: found {address!r}; expected HOST:PORT, such as 10.0.0.1:6379, or auto")
+    try:
+        _, writer = await asyncio.wait_for(asyncio.open_connection(host.strip("[]"), int(port)), RAY_S)
+    except (OSError, OverflowError) as error:
+        why = str(error) or f"no answer within {RAY_S:g} s"
+        raise RunError(f"no Ray cluster at ray_address={address}: {why}") from None
+    writer.close()
 
 
 server = LocalVllmModel

@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field, field_validator
 
-from responses_api_models.vllm_model.settings import ChatEngineSettings
+from responses_api_models.chat_engine.settings import ChatEngineSettings
 from services.types import Json
 
 _OURS = {
@@ -58,7 +58,7 @@ class LocalVllmModelSettings(ChatEngineSettings):
     enable_scale_out: bool = True
     """Open vLLM's token-in endpoints (/inference/v1/generate, .../render). False for a vLLM that has no such flag."""
     ray_address: str | None = None
-    """HOST:PORT of a Ray cluster, when one engine needs the GPUs of several machines."""
+    """HOST:PORT of a Ray cluster (or auto), when one engine needs the GPUs of several machines."""
     environment: dict[str, str] = Field(default_factory=dict)
     """Further environment variables of the engines."""
     extra_flags: Json | list[str] = Field(default_factory=dict)

@@ -13,8 +13,7 @@ from agents.base import Agent
 from agents.game_agent.app import GameAgent
 from agents.simple_agent.app import SimpleAgent
 from resources_servers.base import Environment, Verdict, Verification, WorldSettings, tool
-from responses_api_models.vllm_model.app import VllmModel
-from responses_api_models.vllm_model.settings import VllmModelSettings
+from responses_api_models.vllm_model.app import VllmModel, VllmModelSettings
 from services.errors import Failure, FailureKind
 from services.server import Context, Server
 from services.tally import Tally

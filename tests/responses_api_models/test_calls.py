@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from responses_api_models.chat_engine.calls import mark_unreadable_call
 from responses_api_models.vllm_model.app import VllmModel
-from responses_api_models.vllm_model.calls import mark_unreadable_call
 from services.types import FinishReason, Json
 from tests.responses_api_models.scripted_engine import ask, completion, engine, model_server
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import orjson
 import pytest
 
-from responses_api_models.vllm_model.trainer.checkpoint import check
+from responses_api_models.chat_engine.trainer.checkpoint import check
 from services.errors import Failure
 from services.types import Json
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from responses_api_models.vllm_model import hermes
+from responses_api_models.chat_engine import hermes
 from services.types import Json
 
 CALL = '<tool_call>\n{"name": "push", "arguments": {"to": "up"}}\n</tool_call>'

@@ -14,7 +14,7 @@ import pytest
 from services.config import RunConfig
 from services.errors import RunError
 from services.stack import Stack
-from tests.services.fixtures import until
+from tests.services.fixtures import closed_port, until
 from tests.stacks import configured, processes
 
 from .local_engines import FAKE, LONG_S, MARK, alive, all_gone
@@ -88,6 +88,14 @@ async def test_a_start_that_takes_long_tells_its_phase_and_is_given_up_after_its
     assert any("policy_model" in line and "starting the API server, " in line for line in said), said
     assert "was not ready within start_timeout_s=4 while starting the API server" in str(raised.value)
     await all_gone(tmp_path.name)
+
+
+async def test_a_ray_cluster_that_is_not_there_is_named_before_vllm_is_started(tmp_path: Path) -> None:
+    address = closed_port().removeprefix("http://")
+    with pytest.raises(RunError, match=f"no Ray cluster at ray_address={address}"):
+        async with processes(a_run(tmp_path, ray_address=address), tmp_path):
+            pass
+    assert list((tmp_path / "notes").iterdir()) == []
 
 
 async def test_a_model_that_is_no_folder_is_named_before_vllm_is_started(tmp_path: Path) -> None:

@@ -195,6 +195,18 @@ def test_a_stream_that_breaks_off_ends_with_the_failed_response_and_an_error() -
     assert error["error"]["server"] == "policy"
 
 
+def test_a_stream_whose_end_cannot_be_read_is_a_failure_that_can_still_be_told() -> None:
+    made = ResponseEvents({"input": "hi"}, PLAIN)
+    for chunk in chunks({"content": "a"}):
+        if isinstance(chunk, dict):
+            made.chunk(chunk)
+    made.chunk({"choices": [], "usage": "much"})
+    with pytest.raises(Failure, match="unknown shape") as caught:
+        made.end()
+    found = events(made.broken_off(named(caught.value, "policy", "/v1/responses")))
+    assert kinds(found) == ["failed", "error"]
+
+
 def test_before_the_first_chunk_there_is_only_the_error() -> None:
     problem = named(Failure(FailureKind.CONNECTION_LOST, "gone"), "policy", "/v1/responses")
     assert kinds(events(ResponseEvents({"input": "hi"}, PLAIN).broken_off(problem))) == ["error"]

@@ -7,8 +7,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from responses_api_models.chat_engine import trail
 from responses_api_models.convert import Dialect, chat_to_response, request_to_chat
-from responses_api_models.vllm_model import trail
 from services.types import Json
 
 ids = st.lists(st.integers(0, 3), max_size=6)

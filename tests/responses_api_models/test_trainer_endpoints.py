@@ -9,8 +9,8 @@ from typing import Any
 import orjson
 import pytest
 
-from responses_api_models.vllm_model.trainer.protocol import GETS, POSTS
-from responses_api_models.vllm_model.trainer.trainer import PASSED
+from responses_api_models.chat_engine.trainer.protocol import GETS, POSTS
+from responses_api_models.chat_engine.trainer.trainer import PASSED
 from services.errors import OperatorError
 from services.types import Json
 from tests.responses_api_models.weight_engine import STARTED, WeightEngine, address, door
@@ -172,6 +172,19 @@ async def test_model_calls_wait_while_a_trainer_has_paused_the_engines() -> None
         assert not calling.done()
         await policy.post("/resume")
         assert await calling == (200, STARTED)
+
+
+async def test_an_answer_that_was_made_before_a_trainers_pause_is_good_and_does_not_wait() -> None:
+    engine = WeightEngine()
+    engine.slow["/v1/chat/completions"] = asyncio.Event()
+    engine.answers["/v1/chat/completions"] = (200, b'{"choices": [{"message": {"content": "old"}}]}')
+    async with door(engine) as policy:
+        calling = asyncio.create_task(policy.asked())
+        await until(lambda: "/v1/chat/completions" in engine.paths)
+        await policy.post("/pause?mode=wait")
+        await policy.post("/start_weight_update")
+        engine.slow["/v1/chat/completions"].set()
+        assert await calling == (200, "old")
 
 
 async def test_a_pause_that_lasts_too_long_is_a_failure_that_says_how_to_end_it() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 import pytest
 
-from responses_api_models.vllm_model.turns import SAMPLING
+from responses_api_models.chat_engine.turns import SAMPLING
 from services.types import Json
 from tests.responses_api_models.token_engine import TokenEngine
 from tests.responses_api_models.token_play import CALL, WORDS, Player, asks, observed, playing

@@ -11,8 +11,7 @@ import yaml
 from openai.types.responses import Response
 
 from responses_api_models.vllm_model import app
-from responses_api_models.vllm_model.app import VllmModel
-from responses_api_models.vllm_model.settings import VllmModelSettings
+from responses_api_models.vllm_model.app import VllmModel, VllmModelSettings
 from services.types import Json
 from tests.responses_api_models.scripted_engine import COMPLETION, Step, ask, completion, engine, model_server
 

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
+from responses_api_models.chat_engine.trainer.versions import Versions
 from responses_api_models.vllm_model.app import VllmModel
-from responses_api_models.vllm_model.trainer.versions import Versions
 from services.errors import Failure
 from services.types import Json
 from tests.responses_api_models.weight_engine import STARTED, WeightEngine, address, door
@@ -255,6 +255,22 @@ async def test_model_calls_wait_for_an_update_and_are_answered_by_the_new_weight
         engine.slow["/collective_rpc"].set()
         assert (await updating)[0] == 200
         assert await calling == (200, NEW)
+
+
+async def test_an_answer_that_was_made_before_an_update_and_comes_during_it_is_good() -> None:
+    engine = WeightEngine()
+    engine.slow.update({"/v1/chat/completions": asyncio.Event(), "/collective_rpc": asyncio.Event()})
+    engine.answers["/v1/chat/completions"] = (200, b'{"choices": [{"message": {"content": "old"}}]}')
+    async with door(engine) as policy:
+        calling = asyncio.create_task(policy.asked())
+        await until(lambda: "/v1/chat/completions" in engine.paths)
+        updating = asyncio.create_task(policy.update(NEW))
+        await until(lambda: "/collective_rpc" in engine.paths)
+        engine.slow["/v1/chat/completions"].set()
+        await asyncio.sleep(0.02)
+        engine.slow["/collective_rpc"].set()
+        assert (await updating)[0] == 200
+        assert await calling == (200, "old")
 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses"])

@@ -10,8 +10,7 @@ from typing import Any
 import orjson
 
 from agents.episode import Conversation
-from responses_api_models.vllm_model.app import VllmModel
-from responses_api_models.vllm_model.settings import VllmModelSettings
+from responses_api_models.vllm_model.app import VllmModel, VllmModelSettings
 from services.client import AddressBook, ServerClient
 from services.server import Context, Server
 from services.transport import Answer, HttpTransport, LocalTransport

@@ -1,7 +1,7 @@
 """An engine whose weights can be changed, in this process: what vLLM 0.32 does with them, as seen on a real one.
 
-A load that fails leaves no weights behind; a request that runs then ends the engine, and what a later load leaves is not
-to be trusted. A paused engine keeps its requests until it is resumed. Its answers say which weights made them.
+A load that fails leaves no weights behind: a request that runs then ends the engine, and no later load is to be relied
+on. A paused engine keeps its requests until it is resumed. Its answers say which weights made them.
 """
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ from typing import Any
 
 import orjson
 
-from responses_api_models.vllm_model.app import VllmModel
-from responses_api_models.vllm_model.settings import VllmModelSettings
+from responses_api_models.vllm_model.app import VllmModel, VllmModelSettings
 from services.client import AddressBook, ServerClient
 from services.server import Context
 from services.transport import Answer, HttpTransport, LocalTransport, Receive, Scope, Send

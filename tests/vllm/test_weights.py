@@ -111,7 +111,7 @@ async def test_rollouts_go_on_through_updates_and_each_token_is_by_the_version_o
     # Without seeds: on a CPU vLLM 0.32 dies of a seeded request that is computed again in several pieces.
     chosen = run_config(engine, tmp_path, trainer_endpoints=True, sampling_overrides={"seed": None})
     async with colocated(chosen, tmp_path, token="the run's token") as stack:
-        collecting = asyncio.create_task(collect(stack, tmp_path / "rollouts.jsonl", repeats=4))
+        collecting = asyncio.create_task(collect(stack, tmp_path / "rollouts.jsonl"))
         while not collecting.done():
             version = f"step-{len(folders)}"
             folders[version] = (tiny_model, other_model)[len(folders) % 2]

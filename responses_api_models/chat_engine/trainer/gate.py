@@ -12,7 +12,7 @@ import functools
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
 
-from responses_api_models.vllm_model.trainer.versions import Versions
+from responses_api_models.chat_engine.trainer.versions import Versions
 from services.call import Call, Handler, Reply
 from services.errors import Failure, FailureKind
 
@@ -70,7 +70,7 @@ class Gate:
             begun = self._versions.now
             reply = self.stamped(await handler(call), begun)
             if reply.stream is None:
-                self.check()
+                await self._leave()
             return reply
 
         return answer
@@ -100,6 +100,12 @@ class Gate:
         if self._reasons:
             await self._wait()
         await self.look()
+
+    async def _leave(self) -> None:
+        if list(self._reasons) == [UPDATING]:
+            await self._wait()  # what came of it decides
+        if not self._reasons:  # else it was made before the engines stopped
+            self.check()
 
     async def _wait(self) -> None:
         why = ", ".join(self._reasons)

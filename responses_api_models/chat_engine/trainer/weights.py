@@ -13,11 +13,11 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 
-from responses_api_models.vllm_model.trainer import checkpoint
-from responses_api_models.vllm_model.trainer.engines import Engines
-from responses_api_models.vllm_model.trainer.gate import ASLEEP, PAUSED, UPDATING, Gate
-from responses_api_models.vllm_model.trainer.loader import Loader
-from responses_api_models.vllm_model.trainer.versions import Versions, following
+from responses_api_models.chat_engine.trainer import checkpoint
+from responses_api_models.chat_engine.trainer.engines import Engines
+from responses_api_models.chat_engine.trainer.gate import ASLEEP, PAUSED, UPDATING, Gate
+from responses_api_models.chat_engine.trainer.loader import Loader
+from responses_api_models.chat_engine.trainer.versions import Versions, following
 from services.errors import Failure, FailureKind
 from services.types import Json
 

@@ -12,13 +12,13 @@ from typing import Any
 
 import orjson
 
+from responses_api_models.chat_engine import hermes, trail
+from responses_api_models.chat_engine.continuation import Continuation
+from responses_api_models.chat_engine.roads import GenerateRoad, Road
 from responses_api_models.convert_answers import first_choice
 from responses_api_models.passage import Passage
 from responses_api_models.upstream import Upstream
 from responses_api_models.upstream_answers import json_object
-from responses_api_models.vllm_model import hermes, trail
-from responses_api_models.vllm_model.continuation import Continuation
-from responses_api_models.vllm_model.roads import GenerateRoad, Road
 from services.errors import Failure
 from services.types import Json
 

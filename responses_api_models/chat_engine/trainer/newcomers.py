@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 import time
 
-from responses_api_models.vllm_model.trainer.engines import Engines
-from responses_api_models.vllm_model.trainer.jobs import Jobs
-from responses_api_models.vllm_model.trainer.loader import Loader
-from responses_api_models.vllm_model.trainer.versions import Versions
+from responses_api_models.chat_engine.trainer.engines import Engines
+from responses_api_models.chat_engine.trainer.jobs import Jobs
+from responses_api_models.chat_engine.trainer.loader import Loader
+from responses_api_models.chat_engine.trainer.versions import Versions
 
 log = logging.getLogger(__name__)
 

@@ -67,7 +67,7 @@ class Versions:
         return f"the policy is version {self.now!r}, but {', '.join(holds)}" if wrong else ""
 
     def sampled(self, mark: int, spans: Any, url: str | None) -> Json:
-        """Of a turn that began at `mark`: its version, its last version where that is another, vLLM's own spans.
+        """Of a turn that began at `mark`: its version; its last one where that is another, and vLLM's own `spans` then.
 
         Raises Failure upstream_error when the engine sampled with weights that the policy did not have in that time: it
         was restarted, or somebody changed it past this server.
@@ -83,8 +83,9 @@ class Versions:
                 self.hold(url, used[-1])
             told = f"{url} sampled with weights {strange[0]!r} while the policy was version {begun!r}"
             raise Failure(FailureKind.UPSTREAM_ERROR, f"{told}: was it restarted, or changed past this server?")
-        end = {"policy_version_end": used[-1]} if used[-1] != used[0] else {}
-        return {"policy_version": used[0], **end, "weight_versions": spans}
+        if len(spans) == 1:
+            return {"policy_version": used[0]}
+        return {"policy_version": used[0], "policy_version_end": used[-1], "weight_versions": spans}
 
 
 def following(previous: str, folder: str) -> str:

@@ -15,9 +15,9 @@ from itertools import takewhile
 
 import orjson
 
+from responses_api_models.chat_engine import trail
+from responses_api_models.chat_engine.roads import Rendered, Road
 from responses_api_models.passage import Passage
-from responses_api_models.vllm_model import trail
-from responses_api_models.vllm_model.roads import Rendered, Road
 from services.types import Json
 
 _USER: Json = {"role": "user", "content": "x"}

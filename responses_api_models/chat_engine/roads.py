@@ -13,11 +13,11 @@ from typing import Any, Protocol
 
 import orjson
 
+from responses_api_models.chat_engine import hermes
 from responses_api_models.convert_answers import check_whole, first_choice, malformed
 from responses_api_models.passage import Passage
 from responses_api_models.upstream import Upstream
 from responses_api_models.upstream_answers import json_object
-from responses_api_models.vllm_model import hermes
 from services.types import Json
 
 SEED_IDS = 16

@@ -12,8 +12,8 @@ from typing import Any
 
 import orjson
 
-from responses_api_models.vllm_model.trainer.engines import Engines
-from responses_api_models.vllm_model.trainer.versions import CHANGING, STARTED, Versions
+from responses_api_models.chat_engine.trainer.engines import Engines
+from responses_api_models.chat_engine.trainer.versions import CHANGING, STARTED, Versions
 from services.errors import Failure, FailureKind
 
 log = logging.getLogger(__name__)

@@ -13,9 +13,9 @@ from urllib.parse import parse_qs
 
 import orjson
 
-from responses_api_models.vllm_model.trainer.engines import Engines, Said
-from responses_api_models.vllm_model.trainer.gate import ASLEEP, PAUSED, UPDATING, Gate
-from responses_api_models.vllm_model.trainer.versions import CHANGING, Versions, checked
+from responses_api_models.chat_engine.trainer.engines import Engines, Said
+from responses_api_models.chat_engine.trainer.gate import ASLEEP, PAUSED, UPDATING, Gate
+from responses_api_models.chat_engine.trainer.versions import CHANGING, Versions, checked
 from services.call import read_object
 from services.client import PROBLEM_TYPE
 from services.errors import Failure, FailureKind

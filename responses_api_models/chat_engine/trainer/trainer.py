@@ -14,18 +14,18 @@ from fastapi import Request
 from fastapi.responses import Response
 
 from responses_api_models import passing
+from responses_api_models.chat_engine.settings import ChatEngineSettings
+from responses_api_models.chat_engine.trainer.engines import Engines
+from responses_api_models.chat_engine.trainer.gate import Gate
+from responses_api_models.chat_engine.trainer.jobs import Jobs
+from responses_api_models.chat_engine.trainer.loader import Loader
+from responses_api_models.chat_engine.trainer.newcomers import Newcomers
+from responses_api_models.chat_engine.trainer.protocol import GETS, POSTS, Protocol, answer
+from responses_api_models.chat_engine.trainer.versions import Versions, checked
+from responses_api_models.chat_engine.trainer.weights import Weights
 from responses_api_models.passage import Passage
 from responses_api_models.upstream import Upstream
 from responses_api_models.upstream_answers import json_bytes
-from responses_api_models.vllm_model.settings import ChatEngineSettings
-from responses_api_models.vllm_model.trainer.engines import Engines
-from responses_api_models.vllm_model.trainer.gate import Gate
-from responses_api_models.vllm_model.trainer.jobs import Jobs
-from responses_api_models.vllm_model.trainer.loader import Loader
-from responses_api_models.vllm_model.trainer.newcomers import Newcomers
-from responses_api_models.vllm_model.trainer.protocol import GETS, POSTS, Protocol, answer
-from responses_api_models.vllm_model.trainer.versions import Versions, checked
-from responses_api_models.vllm_model.trainer.weights import Weights
 from services.call import Call, Handler, Reply
 from services.errors import Failure, FailureKind, OperatorError
 from services.response_events import SSE, STREAM_HEADERS

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Literal
 
 from responses_api_models.convert import Dialect
-from responses_api_models.upstream_settings import CallSettings, EndpointSettings
+from responses_api_models.upstream_settings import CallSettings
 from services.types import Json
 
 
@@ -60,9 +60,3 @@ class ChatEngineSettings(CallSettings):
             max_tokens_field=self.max_tokens_field,
             send_token_ids=self.send_token_ids or self.return_token_id_information,
         )
-
-
-class VllmModelSettings(ChatEngineSettings, EndpointSettings):
-    """An engine that somebody else started."""
-
-    NOT_IDENTITY: ClassVar[frozenset[str]] = EndpointSettings.NOT_IDENTITY

@@ -10,15 +10,15 @@ from typing import Any
 
 import orjson
 
+from responses_api_models.chat_engine import trail
+from responses_api_models.chat_engine.abilities import Abilities
+from responses_api_models.chat_engine.continuation import Continuation
+from responses_api_models.chat_engine.roads import Road
+from responses_api_models.chat_engine.trainer.versions import Versions
 from responses_api_models.convert_answers import first_choice, malformed, token_fields
 from responses_api_models.passage import Passage
 from responses_api_models.upstream import Upstream
 from responses_api_models.upstream_answers import json_object
-from responses_api_models.vllm_model import trail
-from responses_api_models.vllm_model.abilities import Abilities
-from responses_api_models.vllm_model.continuation import Continuation
-from responses_api_models.vllm_model.roads import Road
-from responses_api_models.vllm_model.trainer.versions import Versions
 from services.errors import Failure, FailureKind
 from services.types import TOKEN_FIELDS, Json
 

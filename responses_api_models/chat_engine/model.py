@@ -1,0 +1,183 @@
+"""ChatEngineModel: the policy behind an engine that speaks Chat Completions, wherever it runs.
+
+Responses requests are converted, sent to `{base_url}/chat/completions`, and the completion is converted back. With
+`return_token_id_information` the engine's tokens are recorded, and later turns are sent as token ids (turns.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import orjson
+from pydantic import SecretStr
+
+from responses_api_models import convert, passing
+from responses_api_models.base import ModelServer
+from responses_api_models.chat_engine.abilities import Abilities
+from responses_api_models.chat_engine.calls import mark_unreadable_call
+from responses_api_models.chat_engine.checkup import Checkup
+from responses_api_models.chat_engine.roads import CompletionsRoad
+from responses_api_models.chat_engine.settings import ChatEngineSettings
+from responses_api_models.chat_engine.trainer.trainer import Trainer
+from responses_api_models.chat_engine.turns import Turns
+from responses_api_models.passage import Passage
+from responses_api_models.replicas import Replicas
+from responses_api_models.streaming_events import ResponseEvents
+from responses_api_models.upstream import Upstream
+from responses_api_models.upstream_answers import json_bytes, json_object
+from services.call import Call, Handler, Reply
+from services.errors import Failure, FailureKind
+from services.response_events import SSE, STREAM_HEADERS
+from services.server import Context
+from services.types import Json
+
+
+class ChatEngineModel(ModelServer):
+    """Responses over Chat Completions, wherever the engine runs."""
+
+    def __init__(
+        self, settings: ChatEngineSettings, context: Context, replicas: Replicas, api_key: SecretStr | None
+    ) -> None:
+        self.upstream = Upstream(replicas, settings, api_key, context.client.transport)
+        # Before the base registers its routes: each of them goes through the trainer's gate.
+        self._trainer = Trainer(self.upstream, settings, context, self.spoilt)
+        super().__init__(settings, context)
+        self._model = settings.model
+        self._dialect = settings.dialect
+        self._abilities = abilities = Abilities(self.upstream, settings)
+        turns = Turns(self.upstream, abilities, self._trainer.versions, sends_ids=settings.send_token_ids)
+        self._turns = turns if settings.return_token_id_information else None
+        self._template = settings.chat_template_kwargs
+        self._strict = settings.strict_tools
+        self._defaults = settings.extra_body or {}
+        self._forced = settings.sampling_overrides or {}
+        self.route("/token_check", self.__token_check, cancellable=True)
+        self._trainer.mount(self)
+
+    @property
+    def policy_version(self) -> str:
+        """Of the weights that the engines hold."""
+        return self._trainer.versions.now
+
+    def route(self, path: str, handler: Handler, *, cancellable: bool = False) -> None:
+        """See `Server.route`. Model calls wait while weights change, and their answers carry the policy's version."""
+        super().route(path, self._trainer.guarded(path, handler), cancellable=cancellable)
+
+    async def adopt(self, url: str) -> None:
+        """Bring an engine that has just been started to the policy's weights, then add it to the pool of `upstream`.
+
+        For servers that start engines themselves, in place of `upstream.replicas.add(url)`: an engine comes up with the
+        weights it was started with, which an update may have replaced since. Call it once the engine answers, and
+        `upstream.replicas.remove(url)` when it is gone. Raises Failure when the engine does not take the weights (the
+        folder of the last update may be gone): it is not in the pool then and should be ended and started again.
+        """
+        await self._trainer.adopt(url)
+
+    def spoilt(self, url: str) -> None:
+        """The engine at `url` has lost its weights in a load that failed, and vLLM takes no others after that.
+
+        For servers that start engines themselves: end it, and `adopt` the next; until it has left the pool no model
+        call is let in. An engine of somebody else's waits until he starts it again, which this server then sees.
+        """
+
+    async def start(self) -> None:
+        """Ask engines that were there before what weights they hold."""
+        await self._trainer.start()
+
+    async def stop(self) -> None:
+        """Bring an update that is running to its end: engines that stay paused would keep everybody waiting."""
+        await self._trainer.stop()
+
+    async def responses(self, request: Json, call: Call) -> Reply:
+        """A Responses create request, answered by the engine's chat endpoint."""
+        passage = Passage.of(call, request.get("prompt_cache_key"))
+        body = self._finished(convert.request_to_chat(request, self._dialect))
+        if self._turns is not None:
+            completion = await self._turns.make(body, passage)
+            response = convert.chat_to_response(completion, request, self._dialect)
+        else:
+
+            def read(answer: bytes) -> Json:
+                return convert.chat_to_response(json_object(answer), request, self._dialect)
+
+            response = await self.upstream.post("/chat/completions", orjson.dumps(body), read, passage)
+        mark_unreadable_call(response)
+        return self._reply(orjson.dumps(response), passage)
+
+    async def chat(self, request: Json, call: Call) -> Reply:
+        """A chat request goes through with the model's name put in, and the answer's bytes come back."""
+        passage = Passage.of(call, request.get("prompt_cache_key"))
+        body = self._chat_body(request)
+        if self._turns is not None:
+            return self._reply(orjson.dumps(await self._turns.make(body, passage)), passage)
+        answer = await self.upstream.post("/chat/completions", orjson.dumps(body), json_bytes, passage)
+        return self._reply(answer, passage)
+
+    async def stream_responses(self, request: Json, call: Call) -> Reply:
+        """The engine's chunks as Responses events. With tokens recorded made of the whole answer: no way in for token
+        ids gives parsed chunks out.
+        """
+        if self._turns is not None:
+            return await super().stream_responses(request, call)
+        passage = Passage.of(call, request.get("prompt_cache_key"))
+        body = self._finished(convert.request_to_chat(request, self._dialect))
+        body.update(stream=True, stream_options={"include_usage": True})
+        chunks = await self.upstream.stream("/chat/completions", orjson.dumps(body), passage)
+        made = ResponseEvents(request, self._dialect, mark_unreadable_call)
+        return self._stream(passing.converted(chunks, made, passing.teller(self.name, call)), passage)
+
+    async def stream_chat(self, request: Json, call: Call) -> Reply:
+        """The engine's chunks as they come; with tokens recorded as above."""
+        if self._turns is not None:
+            return await super().stream_chat(request, call)
+        passage = Passage.of(call, request.get("prompt_cache_key"))
+        chunks = await self.upstream.stream("/chat/completions", orjson.dumps(self._chat_body(request)), passage)
+        return self._stream(passing.chat(chunks, passing.teller(self.name, call)), passage)
+
+    def models(self) -> list[str]:
+        """The one model."""
+        return [self._model]
+
+    async def __token_check(self, call: Call) -> bytes:
+        """Is multi-turn contiguous with this model, template and parser? `{"samples": 8}`; see ng_doctor tokens."""
+        samples = call.json().get("samples", 8)
+        if not isinstance(samples, int) or not 0 <= samples <= 1000:
+            raise Failure(FailureKind.BAD_REQUEST, f"samples is {samples!r}; a number from 0 to 1000 is expected")
+        passage = Passage({})
+        road = await self._abilities.road(passage)
+        checkup = Checkup(self.upstream, road or CompletionsRoad(self.upstream, True), self._model)
+        report = {
+            "model": self._model,
+            "token_in": road.name if road else "off",
+            "logprobs_mode": await self._abilities.logprobs_mode(passage),
+            "template": await checkup.template(),
+            "sampled": await checkup.sampled(samples),
+        }
+        return orjson.dumps(report)
+
+    def _chat_body(self, request: Json) -> Json:
+        convert.apply_metadata(request)
+        if self._dialect.developer_as_system:
+            for message in request.get("messages") or ():
+                if isinstance(message, dict) and message.get("role") == "developer":
+                    message["role"] = "system"
+        return self._finished(request)
+
+    def _finished(self, body: Json) -> Json:
+        """The body as it is sent: the settings' share added."""
+        if self._template:
+            body["chat_template_kwargs"] = {**self._template, **(body.get("chat_template_kwargs") or {})}
+        for key, value in self._defaults.items():
+            body.setdefault(key, value)
+        if self._strict is not None:
+            for tool in body.get("tools") or ():
+                tool["function"] = {**tool["function"], "strict": self._strict}
+        body.update(self._forced)
+        body["model"] = self._model
+        return body
+
+    def _reply(self, body: bytes, passage: Passage) -> Reply:
+        return Reply(body, headers=passage.answer_headers)
+
+    def _stream(self, events: AsyncIterator[bytes], passage: Passage) -> Reply:
+        return Reply(stream=events, content_type=SSE, headers=(*STREAM_HEADERS, *passage.answer_headers))
