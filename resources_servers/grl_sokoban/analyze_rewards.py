@@ -1,0 +1,81 @@
+"""Reward analysis of Sokoban rollouts in Markdown: the report of the GRL Sokoban evaluation, with its flags.
+
+`ng_reward_profile` says more, draws it, and compares runs.
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+if __name__ == "__main__":  # also from a checkout that is not installed
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from services.errors import OperatorError, RunError
+from services.jsonl import replace
+from services.metrics.loading import load
+from services.metrics.records import Profile
+from services.report.markdown import escaped
+from services.report.words import covering, measured
+
+
+def analysis(profile: Profile, model: str) -> str:
+    """The report. Numbers by the seed's definitions; what is not measured is said beside them."""
+    covered, solved, rewards, calls = profile.coverage, profile.solved, profile.rewards, profile.tool_calls
+    lines = [f"# Reward analysis: {escaped(model)}", "", escaped(covering(covered)), *map(escaped, profile.notes), ""]
+    lines += ["## Overall Metrics", "", f"- **Rollouts file**: {escaped(profile.path)}"]
+    lines.append(f"- **Total Rollouts**: {covered.measured:,} ({measured(covered)})")
+    if rewards is None or calls is None:
+        return "\n".join([*lines, ""])
+    rate = "not known: rows report no success"
+    if solved is not None:
+        rate = f"{solved.rate.mean:.2%} ({solved.rollouts:,} / {covered.measured:,})"
+    lines.append(f"- **Success Rate**: {rate}")
+    for name, value in (
+        ("Mean", rewards.mean.mean),
+        ("Median", rewards.median),
+        ("Min", rewards.min),
+        ("Max", rewards.max),
+    ):
+        lines.append(f"- **{name} Reward**: {value:.4f}")
+    correlation = "none, one of the two does not vary" if calls.correlation is None else f"{calls.correlation:.4f}"
+    lines += ["", "## Tool Call Statistics", "", f"- **Average Tool Calls**: {calls.mean:.2f} per rollout"]
+    lines += [f"- **Min Tool Calls**: {calls.min}", f"- **Max Tool Calls**: {calls.max}"]
+    lines += [f"- **Correlation (tool calls ↔ reward)**: {correlation}", "", "## Reward Distribution", ""]
+    for found in rewards.most_frequent:
+        share = found.rollouts / covered.measured
+        lines.append(f"- **{found.reward:.4f} reward**: {found.rollouts:,} occurrences ({share:.1%})")
+    if rewards.distinct > len(rewards.most_frequent):
+        lines.append(f"- {rewards.distinct - len(rewards.most_frequent):,} more distinct rewards")
+    lines += ["", "## Performance by Tool Call Count", ""]
+    lines += ["| Tool Calls | Mean Reward | Rollout Count | Solved |", "|---:|---:|---:|---:|"]
+    for by in calls.by_count:
+        solved_share = "–" if by.solved is None else f"{by.solved / by.rollouts:.1%}"
+        lines.append(f"| {by.tool_calls} | {by.mean_reward:.4f} | {by.rollouts:,} | {solved_share} |")
+    return "\n".join([*lines, ""])
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print the report, or write it where --output says. 1: nothing is measured; 2: a file cannot be read."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rollouts-path", type=Path, required=True, help="output of ng_collect_rollouts, JSON Lines")
+    parser.add_argument("--model-name", default="", help="for the heading; default: the model the rollouts name")
+    parser.add_argument("--output", type=Path, help="where the report goes; default: to the terminal")
+    options = parser.parse_args(arguments)
+    try:
+        profile = load(options.rollouts_path).profile
+        report = analysis(profile, options.model_name or ", ".join(profile.models) or options.rollouts_path.stem)
+        if options.output is None:
+            print(report, end="")
+        else:
+            options.output.parent.mkdir(parents=True, exist_ok=True)
+            replace(options.output, report.encode())
+            print(f"{measured(profile.coverage)}; report in {options.output}")
+    except (OperatorError, RunError, OSError) as error:
+        print(f"analyze_rewards.py: {error}", file=sys.stderr)
+        return 2 if isinstance(error, OperatorError) else 1
+    return 0 if profile.coverage.measured else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

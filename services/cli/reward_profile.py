@@ -1,0 +1,175 @@
+"""ng_reward_profile: rollout files -> a report in Markdown, JSON and one HTML page."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from importlib.metadata import version
+from pathlib import Path
+from typing import Annotated
+
+import orjson
+from pydantic import BeforeValidator, Field
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+from services.cli.options import EXIT_DONE, EXIT_FAILED, Options, read_options, run_command
+from services.cli.progress import PLAIN_EVERY_S
+from services.errors import OperatorError
+from services.jsonl import replace
+from services.metrics.comparison import difference
+from services.metrics.loading import load
+from services.metrics.profile import Run
+from services.metrics.reading import Progress as Tell
+from services.report.document import Report
+from services.report.html import html
+from services.report.markdown import markdown
+from services.report.task_rows import task_rows
+from services.report.terminal import summary
+
+EXAMPLE = "ng_reward_profile +jsonl_fpath=[results/base.jsonl,results/trained.jsonl] +output_dir=results/compared"
+
+
+WORTH_PROCESSES = 256 << 20
+"""Bytes of a file from which on several processes save more than their start takes (0.5 s)."""
+
+
+def _listed(value: object) -> object:
+    """One path is a list of one."""
+    return [value] if isinstance(value, str) else value
+
+
+class ProfileOptions(Options):
+    """Options of ng_reward_profile."""
+
+    jsonl_fpath: Annotated[list[Path], BeforeValidator(_listed)] = Field(default_factory=list)
+    """Rollout files; from two on each is compared with the first, task by task."""
+    rollouts_jsonl_fpath: Annotated[list[Path], BeforeValidator(_listed)] = Field(default_factory=list)
+    """The same under NeMo Gym's name."""
+    output_dir: Path | None = None
+    """Where profile.md, profile.json and profile.html go; default: X_profile/ beside the first file X.jsonl."""
+    names: list[str] = Field(default_factory=list)
+    """What to call the runs; default: their files' names."""
+    pass_threshold: float | None = Field(default=None, allow_inf_nan=False)
+    """Reward from which on a rollout is solved; default: the world's `success`, or 1 where rewards lie in 0..1."""
+    output_jsonl_fpath: Path | None = None
+    """Also write a row for each task, with NeMo Gym's keys (avg_reward, pass_rate, ...); one rollout file only."""
+    input_jsonl_fpath: Path | None = None
+    """The data set, a row a task: how many tasks were asked for; its rows are joined to those of output_jsonl_fpath."""
+    materialized_inputs_jsonl_fpath: Path | None = None
+    """NeMo Gym's materialized inputs, a row a rollout: how many rollouts were asked for."""
+    allow_partial_rollouts: bool = True
+    """What is missing is always counted and shown; false makes it exit status 1 too."""
+    workers: int | None = Field(default=None, ge=1)
+    """Processes that read a file; default: one a processor from 256 MB on."""
+
+
+def main() -> None:
+    """Entry point."""
+    run_command("ng_reward_profile", ProfileOptions, EXAMPLE, run)
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Say what rollouts came to: success, rewards, pass@k, coverage, failures, tokens, time; one run or several."""
+    options, _ = read_options(ProfileOptions, arguments)
+    paths = [*options.jsonl_fpath, *options.rollouts_jsonl_fpath]
+    _check(options, paths)
+    folder = options.output_dir or paths[0].with_name(f"{paths[0].stem}_profile")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OperatorError(f"output_dir {str(folder)!r} cannot be made: {error.strerror}") from error
+    runs = [_load(path, name, options) for path, name in zip(paths, _names(options, paths), strict=True)]
+    found = [one.profile for one in runs]
+    report = Report(
+        version=version("rollyard"), runs=found, differences=[difference(runs[0], other) for other in runs[1:]]
+    )
+    written = _write(report, folder)
+    if options.output_jsonl_fpath is not None:
+        rows = task_rows(runs[0], options.pass_threshold, options.input_jsonl_fpath)
+        replace(options.output_jsonl_fpath, b"".join(rows))
+        written.append(options.output_jsonl_fpath)
+    summary(report, written)
+    incomplete = [profile.name for profile in found if profile.coverage.missing]
+    if incomplete and not options.allow_partial_rollouts:
+        return EXIT_FAILED
+    return EXIT_DONE if all(profile.coverage.measured for profile in found) else EXIT_FAILED
+
+
+def _check(options: ProfileOptions, paths: Sequence[Path]) -> None:
+    if not paths:
+        raise OperatorError("no rollout file given; expected +jsonl_fpath=[results/rollouts.jsonl]")
+    for path in paths:
+        if not path.is_file():
+            raise OperatorError(f"{str(path)!r} is no file; expected the output of ng_collect_rollouts")
+    if options.names and len(options.names) != len(paths):
+        raise OperatorError(f"{len(options.names)} names for {len(paths)} files; expected one each")
+    if len(set(options.names)) < len(options.names):
+        raise OperatorError(f"names are {options.names}; expected all different")
+    if len(paths) > 1:
+        for name in ("output_jsonl_fpath", "materialized_inputs_jsonl_fpath"):
+            if getattr(options, name) is not None:
+                raise OperatorError(f"{name} belongs to one rollout file, found {len(paths)}: profile them one by one")
+
+
+def _names(options: ProfileOptions, paths: Sequence[Path]) -> list[str]:
+    """As given, else the shortest ends of the paths that tell them apart."""
+    if options.names:
+        return options.names
+    whole = [path.absolute().with_suffix("").parts for path in paths]
+    for length in range(1, max(map(len, whole)) + 1):
+        names = ["/".join(parts[-length:]) for parts in whole]
+        if len(set(names)) == len(names):
+            return names
+    raise OperatorError(f"a file is given twice: {', '.join(map(str, paths))}")
+
+
+def _load(path: Path, name: str, options: ProfileOptions) -> Run:
+    size = path.stat().st_size if path.is_file() else 0
+    workers = options.workers or (len(os.sched_getaffinity(0)) if size >= WORTH_PROCESSES else 1)
+    with _progress(name, size) as told:
+        return load(
+            path,
+            name,
+            pass_threshold=options.pass_threshold,
+            inputs=options.input_jsonl_fpath,
+            materialized=options.materialized_inputs_jsonl_fpath,
+            workers=workers,
+            progress=told,
+        )
+
+
+@contextmanager
+def _progress(name: str, size: int) -> Iterator[Tell]:
+    """A bar in a terminal, a line every ten seconds elsewhere, nothing for what is read at once."""
+    if sys.stderr.isatty():
+        columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+        with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+            task = bar.add_task(name.replace("[", r"\["), total=size)
+            yield lambda count: bar.advance(task, count)
+        return
+    done, last = 0, time.monotonic()
+
+    def tell(count: int) -> None:
+        nonlocal done, last
+        done += count
+        if time.monotonic() - last >= PLAIN_EVERY_S:
+            last = time.monotonic()
+            print(f"{name}: {done / 1e6:,.0f} of {size / 1e6:,.0f} MB read", file=sys.stderr, flush=True)
+
+    yield tell
+
+
+def _write(report: Report, folder: Path) -> list[Path]:
+    written = []
+    for name, data in (
+        ("profile.md", markdown(report).encode()),
+        ("profile.json", orjson.dumps(report.model_dump(), option=orjson.OPT_INDENT_2) + b"\n"),
+        ("profile.html", html(report).encode()),
+    ):
+        replace(folder / name, data)
+        written.append(folder / name)
+    return written

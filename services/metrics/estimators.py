@@ -1,0 +1,156 @@
+"""Estimators: a few numbers from many rollouts, each with the source of its formula. Pure functions of arrays."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from statistics import NormalDist
+
+import numpy as np
+
+from services.metrics.columns import Floats, Ints
+from services.metrics.records import Estimate, Spread
+
+_T_975 = (
+    *(12.7062047362, 4.3026527297, 3.1824463053, 2.7764451052, 2.5705818356),
+    *(2.4469118511, 2.3646242516, 2.3060041352, 2.2621571629, 2.2281388520),
+)
+_EXACT_SIGN_TEST = 1000
+
+
+def mean(values: Floats) -> float:
+    """Correctly rounded, so that it does not depend on the order of the rollouts."""
+    return total(values) / len(values)
+
+
+def total(values: Floats) -> float:
+    """Correctly rounded sum. Python's own floats are three times as quick to iterate over as numpy's."""
+    return math.fsum(values.tolist())
+
+
+def t_975(freedom: int) -> float:
+    """Student's t quantile at 97.5 %, to 1e-5.
+
+    A table to 10 degrees of freedom, then the expansion about the normal one (Abramowitz & Stegun 1964, 26.7.5).
+    """
+    if freedom <= len(_T_975):
+        return _T_975[freedom - 1]
+    z = NormalDist().inv_cdf(0.975)
+    terms = (
+        (z**3 + z) / 4,
+        (5 * z**5 + 16 * z**3 + 3 * z) / 96,
+        (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
+        (79 * z**9 + 776 * z**7 + 1482 * z**5 - 1920 * z**3 - 945 * z) / 92160,
+    )
+    return z + math.fsum(term / freedom**power for power, term in enumerate(terms, 1))
+
+
+def estimate(center: float, variance: float, clusters: int, *, within: tuple[float, float] | None = None) -> Estimate:
+    """A mean with its 95 % interval, center -+ t(clusters - 1) * stderr, cut to what is possible (`within`).
+
+    Without spread between the clusters nothing can be said of the error, and no interval is given.
+    """
+    if clusters < 2 or not variance > 0:
+        return Estimate(mean=center)
+    stderr = math.sqrt(variance)
+    reach = t_975(clusters - 1) * stderr
+    low, high = within or (-math.inf, math.inf)
+    return Estimate(mean=center, stderr=stderr, low=max(low, center - reach), high=min(high, center + reach))
+
+
+def clustered_mean(values: Floats, starts: Ints, *, within: tuple[float, float] | None = None) -> Estimate:
+    """Mean of `values` with the standard error clustered by task: repeats of one task are no independent samples.
+
+    `starts`: index of each task's first value, values of a task side by side. The variance is that of Miller 2024
+    (arXiv:2411.00640, section 2.2), with the factor T / (T - 1) for T tasks, as for any sample variance.
+    """
+    center = mean(values)
+    tasks = len(starts)
+    off = np.add.reduceat(values - center, starts)
+    variance = float(np.sum(off**2)) / len(values) ** 2 * tasks / (tasks - 1) if tasks > 1 else 0.0
+    # Differences of numbers that are equal but for their rounding are no spread.
+    noise = (8 * np.finfo(float).eps * float(np.max(np.abs(values)))) ** 2
+    return estimate(center, variance if variance > noise else 0.0, tasks, within=within)
+
+
+@dataclass(frozen=True)
+class Passes:
+    """What k rollouts of a task come to, over the tasks that have at least k."""
+
+    k: int
+    tasks: int
+    any: Estimate
+    """pass@k: at least one of k solves."""
+    every: Estimate
+    """pass^k: all k solve."""
+
+
+def passes(measured: Ints, solved: Ints, most: int) -> list[Passes]:
+    """pass@k and pass^k for k = 1..most, from `solved` of `measured` rollouts of each task; without bias.
+
+    pass@k = 1 - C(n-c, k) / C(n, k) (Chen et al. 2021, arXiv:2107.03374, equation 1), pass^k = C(c, k) / C(n, k)
+    (Yao et al. 2024, arXiv:2406.12045), both as products over k, averaged over the tasks with n >= k.
+    """
+    pairs, weight = np.unique(np.stack([measured, solved], axis=1), axis=0, return_counts=True)
+    n, c = pairs[:, 0].astype(float), pairs[:, 1].astype(float)
+    none, every = np.ones(len(n)), np.ones(len(n))
+    found: list[Passes] = []
+    for k in range(1, most + 1):
+        keep = n >= k
+        n, c, weight, none, every = n[keep], c[keep], weight[keep], none[keep], every[keep]
+        if not len(n):
+            break
+        none = none * np.maximum(n - c - k + 1, 0) / (n - k + 1)
+        every = every * np.maximum(c - k + 1, 0) / (n - k + 1)
+        found.append(Passes(k, int(weight.sum()), _over_tasks(1 - none, weight), _over_tasks(every, weight)))
+    return found
+
+
+def _over_tasks(shares: Floats, weight: Ints) -> Estimate:
+    """Mean of shares, the i-th of them standing for `weight[i]` tasks."""
+    tasks = int(weight.sum())
+    center = math.fsum(shares * weight) / tasks
+    variance = math.fsum(weight * (shares - center) ** 2) / (tasks - 1) / tasks if tasks > 1 else 0.0
+    # All shares equal: what is left is the rounding of their mean.
+    return estimate(center, variance if len(np.unique(shares)) > 1 else 0.0, tasks, within=(0.0, 1.0))
+
+
+def pearson(x: Floats, y: Floats) -> float | None:
+    """Pearson's correlation; None when one of the two does not vary."""
+    if len(x) < 2 or np.ptp(x) == 0 or np.ptp(y) == 0:
+        return None
+    off_x, off_y = x - mean(x), y - mean(y)
+    shared = total(off_x * off_y) / math.sqrt(total(off_x**2) * total(off_y**2))
+    return max(-1.0, min(1.0, shared))
+
+
+def sign_test(up: int, down: int) -> float | None:
+    """Two-sided p of `up` against `down` changes, were both equally likely: exact to 1,000 changes, then normal.
+
+    With one rollout a task and solved or not as the outcome this is McNemar's exact test.
+    """
+    changes, fewer = up + down, min(up, down)
+    if not changes:
+        return None
+    if changes <= _EXACT_SIGN_TEST:
+        tail = sum(math.comb(changes, count) for count in range(fewer + 1))
+        return float(min(1.0, 2 * tail / 2**changes))
+    return min(1.0, 2 * NormalDist().cdf((2 * fewer + 1 - changes) / math.sqrt(changes)))
+
+
+def spread(values: Floats) -> Spread | None:
+    """Of those that are recorded (not NaN); None when none is."""
+    there = values[~np.isnan(values)]
+    if not len(there):
+        return None
+    median, high = np.quantile(there, [0.5, 0.95])
+    whole = total(there)
+    return Spread(
+        rollouts=len(there),
+        total=whole,
+        mean=whole / len(there),
+        min=float(there.min()),
+        median=float(median),
+        p95=float(high),
+        max=float(there.max()),
+    )

@@ -1,0 +1,57 @@
+"""failures: failed attempts, what they cost, and what was mended."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+from numpy.typing import NDArray
+
+from services.metrics.asked import Attempts
+from services.metrics.columns import Columns, Ints
+from services.metrics.records import FailureKindCount, Failures
+
+
+def failures(columns: Columns, attempts: Attempts) -> Failures:
+    """Of the failures file, and of rows without a reward in the rollout file itself (NeMo Gym writes such)."""
+    rows = columns.unmeasured
+    task = np.concatenate([attempts.task, rows.task])
+    repeat = np.concatenate([attempts.repeat, rows.repeat])
+    kind = [*attempts.kind, *(rows.kind.names[code] for code in rows.kind.codes.tolist())]
+    server = [*attempts.server, *("" for _ in range(len(rows.task)))]
+    last = _last_of_each(task, repeat)
+    measured = _among(task[last], repeat[last], columns.task, columns.repeat)
+    lost = Counter(kind[index] for index in last[~measured].tolist())
+    servers: dict[str, Counter[str]] = {}
+    for name, where in zip(kind, server, strict=True):
+        servers.setdefault(name, Counter())[where] += 1
+    kinds = [
+        FailureKindCount(
+            kind=name,
+            attempts=found.total(),
+            lost=lost[name],
+            servers=[where for where, _ in found.most_common() if where],
+        )
+        for name, found in sorted(servers.items(), key=lambda item: (-item[1].total(), item[0]))
+    ]
+    return Failures(attempts=len(kind), mended=int(measured.sum()), lost=int((~measured).sum()), kinds=kinds)
+
+
+def _last_of_each(task: Ints, repeat: Ints) -> Ints:
+    """Index of the last attempt of each rollout."""
+    order = np.lexsort((np.arange(len(task)), repeat, task))
+    follows = (np.diff(task[order], append=-1) != 0) | (np.diff(repeat[order], append=-1) != 0)
+    last: Ints = order[follows]
+    return last
+
+
+def _among(task: Ints, repeat: Ints, tasks: Ints, repeats: Ints) -> NDArray[np.bool_]:
+    """Which (task, repeat) are among (tasks, repeats)."""
+    found = np.zeros(len(task), bool)
+    if len(task) and len(tasks):
+        all_tasks, all_repeats = np.concatenate([tasks, task]), np.concatenate([repeats, repeat])
+        # Neither side has a rollout twice: one of the second that follows its like is among the first.
+        order = np.lexsort((np.arange(len(all_tasks)), all_repeats, all_tasks))
+        follows = (np.diff(all_tasks[order]) == 0) & (np.diff(all_repeats[order]) == 0)
+        found[order[1:][follows] - len(tasks)] = True
+    return found

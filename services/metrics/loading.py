@@ -1,0 +1,40 @@
+"""load: a rollout file and what stands beside it -> a Run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from services.errors import OperatorError
+from services.metrics.asked import asked_of
+from services.metrics.columns import word
+from services.metrics.profile import Run, run_of
+from services.metrics.reading import Progress, read
+
+
+def load(
+    path: Path,
+    name: str = "",
+    *,
+    pass_threshold: float | None = None,
+    inputs: Path | None = None,
+    materialized: Path | None = None,
+    workers: int = 1,
+    progress: Progress | None = None,
+) -> Run:
+    """The run of one file, under `name` (default: the file's). Raises OperatorError and RunError as `read` does."""
+    file = read(path, workers=workers, progress=progress)
+    try:
+        asked = asked_of(path, inputs=inputs, materialized=materialized)
+    except OSError as error:
+        raise OperatorError(f"input file {str(error.filename)!r} cannot be read: {error.strerror}") from error
+    notes = []
+    if file.torn:
+        notes.append(
+            f"The last line is unfinished ({file.torn} bytes) and not counted: the file is being written, or was cut."
+        )
+    if not file.indexed:
+        notes.append(
+            "Rows do not say which task they are (_ng_task_index): nothing by task, and intervals as if each were."
+        )
+    shown, place = word(name or path.stem), word(str(path), 4096)
+    return run_of(shown, place, file.columns, asked, pass_threshold=pass_threshold, indexed=file.indexed, notes=notes)

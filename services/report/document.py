@@ -1,0 +1,41 @@
+"""A report's records -> one document: its title, its sections, and how its numbers are made."""
+
+from __future__ import annotations
+
+from services.metrics.comparison import Difference
+from services.metrics.records import Profile
+from services.report import run_comparison, run_sections
+from services.report.section import Section
+from services.types import Record
+
+
+class Report(Record):
+    """All of `profile.json`."""
+
+    version: str
+    """Of the program that made it."""
+    runs: list[Profile]
+    differences: list[Difference]
+    """Of each run after the first, to the first."""
+
+
+METHOD = (
+    "Interval: mean ∓ t(tasks − 1) · standard error, clustered by task, for repeats of one task are no independent "
+    "samples (Miller 2024, arXiv:2411.00640). None where tasks do not differ.",
+    "pass@k = 1 − C(n−c, k) / C(n, k) with c of n rollouts solved (Chen et al. 2021, arXiv:2107.03374); pass^k = "
+    "C(c, k) / C(n, k) (Yao et al. 2024, arXiv:2406.12045); means over tasks.",
+    "Tool calls: the items of type function_call in response.output; their correlation with the reward is Pearson's.",
+    "Turns are the model calls in timings, or, where a row has none, runs of the model's items in response.output.",
+    "Rollouts without a finite reward, and masked ones (mask_sample), are failures and in no mean.",
+)
+
+
+def document(report: Report) -> tuple[str, list[Section]]:
+    """Title and sections; of several runs, the comparison first and then each run in a section of its own."""
+    runs = report.runs
+    method = Section("How the numbers are made", list(METHOD))
+    if len(runs) == 1:
+        return f"Reward profile: {runs[0].name}", [*run_sections.sections(runs[0]), method]
+    each = [Section(run.name, [f"File: {run.path}"], parts=run_sections.sections(run)) for run in runs]
+    title = f"Reward profiles: {', '.join(run.name for run in runs)}"
+    return title, [*run_comparison.sections(runs, report.differences), *each, method]

@@ -1,0 +1,76 @@
+"""The headline: the few numbers a run is quoted by, what they rest on, and what they could be."""
+
+from __future__ import annotations
+
+from services.metrics.records import Profile
+from services.report.section import Section, Table
+from services.report.words import NOTHING, covering, interval, measured, percent, reward, starred
+
+
+def headline(profile: Profile) -> Section:
+    """The few numbers that a run is quoted by, each with what it rests on."""
+    covered = profile.coverage
+    rows = [(name, starred(value, covered), reach, measured(covered)) for name, value, reach in headlines(profile)]
+    text = []
+    if profile.models:
+        text.append(f"Model: {', '.join(profile.models[:5])}. Agent: {', '.join(profile.agents[:5]) or 'not named'}.")
+    text.append(covering(covered))
+    text += profile.notes
+    if profile.solved is not None:
+        text.append(f"Solved means: {profile.solved.rule}.")
+    elif profile.rewards is not None:
+        text.append(
+            "Nothing says what counts as solved: the world reports no success and rewards go beyond 0..1. "
+            "+pass_threshold=... sets the reward that does."
+        )
+    return Section("Headline", text, [Table(("", "as measured", "95% interval", "coverage"), rows)])
+
+
+def headlines(profile: Profile) -> list[tuple[str, str, str]]:
+    """(name, value, interval) of the numbers a run is quoted by; the same names for every run."""
+    solved, rewards, tasks = profile.solved, profile.rewards, profile.tasks
+    found = [
+        (
+            "success rate",
+            f"{percent(solved.rate.mean)} ({solved.rollouts:,} / {profile.coverage.measured:,})" if solved else NOTHING,
+            interval(solved.rate, "percent") if solved else NOTHING,
+        ),
+        (
+            "mean reward",
+            reward(rewards.mean.mean) if rewards else NOTHING,
+            interval(rewards.mean, "reward") if rewards else NOTHING,
+        ),
+        ("median reward", reward(rewards.median) if rewards else NOTHING, NOTHING),
+    ]
+    if tasks and len(tasks.pass_at) > 1:
+        last = tasks.pass_at[-1]
+        of = f"({last.tasks:,} tasks)"
+        found.append((f"pass@{last.k}", f"{percent(last.any.mean)} {of}", interval(last.any, "percent")))
+        found.append((f"pass^{last.k}", f"{percent(last.every.mean)} {of}", interval(last.every, "percent")))
+    if tasks and tasks.zero_variance.of:
+        flat = tasks.zero_variance
+        value = f"{percent(flat.tasks / flat.of)} ({flat.tasks:,} / {flat.of:,})"
+        found.append(("tasks without variance", value, NOTHING))
+    return found
+
+
+def bounds(profile: Profile) -> Section:
+    """What the headline could be if nothing were missing; empty when nothing is."""
+    covered, solved, rewards = profile.coverage, profile.solved, profile.rewards
+    if not covered.missing or rewards is None:
+        return Section("Bounds")
+    head = ("", "as measured", "missing as zero", "lowest", "highest")
+    rows = [
+        ("mean reward", *map(reward, (rewards.mean.mean, *_bounds(rewards.bounds.model_dump())))),
+    ]
+    if solved is not None:
+        rows.insert(0, ("success rate", *map(percent, (solved.rate.mean, *_bounds(solved.bounds.model_dump())))))
+    text = [
+        f"{covered.missing:,} of {covered.expected:,} rollouts are missing. Lowest and highest count each of them as "
+        "bad as the worst and as good as the best that was measured (of the success rate: none and all solved)."
+    ]
+    return Section("Bounds", text, [Table(head, rows)])
+
+
+def _bounds(found: dict[str, float | None]) -> tuple[float | None, ...]:
+    return found["missing_as_zero"], found["lowest"], found["highest"]

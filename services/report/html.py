@@ -1,0 +1,86 @@
+"""HTML: one page that needs nothing else, no script, no address; whoever it is sent to can open it."""
+
+from __future__ import annotations
+
+from html import escape
+from importlib.resources import files
+
+from services.metrics.records import Profile
+from services.report.document import Report, document
+from services.report.headline import headlines
+from services.report.section import Section, Table
+from services.report.words import NOTHING, measured, starred
+
+_TILES = 4
+_BESIDE = 62
+"""Letters of a row up to which a table has room beside a picture."""
+
+
+def html(report: Report) -> str:
+    """The page."""
+    title, sections = document(report)
+    style = (files("services.report") / "page.css").read_text(encoding="utf-8")
+    single = len(report.runs) == 1
+    body = "".join(_section(section, 2) for section in sections)
+    tiles = _tiles(report.runs[0]) if single else ""
+    file = f'<p class="file">{escape(report.runs[0].path)}</p>' if single else ""
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        # Text of rollouts is escaped; should any of it slip through, the browser is told to run nothing and ask nobody.
+        "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\n"
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>{escape(title)}</title>\n<style>\n{style}</style>\n</head>\n<body>\n<header>"
+        f"<h1>{escape(title)}</h1>{file}{tiles}</header>\n<main>\n{body}</main>\n"
+        f"<footer>Made by ng_reward_profile, rollyard {escape(report.version)}.</footer>\n</body>\n</html>\n"
+    )
+
+
+def _tiles(profile: Profile) -> str:
+    """The first headline numbers, large."""
+    shown = [(name, value, reach) for name, value, reach in headlines(profile) if name != "median reward"][:_TILES]
+    tiles = ""
+    for name, value, reach in shown:
+        large, _, rest = value.partition(" ")
+        reach = "" if reach == NOTHING else f"95% interval {reach}"
+        lines = filter(None, [rest, reach, measured(profile.coverage)])
+        large = escape(starred(large, profile.coverage))
+        tiles += (
+            f'<div class="tile"><dt>{escape(name)}</dt><dd class="large">{large}</dd>'
+            f"{''.join(f'<dd>{escape(line)}</dd>' for line in lines)}</div>"
+        )
+    return f'<dl class="tiles">{tiles}</dl>'
+
+
+def _section(section: Section, level: int) -> str:
+    inner = "".join(f"<p>{escape(paragraph)}</p>" for paragraph in section.text)
+    drawn = "".join(
+        f"<figure>{picture.svg}<figcaption>{escape(picture.caption)}</figcaption></figure>"
+        for picture in section.pictures
+    )
+    tables = "".join(_table(table) for table in section.tables)
+    if drawn and tables and max(map(_letters, section.tables)) <= _BESIDE:
+        inner += f'<div class="beside"><div>{drawn}</div><div>{tables}</div></div>'
+    else:
+        inner += drawn + tables
+    inner += "".join(_section(part, level + 1) for part in section.parts)
+    return f"<section><h{level}>{escape(section.title)}</h{level}>{inner}</section>\n"
+
+
+def _letters(table: Table) -> int:
+    """Width of a table's longest row, with what stands between its cells."""
+    return sum(2 + max(map(len, column)) for column in zip(table.head, *table.rows, strict=True))
+
+
+def _table(table: Table) -> str:
+    caption = f"<caption>{escape(table.caption)}</caption>" if table.caption else ""
+    head = "".join(f'<th scope="col">{escape(cell)}</th>' if cell else "<td></td>" for cell in table.head)
+    rows = "".join(
+        f'<tr><th scope="row">{escape(row[0])}</th>{"".join(f"<td>{escape(cell)}</td>" for cell in row[1:])}</tr>'
+        for row in table.rows
+    )
+    # Reachable by keyboard, because it scrolls sideways where the screen is narrow.
+    name = escape(table.caption or table.head[0] or "numbers")
+    return (
+        f'<div class="table" role="group" aria-label="{name}" tabindex="0"><table>{caption}'
+        f"<thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>"
+    )

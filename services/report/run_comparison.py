@@ -1,0 +1,70 @@
+"""Several runs -> the sections that set them side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from services.metrics.comparison import Change, Difference
+from services.metrics.records import Profile
+from services.report import charts
+from services.report.headline import headlines
+from services.report.section import Section, Table
+from services.report.words import NOTHING, interval, measured, percent, points, reward, signed, starred
+
+
+def sections(runs: Sequence[Profile], differences: Sequence[Difference]) -> list[Section]:
+    """Headlines side by side, then each run against the first."""
+    return [_side_by_side(runs), *(_difference(found) for found in differences)]
+
+
+def _side_by_side(runs: Sequence[Profile]) -> Section:
+    names = list(dict.fromkeys(name for run in runs for name, _, _ in headlines(run)))
+    found = [{name: (value, reach) for name, value, reach in headlines(run)} for run in runs]
+    rows = [("coverage", *(measured(run.coverage) for run in runs))]
+    for name in names:
+        cells = [numbers.get(name, (NOTHING, NOTHING)) for numbers in found]
+        rows.append((name, *(starred(value, run.coverage) for (value, _), run in zip(cells, runs, strict=True))))
+        if any(reach != NOTHING for _, reach in cells):
+            rows.append(("  95% interval", *(reach for _, reach in cells)))
+    head = ("", *(run.name for run in runs))
+    text = ["Each number over its run's own tasks, with its 95% interval."]
+    if any(run.coverage.missing for run in runs):
+        text.append("* Not all that was asked for is measured: see the run's own bounds.")
+    return Section("Side by side", text, [Table(head, rows)], charts.side_by_side(runs))
+
+
+def _difference(found: Difference) -> Section:
+    title = f"{found.name} against {found.baseline}"
+    if found.reward is None:
+        return Section(title, list(found.notes))
+    rows = [("mean reward", signed(found.reward.mean), interval(found.reward, "signed"), f"{found.tasks:,}")]
+    if found.solve_rate is not None:
+        line = ("solve rate", f"{points(found.solve_rate.mean)} points", interval(found.solve_rate, "points"))
+        rows.insert(0, (*line, f"{found.tasks:,}"))
+    text = [*found.notes, _counted(found)]
+    if found.only_baseline or found.only_here:
+        text.append(
+            f"Left out: {found.only_baseline:,} tasks that only {found.baseline} has measured, and {found.only_here:,} "
+            f"that only {found.name} has."
+        )
+    if found.identity:
+        text.append("What differs between the two: " + "; ".join(found.identity) + ".")
+    tables = [Table(("", "difference", "95% interval, paired", "tasks"), rows)]
+    for caption, changes in (("Most gained", found.gained), ("Most lost", found.lost)):
+        if changes:
+            tables.append(_changes(caption, found, changes))
+    return Section(title, text, tables, charts.difference(found))
+
+
+def _counted(found: Difference) -> str:
+    chance = "" if found.sign_test_p is None else f" (sign test over tasks: p = {found.sign_test_p:.2g})"
+    return (
+        f"By {found.outcome}, {found.better:,} tasks are better, {found.worse:,} worse, {found.equal:,} equal{chance}. "
+        "Differences are means over the tasks of both runs, each task weighing the same."
+    )
+
+
+def _changes(caption: str, found: Difference, changes: Sequence[Change]) -> Table:
+    write = percent if found.solve_rate is not None else reward
+    rows = [(str(change.task), write(change.before), write(change.after)) for change in changes]
+    return Table(("task", found.baseline, found.name), rows, f"{caption}, by {found.outcome}")

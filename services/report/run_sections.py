@@ -1,0 +1,223 @@
+"""One run's profile -> its sections."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from services.metrics.records import Coverage, Profile, Rewards, Spread, Tasks, ToolCalls
+from services.report import charts
+from services.report.headline import bounds, headline
+from services.report.section import Section, Table
+from services.report.words import (
+    NOTHING,
+    count,
+    interval,
+    measured,
+    number,
+    percent,
+    reward,
+    seconds,
+    several,
+    share,
+)
+
+_ROWS = 40
+
+
+def sections(profile: Profile) -> list[Section]:
+    """Everything that is known of a run, in the order a reader asks for it."""
+    made = [headline(profile), bounds(profile)]
+    if profile.rewards is not None:
+        made.append(_rewards(profile.rewards, profile.coverage))
+    if profile.tool_calls is not None:
+        made.append(_tool_calls(profile.tool_calls))
+    if profile.tasks is not None:
+        made += _tasks(profile.tasks, profile.coverage)
+    made += [_ends(profile), _work(profile), _time(profile), _drift(profile), _failures(profile)]
+    return [section for section in made if section.text or section.tables or section.pictures]
+
+
+def _rewards(rewards: Rewards, covered: Coverage) -> Section:
+    whole = covered.measured
+    text = [
+        f"Min {reward(rewards.min)}, max {reward(rewards.max)}, mean {reward(rewards.mean.mean)}, "
+        f"median {reward(rewards.median)}, standard deviation {reward(rewards.std)} ({measured(covered)})."
+    ]
+    frequent = rewards.most_frequent
+    rows = [(reward(value.reward), f"{value.rollouts:,}", percent(value.rollouts / whole, 1)) for value in frequent]
+    caption = "The most frequent rewards"
+    if rewards.distinct > len(frequent):
+        caption += f"; {rewards.distinct - len(frequent):,} more distinct values"
+    table = Table(("reward", "rollouts", "share"), rows, caption)
+    return Section("Rewards", text, [table], [charts.rewards(rewards)])
+
+
+def _tool_calls(calls: ToolCalls) -> Section:
+    correlation = "none (one of the two does not vary)" if calls.correlation is None else f"{calls.correlation:.4f}"
+    text = [
+        f"Average {calls.mean:.2f} per rollout, min {calls.min}, max {calls.max}. "
+        f"Correlation (tool calls ↔ reward): {correlation}."
+    ]
+    rows = [
+        (
+            str(by.tool_calls),
+            f"{by.mean_reward:.4f}",
+            f"{by.rollouts:,}",
+            NOTHING if by.solved is None else percent(by.solved / by.rollouts, 1),
+        )
+        for by in calls.by_count
+    ]
+    head = ("tool calls", "mean reward", "rollouts", "solved")
+    return Section("Tool calls", text, [shortened(head, rows)], [charts.by_calls(calls)] if len(rows) > 1 else [])
+
+
+def _tasks(tasks: Tasks, covered: Coverage) -> list[Section]:
+    repeats = f"{tasks.most_repeats:,}"
+    if tasks.fewest_repeats != tasks.most_repeats:
+        repeats = f"{tasks.fewest_repeats:,} to {repeats}"
+    text = [f"{several(tasks.tasks, 'task')}; measured rollouts of each: {repeats}."]
+    flat = tasks.zero_variance
+    if tasks.never_solved is not None:
+        never, always = share(tasks.never_solved, tasks.tasks), share(tasks.always_solved, tasks.tasks)
+        text.append(f"Never solved: {never}; always: {always}.")
+    if tasks.never_solved_first:
+        others = (tasks.never_solved or 0) - len(tasks.never_solved_first)
+        more = f", and {others:,} more" if others else ""
+        text.append(f"Never solved, by index: {', '.join(map(str, tasks.never_solved_first))}{more}.")
+    if flat.of:
+        split = "" if flat.all_solved is None else f" ({flat.all_solved:,} all solved, {flat.none_solved:,} never)"
+        text.append(
+            f"Without variance: {share(flat.tasks, flat.of)} of the tasks with two rollouts or more{split}. All their "
+            "rollouts got the same reward: no advantage within the group, no gradient."
+        )
+    rows = [(bin.label, f"{bin.tasks:,}", percent(bin.tasks / tasks.tasks, 1)) for bin in tasks.solve_rates]
+    table = [Table(("solved", "tasks", "share"), rows, "Tasks by solve rate")] if rows else []
+    made = [Section("Tasks", text, table, [charts.solve_rates(tasks)] if rows else [])]
+    if len(tasks.pass_at) > 1:
+        made.append(_pass_at(tasks, covered))
+    return made
+
+
+def _pass_at(tasks: Tasks, covered: Coverage) -> Section:
+    shown = [one for one in tasks.pass_at if one.k <= 16 or one.k & (one.k - 1) == 0 or one is tasks.pass_at[-1]]
+    failed = any(one.any_missing_failed is not None for one in shown)
+    head: tuple[str, ...] = ("k", "pass@k", "95% interval", "pass^k", "95% interval", "tasks")
+    rows: list[tuple[str, ...]] = []
+    for one in shown:
+        row: tuple[str, ...] = (str(one.k), percent(one.any.mean), interval(one.any, "percent"))
+        row += (percent(one.every.mean), interval(one.every, "percent"), f"{one.tasks:,}")
+        if failed:
+            row += (percent(one.any_missing_failed), percent(one.every_missing_failed))
+        rows.append(row)
+    if failed:
+        head += ("pass@k, missing failed", "pass^k, missing failed")
+    text = [
+        f"pass@k: at least one of k rollouts solves the task; pass^k: all k do ({measured(covered)}). Both "
+        "are unbiased, and each task weighs the same; tasks with fewer than k measured rollouts are left out."
+    ]
+    return Section("pass@k and pass^k", text, [Table(head, rows)], [charts.pass_at(tasks)])
+
+
+def _ends(profile: Profile) -> Section:
+    ends, by_agent = profile.ends, profile.by_agent
+    whole = profile.coverage.measured
+    tables = []
+    for name, groups, caption in (("end", ends, ""), ("agent", by_agent, "By agent")):
+        if groups:
+            rows = [
+                (
+                    group.name,
+                    f"{group.rollouts:,}",
+                    percent(group.rollouts / whole, 1),
+                    NOTHING if group.solved is None else percent(group.solved / group.rollouts, 1),
+                    reward(group.mean_reward),
+                )
+                for group in groups
+            ]
+            tables.append(shortened((name, "rollouts", "share", "solved", "mean reward"), rows, caption))
+    said = sum(group.rollouts for group in ends)
+    text = [f"{whole - said:,} rollouts do not say why they ended."] if ends and said < whole else []
+    return Section("Why episodes ended", text, tables, [charts.ends(ends, whole)] if ends else [])
+
+
+def _work(profile: Profile) -> Section:
+    """Turns and tokens."""
+    tokens = profile.tokens
+    kinds: list[tuple[str, Spread | None]] = [
+        ("turns", profile.turns),
+        ("input tokens", tokens.input),
+        ("output tokens", tokens.output),
+        ("reasoning tokens", tokens.reasoning if tokens.reasoning and tokens.reasoning.total else None),
+    ]
+    rows = [
+        (name, *map(number, (s.mean, s.median, s.p95, s.max)), count(s.total), _of(s.rollouts, profile.coverage))
+        for name, s in kinds
+        if s is not None
+    ]
+    head = ("a rollout", "mean", "median", "95% below", "max", "sum", "recorded by")
+    text = []
+    if tokens.per_solved is not None:
+        text.append(f"Tokens, input and output, for each solved rollout: {count(tokens.per_solved)}.")
+    return Section("Turns and tokens", text, [Table(head, rows)] if rows else [])
+
+
+def _time(profile: Profile) -> Section:
+    rows = [
+        (
+            stage.stage,
+            *map(seconds, (stage.seconds.mean, stage.seconds.median, stage.seconds.p95, stage.seconds.max)),
+            seconds(stage.seconds.total),
+            percent(stage.share, 1),
+        )
+        for stage in profile.stages
+    ]
+    if not rows:
+        return Section("Time")
+    head = ("stage", "mean", "median", "95% below", "max", "sum", "share")
+    text = ["Seconds of an episode by stage; (rest) is what no stage accounts for: waiting, the agent's own work."]
+    drawn = [stage for stage in profile.stages if stage.stage != "total" and stage.share is not None]
+    return Section("Time", text, [Table(head, rows)], [charts.stages(drawn)] if drawn else [])
+
+
+def _drift(profile: Profile) -> Section:
+    drift = profile.drift
+    if drift is None:
+        return Section("Token drift")
+    rate = "no later turns" if drift.rate is None else f"{percent(drift.rate)} ({drift.breaks:,} / {drift.turns:,})"
+    return Section(
+        "Token drift",
+        [
+            f"{drift.rollouts:,} rollouts carry tokens. Later turns whose prompt does not begin with exactly the turn "
+            f"before: {rate}, in {share(drift.broken_rollouts, drift.rollouts)} rollouts; at most "
+            f"{drift.most_segments} segments in one. A trainer that joins over a break learns what was never sampled."
+        ],
+    )
+
+
+def _failures(profile: Profile) -> Section:
+    found, covered = profile.failures, profile.coverage
+    if not found.attempts and not covered.missing:
+        return Section("Failures", ["No attempt failed, and no rollout is missing."] if covered.expected else [])
+    text = [
+        f"{found.attempts:,} attempts failed; {found.mended:,} of their rollouts were measured later, {found.lost:,} "
+        "are missing. None of them is a reward."
+    ]
+    if covered.missing and covered.missing > found.lost:
+        text.append(f"{covered.missing - found.lost:,} missing rollouts have no failure on record: not tried yet.")
+    rows = [
+        (kind.kind, f"{kind.attempts:,}", f"{kind.lost:,}", ", ".join(kind.servers[:3]) or NOTHING)
+        for kind in found.kinds
+    ]
+    head = ("kind", "attempts", "missing for it", "began at")
+    return Section("Failures", text, [shortened(head, rows)] if rows else [])
+
+
+def shortened(head: tuple[str, ...], rows: Sequence[tuple[str, ...]], caption: str = "") -> Table:
+    """A table of the first rows, and how many more there are."""
+    if len(rows) > _ROWS:
+        caption = f"{caption or 'The first'}: {_ROWS} of {len(rows):,}, all in profile.json"
+    return Table(head, rows[:_ROWS], caption)
+
+
+def _of(rollouts: int, covered: Coverage) -> str:
+    return "all" if rollouts == covered.measured else f"{rollouts:,} of {covered.measured:,}"

@@ -1,0 +1,66 @@
+"""task_rows: a row for each task, with the keys of NeMo Gym's profiled data sets, for filters and curricula."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import orjson
+
+from services.errors import OperatorError, RunError
+from services.metrics.profile import Run
+from services.types import Json
+
+
+def task_rows(run: Run, pass_threshold: float | None, inputs: Path | None) -> Iterator[bytes]:
+    """A JSON line for each measured task, by index; joined to the data set's row where `inputs` is given.
+
+    Raises RunError when the data set has no row for a task that was measured, or a line that is none.
+    """
+    grouped = run.by_task
+    if grouped is None:
+        return
+    rows = _rows(inputs) if inputs is not None else None
+    for index, task in enumerate(grouped.task.tolist()):
+        row: Json = {}
+        if rows is not None:
+            found_row = next((row for at, row in rows if at == task), None)
+            if found_row is None:
+                raise RunError(f"{inputs} has no row {task + 1}, but {run.profile.path} has rollouts of task {task}")
+            row = found_row
+        first, count = int(grouped.starts[index]), int(grouped.measured[index])
+        own = run.columns.reward[first : first + count]
+        found: Json = {
+            "_ng_task_index": task,
+            "avg_reward": float(grouped.mean[index]),
+            "std_reward": float(grouped.std[index]),
+            "min_reward": float(grouped.min[index]),
+            "max_reward": float(grouped.max[index]),
+            "median_reward": float(np.median(own)),
+            "total_samples": count,
+            "expected_samples": run.profile.coverage.repeats,
+        }
+        if grouped.solved is not None:
+            passed = int(grouped.solved[index])
+            found |= {"pass_rate": passed / count, "pass_rate_total": count, "pass_rate_passed": passed}
+            found["pass_threshold"] = pass_threshold
+        yield orjson.dumps({**row, **found}) + b"\n"
+
+
+def _rows(path: Path) -> Iterator[tuple[int, Json]]:
+    """Index and row of every task of a data set; blank lines count for nothing, as when it was collected."""
+    index = 0
+    try:
+        with path.open("rb") as file:
+            for number, line in enumerate(file, 1):
+                if line.strip():
+                    row = orjson.loads(line)
+                    if not isinstance(row, dict):
+                        raise RunError(f"{path}: line {number} is a JSON {type(row).__name__}; expected an object")
+                    yield index, row
+                    index += 1
+    except orjson.JSONDecodeError as error:
+        raise RunError(f"{path}: line {number} is not JSON: {error}") from error
+    except OSError as error:
+        raise OperatorError(f"input file {str(path)!r} cannot be read: {error.strerror}") from error
