@@ -137,7 +137,7 @@ class Checkup:
         """`ok`, or what the tool parser made of a turn with calls that the template wrote."""
         if isinstance(self._road, GenerateRoad):
             answer: Json = {"request_id": "checkup", "choices": [{"index": 0, "token_ids": generated}]}
-            answer["choices"][0]["finish_reason"] = "stop"
+            answer["choices"][0].update(finish_reason="stop", logprobs=None)
             _, message = first_choice(await self._road.read(answer, prompt, self._body, self._passage))
         else:
             message = hermes.read(await self._text(generated, special=False))

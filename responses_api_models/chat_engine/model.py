@@ -20,6 +20,7 @@ from responses_api_models.chat_engine.roads import CompletionsRoad
 from responses_api_models.chat_engine.settings import ChatEngineSettings
 from responses_api_models.chat_engine.trainer.trainer import Trainer
 from responses_api_models.chat_engine.turns import Turns
+from responses_api_models.convert_answers import first_choice
 from responses_api_models.passage import Passage
 from responses_api_models.replicas import Replicas
 from responses_api_models.streaming_events import ResponseEvents
@@ -110,7 +111,7 @@ class ChatEngineModel(ModelServer):
         body = self._chat_body(request)
         if self._turns is not None:
             return self._reply(orjson.dumps(await self._turns.make(body, passage)), passage)
-        answer = await self.upstream.post("/chat/completions", orjson.dumps(body), json_bytes, passage)
+        answer = await self.upstream.post("/chat/completions", orjson.dumps(body), _completion_bytes, passage)
         return self._reply(answer, passage)
 
     async def stream_responses(self, request: Json, call: Call) -> Reply:
@@ -181,3 +182,10 @@ class ChatEngineModel(ModelServer):
 
     def _stream(self, events: AsyncIterator[bytes], passage: Passage) -> Reply:
         return Reply(stream=events, content_type=SSE, headers=(*STREAM_HEADERS, *passage.answer_headers))
+
+
+def _completion_bytes(body: bytes) -> bytes:
+    """A chat completion as it came. One that the engine broke off is a failure, never a turn."""
+    if b'"abort"' in body:
+        first_choice(json_object(body))
+    return json_bytes(body)

@@ -83,6 +83,12 @@ class LocalVllmModel(ChatEngineModel):
         await super().stop()
         await asyncio.gather(*(engine.stop() for engine in self._engines))
 
+    def spoilt(self, url: str) -> None:
+        """See `ChatEngineModel.spoilt`."""
+        for engine in self._engines:
+            if engine.url == url:
+                engine.give_up("has lost its weights in an update that failed")
+
     def models(self) -> list[str]:
         """The one model, by the name it is served under."""
         return self._own.names[:1]

@@ -39,12 +39,22 @@ class Engine:
         self._restarts = restarts or Restarts(first_pause_s=1.0, longest_pause_s=60.0)
         self._start = Start(plan)
         self._pause_s = 0.0
+        self._ill = ""
         self._keeping: asyncio.Task[None] | None = None
 
     @property
     def phase(self) -> str:
         """What it is doing; nothing while it is up."""
         return "" if self.is_up else self._start.phase
+
+    @property
+    def url(self) -> str:
+        """Where it listens."""
+        return self._start.url
+
+    def give_up(self, why: str) -> None:
+        """Take it for dead: it is ended, and started anew."""
+        self._ill = why
 
     async def start(self) -> None:
         """Bring it up, and keep it up from then on. Raises RunError: why it did not get ready; Failure: of `up`."""
@@ -90,6 +100,7 @@ class Engine:
         except Failure:
             await process.stop()
             raise
+        self._ill = ""
         self.is_up = True
         return process
 
@@ -97,7 +108,7 @@ class Engine:
         """How it died, once it has."""
         while not process.ended.done():
             await asyncio.wait([process.ended], timeout=HEALTH_S)
-            if not process.ended.done() and (illness := await self._start.illness()):
+            if not process.ended.done() and (illness := self._ill or await self._start.illness()):
                 return illness
         return ending(process.ended.result())
 

@@ -16,7 +16,7 @@ from services.cli.find_run import find_run
 from services.cli.options import EXIT_DONE, EXIT_FAILED, Options, read_options
 from services.client import AddressBook, ServerClient
 from services.config import load
-from services.errors import OperatorError
+from services.errors import OperatorError, nearest
 from services.headlink import HeadLink
 from services.overrides import Override
 from services.roots import INSTALLED
@@ -73,7 +73,10 @@ async def _ask(options: TokenOptions, overrides: list[Override]) -> Json:
 @asynccontextmanager
 async def _running(options: TokenOptions, overrides: list[Override]) -> AsyncIterator[ServerClient]:
     if overrides:
-        raise OperatorError(f"{overrides[0].shown!r} is an option of no check; settings need +config_paths=[...]")
+        hint = nearest(overrides[0].top, TokenOptions.model_fields)
+        raise OperatorError(
+            f"unknown option {overrides[0].shown!r}{hint}; settings of servers need +config_paths=[...]"
+        )
     transport = HttpTransport()
     try:
         head = await find_run(transport, Path.cwd(), options.head, options.token or os.environ.get("ROLLYARD_TOKEN"))

@@ -15,7 +15,7 @@ import uvicorn
 from services.client import AddressBook, ServerClient
 from services.response_events import whole
 from services.server import Context, Server
-from services.transport import Answer, HttpTransport, LocalTransport
+from services.transport import Answer, ASGIApp, HttpTransport, LocalTransport
 from services.types import Directory, Json, Keys
 
 COMPLETION: Json = {
@@ -216,7 +216,7 @@ async def ask(server: Server, path: str, request: Json) -> tuple[Answer, Json]:
 
 
 @contextlib.asynccontextmanager
-async def listening(server: Server) -> AsyncIterator[str]:
+async def listening(server: ASGIApp) -> AsyncIterator[str]:
     """The server behind a real uvicorn on a free port; its base URL."""
     with socket.create_server(("127.0.0.1", 0)) as held:
         config = uvicorn.Config(server, log_level="error", ws="none", lifespan="off", loop="none")

@@ -84,6 +84,7 @@ class TokenEngine:
             "/v1/chat/completions/derender": self._derender,
         }
         common = {"/v1/chat/completions": self._chat, "/tokenize": self._tokenize, "/v1/completions": self._complete}
+        common["/detokenize"] = lambda body: {"prompt": decode(body["tokens"])}
         answers: dict[str, Callable[[Json], Json]] = {**common, **(scale_out if self.scale_out else {})}
         if path not in answers:
             raise Refused("Not Found", 404)

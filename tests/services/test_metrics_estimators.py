@@ -22,11 +22,13 @@ def tasks(draw: st.DrawFn) -> list[tuple[int, int]]:
     return [(n, draw(st.integers(0, n))) for n in measured]
 
 
+@settings(deadline=None)
 @given(tasks())
 def test_pass_at_k_is_the_share_of_all_subsets_of_k_rollouts_with_a_solved_one(found: list[tuple[int, int]]) -> None:
     check_subsets(found, any_of=True)
 
 
+@settings(deadline=None)
 @given(tasks())
 def test_pass_hat_k_is_the_share_of_all_subsets_of_k_rollouts_that_are_all_solved(found: list[tuple[int, int]]) -> None:
     check_subsets(found, any_of=False)
@@ -45,8 +47,8 @@ def check_subsets(found: list[tuple[int, int]], *, any_of: bool) -> None:
         assert estimate.mean == pytest.approx(float(sum(shares) / len(shares)), abs=1e-12)
 
 
+@settings(deadline=None, max_examples=40)
 @given(st.integers(1, 512), st.data())
-@settings(max_examples=40)
 def test_many_repeats_lose_no_digits(n: int, data: st.DataObject) -> None:
     c, k = data.draw(st.integers(0, n)), data.draw(st.integers(1, n))
     one = passes(np.array([n]), np.array([c]), k)[-1]
@@ -64,6 +66,7 @@ def test_pass_at_1_and_its_interval_are_the_success_rates() -> None:
         assert getattr(one.any, name) == pytest.approx(getattr(rate, name), rel=1e-12)
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(rewards, rewards), min_size=2, max_size=40))
 def test_pearson_is_numpys(pairs: list[tuple[float, float]]) -> None:
     x, y = np.array(pairs).T
@@ -75,6 +78,7 @@ def test_pearson_is_numpys(pairs: list[tuple[float, float]]) -> None:
         assert found == pytest.approx(np.corrcoef(x, y)[0, 1], abs=1e-9)
 
 
+@settings(deadline=None)
 @given(st.lists(rewards, min_size=1, max_size=60), st.randoms())
 def test_a_mean_does_not_depend_on_the_order_of_the_rollouts(values: list[float], dice: object) -> None:
     shuffled = sorted(values)
@@ -86,6 +90,7 @@ def clusters(draw: st.DrawFn) -> list[list[float]]:
     return draw(st.lists(st.lists(rewards, min_size=1, max_size=6), min_size=2, max_size=8))
 
 
+@settings(deadline=None)
 @given(clusters())
 def test_the_clustered_error_is_the_textbooks(found: list[list[float]]) -> None:
     values = np.array([value for cluster in found for value in cluster])
@@ -104,6 +109,7 @@ def test_the_clustered_error_is_the_textbooks(found: list[list[float]]) -> None:
         assert estimate.high == pytest.approx(center + t_975(count - 1) * estimate.stderr)
 
 
+@settings(deadline=None)
 @given(st.lists(rewards, min_size=2, max_size=50))
 def test_tasks_of_one_rollout_have_the_standard_error_of_independent_samples(values: list[float]) -> None:
     array = np.array(values)
@@ -111,6 +117,7 @@ def test_tasks_of_one_rollout_have_the_standard_error_of_independent_samples(val
     assert (estimate.stderr or 0.0) == pytest.approx(array.std(ddof=1) / math.sqrt(len(array)), rel=1e-9, abs=1e-9)
 
 
+@settings(deadline=None)
 @given(st.integers(1, 6), st.integers(2, 12), st.integers(0, 2**32 - 1))
 def test_equal_repeats_give_the_t_interval_of_the_tasks_means(repeats: int, count: int, seed: int) -> None:
     values = np.random.default_rng(seed).normal(size=(count, repeats))
@@ -158,6 +165,7 @@ def test_the_t_quantile_leaves_two_and_a_half_percent_above_it(freedom: int) -> 
     assert below == pytest.approx(0.975, abs=3e-7)
 
 
+@settings(deadline=None)
 @given(st.integers(0, 12), st.integers(0, 12))
 def test_the_sign_test_counts_all_outcomes_as_far_out(up: int, down: int) -> None:
     changes = up + down
@@ -175,6 +183,7 @@ def test_the_sign_test_of_many_changes_goes_on_where_the_exact_one_ends() -> Non
     assert near == pytest.approx(exact, rel=0.1)
 
 
+@settings(deadline=None)
 @given(st.lists(rewards, min_size=2, max_size=30))
 def test_a_paired_interval_is_that_of_the_differences(values: list[float]) -> None:
     differences = np.array(values)
@@ -183,8 +192,8 @@ def test_a_paired_interval_is_that_of_the_differences(values: list[float]) -> No
     assert (estimate.stderr or 0.0) == pytest.approx(differences.std(ddof=1) / math.sqrt(len(values)), abs=1e-9)
 
 
+@settings(deadline=None)
 @given(st.lists(st.one_of(rewards, st.just(math.nan)), max_size=30))
-@settings(max_examples=50)
 def test_a_spread_leaves_out_what_is_not_recorded(values: list[float]) -> None:
     found = spread(np.array(values))
     there = [value for value in values if not math.isnan(value)]

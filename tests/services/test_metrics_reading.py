@@ -194,7 +194,7 @@ def test_failure_rows_that_are_none_hide_nothing(tmp_path: Path) -> None:
     ),
     st.lists(anything, max_size=4),
 )
-@settings(max_examples=150)
+@settings(max_examples=150, deadline=None)
 def test_whatever_a_row_holds_it_is_a_rollout_or_a_failure(found: dict[str, Any], output: list[Any]) -> None:
     gatherer = Gatherer()
     gatherer.add({**found, "_ng_task_index": 0, "_ng_rollout_index": 0}, 0)

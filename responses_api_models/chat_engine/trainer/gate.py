@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import functools
 from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import replace
 
 from responses_api_models.chat_engine.trainer.versions import Versions
 from services.call import Call, Handler, Reply
@@ -66,10 +65,11 @@ class Gate:
 
         @functools.wraps(handler)
         async def answer(call: Call) -> Reply:
-            await self._enter()
+            if self._troubled():
+                await self._enter()
             begun = self._versions.now
             reply = self.stamped(await handler(call), begun)
-            if reply.stream is None:
+            if reply.stream is None and self._troubled():
                 await self._leave()
             return reply
 
@@ -78,11 +78,13 @@ class Gate:
     def stamped(self, reply: bytes | Reply, begun: str = "") -> Reply:
         """The answer with the policy's version on it."""
         now = self._versions.now
-        marks = [(VERSION_HEADER, now.encode("latin-1", "replace"))]
+        marks: tuple[tuple[bytes, bytes], ...] = ((VERSION_HEADER, now.encode("latin-1", "replace")),)
         if begun and begun != now:
-            marks.append((BEGUN_HEADER, begun.encode("latin-1", "replace")))
-        whole = Reply(reply) if isinstance(reply, bytes) else reply
-        return replace(whole, headers=(*marks, *whole.headers))
+            marks += ((BEGUN_HEADER, begun.encode("latin-1", "replace")),)
+        if isinstance(reply, bytes):
+            return Reply(reply, headers=marks)
+        reply.headers = marks + reply.headers
+        return reply
 
     def check(self) -> None:
         """Raises Failure upstream_error while engines hold different weights."""
@@ -95,6 +97,9 @@ class Gate:
         if self._versions.difference(self._urls()):
             await self.mend()
         self.check()
+
+    def _troubled(self) -> bool:
+        return bool(self._reasons or self._versions.difference(self._urls()))
 
     async def _enter(self) -> None:
         if self._reasons:

@@ -62,9 +62,12 @@ class Versions:
 
     def difference(self, urls: Iterable[str]) -> str:
         """Which engines do not hold the policy's version; empty when all do."""
-        wrong = {url: self.held(url) for url in urls if self.held(url) != self.now}
+        now = self._past[-1]
+        wrong = {url: held for url in urls if (held := self._held.get(url, self.first)) != now}
+        if not wrong:  # at every model call, twice
+            return ""
         holds = (f"{url} holds {'unknown weights' if held is None else repr(held)}" for url, held in wrong.items())
-        return f"the policy is version {self.now!r}, but {', '.join(holds)}" if wrong else ""
+        return f"the policy is version {now!r}, but {', '.join(holds)}"
 
     def sampled(self, mark: int, spans: Any, url: str | None) -> Json:
         """Of a turn that began at `mark`: its version; its last one where that is another, and vLLM's own `spans` then.
