@@ -66,7 +66,6 @@ KINDS = (
     Kind("later turns, generate", "generate", slice(1, None)),
     Kind("later turns, completions", "completions", slice(1, None)),
     Kind("turn 6, generate", "generate", slice(token_engine.TURNS - 1, None)),
-    Kind("turn 6, completions", "completions", slice(token_engine.TURNS - 1, None)),
 )
 
 

@@ -13,6 +13,7 @@ from pydantic import SecretStr
 
 from responses_api_models import convert, passing
 from responses_api_models.base import ModelServer
+from responses_api_models.chat_engine import trail
 from responses_api_models.chat_engine.abilities import Abilities
 from responses_api_models.chat_engine.calls import mark_unreadable_call
 from responses_api_models.chat_engine.checkup import Checkup
@@ -101,6 +102,7 @@ class ChatEngineModel(ModelServer):
             def read(answer: bytes) -> Json:
                 return convert.chat_to_response(json_object(answer), request, self._dialect)
 
+            body["messages"] = trail.without_traces(body["messages"])
             response = await self.upstream.post("/chat/completions", orjson.dumps(body), read, passage)
         mark_unreadable_call(response)
         return self._reply(orjson.dumps(response), passage)

@@ -82,7 +82,7 @@ async def test_a_running_stack_is_asked_from_its_folder(tmp_path: Path) -> None:
     [
         (["token"], "found no check 'token'"),
         (["tokens", "+sample=3"], "did you mean 'samples'?"),
-        (["tokens", config(MODEL)], "policy_base_url"),
+        (["tokens", config(MODEL)], "which is set nowhere"),
     ],
     ids=["check", "option", "variable"],
 )
