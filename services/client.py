@@ -105,8 +105,9 @@ class ServerClient:
         self, server: str, path: str, body: bytes, timeout_s: float, headers: Mapping[str, str] | None = None
     ) -> tuple[str, Answer]:
         """POST to the least busy ready instance; its base URL and its answer, which may have any status."""
-        wait_s = min(self._patience.wait_s, timeout_s)
         begun = time.monotonic()
+        own_s = (await self.book.current()).start_timeouts_s.get(server, 0.0)
+        wait_s = min(max(self._patience.wait_s, own_s), timeout_s)
         pause, left_s = self._patience.pause_s, timeout_s
         addressed = {TO_HEADER: server, **(headers or {})}
         while True:

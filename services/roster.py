@@ -96,7 +96,14 @@ class Roster:
             if member.url is not None and self._status(member) == "success":
                 servers[member.spec.name].append(member.url)
         families = {name: spec.family for name, spec in self._specs.items()}
-        return Directory(run_id=self.run_id, servers=servers, families=families, settings=self._settings)
+        limits = {name: spec.settings.start_timeout_s for name, spec in self._specs.items()}
+        return Directory(
+            run_id=self.run_id,
+            servers=servers,
+            families=families,
+            start_timeouts_s={name: limit for name, limit in limits.items() if limit is not None},
+            settings=self._settings,
+        )
 
     def instances(self) -> list[ServerInstance]:
         """Every instance, ready or not; a server that has none now is listed without an address."""

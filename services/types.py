@@ -166,6 +166,8 @@ class Directory(Record):
     """Server name -> base URLs of its ready instances (empty: known, none ready)."""
     families: dict[str, str]
     """Server name -> family."""
+    start_timeouts_s: dict[str, float] = {}
+    """Server name -> how long it may take to get ready, where that is its own setting: worth waiting for."""
     settings: Json
     """Every server's settings without addresses and secrets: part of a collection's identity."""
 

@@ -18,7 +18,7 @@ from pydantic import SecretStr
 from responses_api_models.chat_engine.model import ChatEngineModel
 from responses_api_models.local_vllm_model.engine import Engine
 from responses_api_models.local_vllm_model.gpus import shares, visible_gpus
-from responses_api_models.local_vllm_model.orphans import end_orphans
+from responses_api_models.local_vllm_model.orphans import end_orphans, remove_folders
 from responses_api_models.local_vllm_model.settings import LocalVllmModelSettings
 from responses_api_models.local_vllm_model.start import Plan
 from responses_api_models.replicas import Replicas
@@ -59,6 +59,7 @@ class LocalVllmModel(ChatEngineModel):
             await _check_ray(self._own.ray_address)
         if ended := await asyncio.to_thread(end_orphans):
             log.warning("ended what an engine without its server had left: processes %s", ended)
+        await asyncio.to_thread(remove_folders, Path(tempfile.gettempdir()))
         environ = dict(os.environ)
         gpus = shares(self._own, await asyncio.to_thread(visible_gpus, environ))
         folder = self._log_folder()

@@ -9,11 +9,16 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import shutil
 import signal
+import time
 from pathlib import Path
 
 MARK = "ROLLYARD_ENGINE"
 """Names the folder of the engine that a process belongs to."""
+FOLDERS = "rollyard-engine-"
+"""How the names of such folders begin."""
+YOUNG_S = 600.0
 
 
 def end_orphans() -> list[int]:
@@ -22,6 +27,15 @@ def end_orphans() -> list[int]:
     Python's resource trackers are left to end by themselves, after they have unlinked the shared memory of the others.
     """
     return [pid for pid, folder in _marked() if not has_keeper(folder) and not _is_tracker(pid) and _killed(pid)]
+
+
+def remove_folders(within: Path) -> None:
+    """Remove what engines without a keeper have left there; one that is just being made has none yet."""
+    for folder in within.glob(f"{FOLDERS}*"):
+        with contextlib.suppress(OSError):
+            stat = folder.stat()
+            if stat.st_uid == os.getuid() and time.time() - stat.st_mtime > YOUNG_S and not has_keeper(folder):
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 def living(folder: Path) -> list[int]:

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from responses_api_models.local_vllm_model.command import shown
-from responses_api_models.local_vllm_model.orphans import end_orphans, living
+from responses_api_models.local_vllm_model.orphans import FOLDERS, end_orphans, living
 
 GRACE_S = 1.5
 """vLLM ends in 0.6 s when asked; a supervisor gives a server some seconds in all."""
@@ -26,7 +26,7 @@ _LONGEST_TAIL = 256 * 1024
 
 def make_folder() -> Path:
     """A new engine's own folder: the lock that its keeper holds, the guard that its processes run, vLLM's sockets."""
-    folder = Path(tempfile.mkdtemp(prefix="rollyard-engine-"))
+    folder = Path(tempfile.mkdtemp(prefix=FOLDERS))
     (folder / "alive").touch()
     (folder / "guard").mkdir()
     shutil.copyfile(_HERE / "guard.py", folder / "guard" / "sitecustomize.py")

@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from responses_api_models.local_vllm_model import orphans
-from responses_api_models.local_vllm_model.process import make_folder
 from services.errors import RunError
 from services.roots import INSTALLED
 
@@ -125,7 +124,9 @@ def _sleeper(folder: Path) -> subprocess.Popen[bytes]:
 
 
 async def test_a_process_whose_keeper_is_gone_is_ended_when_a_server_starts_and_no_other(tmp_path: Path) -> None:
-    gone = make_folder()
+    gone = tmp_path / "rollyard-engine-gone"
+    gone.mkdir()
+    (gone / "alive").touch()
     async with bench(tmp_path) as made:
         await made.engine.start()
         with _sleeper(gone) as orphan, _sleeper(made.folder()) as kept:
@@ -133,6 +134,20 @@ async def test_a_process_whose_keeper_is_gone_is_ended_when_a_server_starts_and_
             assert orphan.wait() == -signal.SIGKILL
             assert kept.poll() is None
             kept.kill()
+
+
+async def test_only_the_folders_of_dead_engines_are_removed_and_not_of_those_that_just_begin(tmp_path: Path) -> None:
+    old, young = tmp_path / "rollyard-engine-old", tmp_path / "rollyard-engine-young"
+    async with bench(tmp_path) as made:
+        await made.engine.start()
+        for folder in (old, young):
+            folder.mkdir()
+            (folder / "alive").touch()
+        for folder in (old, made.folder()):
+            os.utime(folder, (0, 0))
+        orphans.remove_folders(tmp_path)
+        orphans.remove_folders(made.folder().parent)
+        assert (old.exists(), young.exists(), made.folder().exists()) == (False, True, True)
 
 
 CRASH = """\

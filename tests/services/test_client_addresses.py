@@ -49,3 +49,18 @@ async def test_a_known_address_is_used_on_while_the_head_does_not_answer() -> No
         await client.post("echo", "/echo", b"{}", 5.0)
         book.forget()
         assert (await client.post("echo", "/echo", b'{"a":1}', 5.0)).status == 200
+
+
+async def test_a_server_that_takes_long_to_start_is_waited_for_as_long_as_it_may_take() -> None:
+    async with network() as transport, listening(a_server("model", routes={"/echo": echo})) as hosted:
+        looks = iter([[]] * 4)
+
+        async def directory() -> Directory:
+            urls: list[str] = next(looks, [hosted.url])
+            limits = {"model": 60.0}
+            return Directory(
+                run_id=KEYS.run_id, servers={"model": urls}, families={}, start_timeouts_s=limits, settings={}
+            )
+
+        client = ServerClient(transport, KEYS, AddressBook(directory), Patience(0.0, 0.001))
+        assert (await client.post("model", "/echo", b"{}", 120.0)).status == 200
