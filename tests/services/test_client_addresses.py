@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from services.client import AddressBook, Patience, ServerClient, Session
 from services.errors import Failure, FailureKind
 from services.types import Directory
@@ -53,7 +55,7 @@ async def test_a_known_address_is_used_on_while_the_head_does_not_answer() -> No
 
 async def test_a_server_that_takes_long_to_start_is_waited_for_as_long_as_it_may_take() -> None:
     async with network() as transport, listening(a_server("model", routes={"/echo": echo})) as hosted:
-        looks = iter([[]] * 4)
+        looks: Iterator[list[str]] = iter([[]] * 4)
 
         async def directory() -> Directory:
             urls: list[str] = next(looks, [hosted.url])
