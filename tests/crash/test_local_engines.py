@@ -14,10 +14,9 @@ import pytest
 from services.config import RunConfig
 from services.errors import RunError
 from services.stack import Stack
+from tests.responses_api_models.local_engines import FAKE, LONG_S, MARK, alive, all_gone
 from tests.services.fixtures import closed_port, until
 from tests.stacks import configured, processes
-
-from .local_engines import FAKE, LONG_S, MARK, alive, all_gone
 
 
 def a_run(folder: Path, environment: dict[str, str] | None = None, **more: Any) -> RunConfig:

@@ -15,8 +15,7 @@ import pytest
 from responses_api_models.local_vllm_model import orphans
 from services.errors import RunError
 from services.roots import INSTALLED
-
-from .local_engines import LONG_S, MARK, alive, all_gone, bearers, bench, parent_of
+from tests.responses_api_models.local_engines import LONG_S, MARK, alive, all_gone, bearers, bench, parent_of
 
 
 def kill(pid: int) -> None:
