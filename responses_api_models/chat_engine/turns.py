@@ -40,10 +40,6 @@ class Turns:
         self._versions = versions
         self._sends_ids = sends_ids
         self._continuation = Continuation()
-        self.made = 0
-        """Turns that had one before them."""
-        self.broken = 0
-        """Those of them whose prompt did not begin with it."""
 
     async def make(self, asked: Json, passage: Passage) -> Json:
         """The chat completion for the chat request `asked`; its message carries the tokens and their trace."""
@@ -68,7 +64,7 @@ class Turns:
         completion["prompt_token_ids"], choice["token_ids"] = wanted if asked.get("return_token_ids") else (None, None)
         if not texts:
             choice["logprobs"] = None
-        trace = self._trace(message, before, reason)
+        trace = _trace(message, before, reason)
         trace.update(way=way, context=said.add([*plain[before.index + 1 if before else 0 :], message]))
         version = self._versions.sampled(mark, choice.pop("weight_versions", None), passage.url)
         trace["sampling"] = {**_sampling(body, await self._abilities.logprobs_mode(passage)), **version}
@@ -102,16 +98,14 @@ class Turns:
         message.update(prompt_token_ids=ids, generation_token_ids=made.ids, generation_log_probs=made.log_probs)
         return road.name, made.completion
 
-    def _trace(self, message: Json, before: trail.Turn | None, reason: str) -> Json:
-        if before is None:
-            return {"segment": 0}
-        self.made += 1
-        segment = before.trace.get("segment", 0)
-        broken = trail.break_between(before.ids, message["prompt_token_ids"], reason)
-        if broken is None:
-            return {"segment": segment}
-        self.broken += 1
-        return {"segment": segment + 1, "break": broken}
+
+def _trace(message: Json, before: trail.Turn | None, reason: str) -> Json:
+    """How the turn hangs together with the one before."""
+    if before is None:
+        return {"segment": 0}
+    segment = before.trace.get("segment", 0)
+    broken = trail.break_between(before.ids, message["prompt_token_ids"], reason)
+    return {"segment": segment + 1, "break": broken} if broken else {"segment": segment}
 
 
 def _sampling(body: Json, logprobs_mode: str) -> Json:
