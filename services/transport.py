@@ -18,6 +18,7 @@ import aiohttp
 from yarl import URL
 
 from services.errors import Failure, FailureKind
+from services.wire import NoConnection, Wire, target_of
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -30,6 +31,8 @@ CONNECT_TIMEOUT_S = 5.0
 
 KEEPALIVE_S = 15.0
 """Well under the servers' own 75 s: a pooled connection is never one that the peer is just closing."""
+_WIRED = ("GET", "POST")
+"""Whole answers to these, from plain addresses, come over wire.py; the rest over aiohttp."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,10 +78,11 @@ def _deadline(timeout_s: float) -> aiohttp.ClientTimeout:
 
 
 class HttpTransport:
-    """One tuned aiohttp session for the whole process, made on first use inside the running loop."""
+    """Plain connections, and one tuned aiohttp session for the rest, made on first use inside the running loop."""
 
     def __init__(self) -> None:
         self._session: aiohttp.ClientSession | None = None
+        self._wire = Wire(KEEPALIVE_S, CONNECT_TIMEOUT_S)
 
     def session(self) -> aiohttp.ClientSession:
         """The session: no cap on connections (admission is the collector's), no cookies, no proxies, no decoding."""
@@ -95,6 +99,10 @@ class HttpTransport:
     async def send(self, method: str, url: str, body: bytes, headers: Mapping[str, str], timeout_s: float) -> Answer:
         """See `Transport.send`."""
         with _failures(url, timeout_s):
+            if method in _WIRED and (target := target_of(url)) is not None:
+                async with asyncio.timeout(timeout_s):
+                    reply = await self._wire.send(method, target, body, headers)
+                return Answer(reply.status, reply.headers, reply.body, tuple(reply.headers.getall("Set-Cookie", ())))
             async with self.session().request(
                 method, _parsed(url), data=body, headers=headers, timeout=_deadline(timeout_s), allow_redirects=False
             ) as response:
@@ -123,6 +131,7 @@ class HttpTransport:
 
     async def close(self) -> None:
         """See `Transport.close`."""
+        self._wire.close()
         if self._session is not None:
             await self._session.close()
             self._session = None
@@ -133,7 +142,7 @@ def _failures(url: str, timeout_s: float) -> Iterator[None]:
     """What aiohttp raises, as our failures."""
     try:
         yield
-    except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
+    except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError, NoConnection) as error:
         reason = error.os_error.strerror if isinstance(error, aiohttp.ClientConnectorError) else ""
         raise Failure(FailureKind.UNREACHABLE, f"no connection to {url}: {reason or error}") from error
     except TimeoutError as error:
