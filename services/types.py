@@ -158,6 +158,26 @@ class ServerInstance(Record):
     """What its start is doing, or what it is mending."""
 
 
+class RunningEpisode(Record):
+    """An episode that an agent is playing, from its `GET /episodes`."""
+
+    agent: str
+    """Server name."""
+    episode: str
+    """The id that travels with its model calls."""
+    task: int | None
+    """`_ng_task_index` of its row, where it has one."""
+    repeat: int | None
+    stage: Literal["seed", "model", "tool", "verify", "close"]
+    server: str
+    """Whom it waits for."""
+    turn: int
+    """Model calls begun."""
+    age_s: float
+    stage_s: float
+    """Since this stage began."""
+
+
 class Directory(Record):
     """Where the ready instances of every server of the run listen."""
 
