@@ -9,7 +9,7 @@ kind of call, asked again and again by so many callers at once:
     turn 1         the first call of an episode, always by the engine's chat endpoint
     later turns    2 to 6 in their order, by the way that the settings choose: as messages (`chat`, token_in off), or as
                    ids through /inference/v1/generate or /v1/completions
-    turn 6         the longest: 4,000 ids to the engine and back to the caller
+    turn 6         the longest of them alone, for the record: 4,000 ids to the engine and back to the caller
 
 Of `--rounds` the best counts, because other work on the machine only ever adds.
 """
@@ -56,6 +56,8 @@ class Kind:
     title: str
     way: str
     turns: slice
+    bound: bool = True
+    """Whether the claim is about it."""
 
 
 KINDS = (
@@ -65,7 +67,7 @@ KINDS = (
     Kind("later turns, chat", "chat", slice(1, None)),
     Kind("later turns, generate", "generate", slice(1, None)),
     Kind("later turns, completions", "completions", slice(1, None)),
-    Kind("turn 6, generate", "generate", slice(token_engine.TURNS - 1, None)),
+    Kind("turn 6, generate", "generate", slice(token_engine.TURNS - 1, None), bound=False),
 )
 
 
@@ -171,7 +173,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     ):
         for kind in KINDS:
             found = uvloop.run(measure(run, kind, effort))
-            rows.append([kind.title, f"<={MS_A_CALL}", verdict(max(found) <= MS_A_CALL), *found])
+            claim = [f"<={MS_A_CALL}", verdict(max(found) <= MS_A_CALL)] if kind.bound else ["", ""]
+            rows.append([kind.title, *claim, *found])
     head = ["", "target", "", *(f"{number:,} at once" for number in effort.parallel)]
     table("vllm_model with tokens on record: ms of its CPU a call, the engine's own not counted", head, rows)
 

@@ -194,11 +194,13 @@ class Upstream:
 
     def _failure(self, answer: Answer, endpoint: str) -> Failure:
         shown = Answer(answer.status, answer.headers, self._without_key(answer.body))
-        failure = named_failure(shown, endpoint, self._hint(answer))
+        failure = named_failure(shown, endpoint, self._hint(answer, endpoint))
         return _Refused(failure, retry_after_s(answer.headers.get("retry-after")))
 
-    def _hint(self, answer: Answer) -> str:
+    def _hint(self, answer: Answer, endpoint: str) -> str:
         status = answer.status
+        if status == 403 and endpoint.endswith(("/render", "/derender", "/generate")):
+            return "vLLM opens it with --enable-scale-out"
         if status == 401 or status == 403:
             return "check policy_api_key" if self._key else "no api_key is set; check policy_api_key"
         if status == 404:

@@ -49,6 +49,11 @@ class ServerSettings(BaseModel):
     datasets: list[Json] = []
     """As `domain`."""
 
+    @property
+    def token_needed_for(self) -> str:
+        """Why these settings want a run token, a clause; empty where they do not. Subclasses override it."""
+        return ""
+
 
 def is_secret(name: str) -> bool:
     """True for the names of settings whose value is never logged, printed or served."""
@@ -83,6 +88,8 @@ def _worded(problem: Any, model: type[BaseModel]) -> str:
         return f"unknown option {name!r}{nearest(str(problem['loc'][-1]), fields)} (known: {known})"
     if problem["type"] == "missing":
         return f"{name!r} is missing"
+    if not name:
+        return str(problem["msg"]).removeprefix("Value error, ")
     if any(is_secret(str(part)) for part in problem["loc"]):
         return f"{name!r} is {REDACTED}, but: {problem['msg']}"
     return f"{name!r} is {redacted(problem.get('input'))!r}, but: {problem['msg']}"

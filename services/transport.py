@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, MutableMapping
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Protocol
@@ -33,6 +32,8 @@ KEEPALIVE_S = 15.0
 """Well under the servers' own 75 s: a pooled connection is never one that the peer is just closing."""
 _WIRED = ("GET", "POST")
 """Whole answers to these, from plain addresses, come over wire.py; the rest over aiohttp."""
+_BROKEN = (aiohttp.ClientError, TimeoutError, ValueError, OSError)
+"""What a request raises that got no whole answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,32 +99,36 @@ class HttpTransport:
 
     async def send(self, method: str, url: str, body: bytes, headers: Mapping[str, str], timeout_s: float) -> Answer:
         """See `Transport.send`."""
-        with _failures(url, timeout_s):
+        try:
             if method in _WIRED and (target := target_of(url)) is not None:
-                async with asyncio.timeout(timeout_s):
-                    reply = await self._wire.send(method, target, body, headers)
+                reply = await self._wire.send(method, target, body, headers, timeout_s)
                 return Answer(reply.status, reply.headers, reply.body, tuple(reply.headers.getall("Set-Cookie", ())))
             async with self.session().request(
                 method, _parsed(url), data=body, headers=headers, timeout=_deadline(timeout_s), allow_redirects=False
             ) as response:
                 cookies = tuple(response.headers.getall("Set-Cookie", ()))
                 return Answer(response.status, response.headers, await response.read(), cookies)
+        except _BROKEN as error:
+            raise _failure(error, url, timeout_s) from error
 
     async def stream(
         self, method: str, url: str, body: bytes, headers: Mapping[str, str], timeout_s: float
     ) -> tuple[Answer, AsyncIterator[bytes]]:
         """See `Transport.stream`."""
-        with _failures(url, timeout_s):
+        try:
             response = await self.session().request(
                 method, _parsed(url), data=body, headers=headers, timeout=_deadline(timeout_s), allow_redirects=False
             )
+        except _BROKEN as error:
+            raise _failure(error, url, timeout_s) from error
         cookies = tuple(response.headers.getall("Set-Cookie", ()))
 
         async def pieces() -> AsyncIterator[bytes]:
             try:
-                with _failures(url, timeout_s):
-                    async for piece in response.content.iter_any():
-                        yield piece
+                async for piece in response.content.iter_any():
+                    yield piece
+            except _BROKEN as error:
+                raise _failure(error, url, timeout_s) from error
             finally:
                 response.close()
 
@@ -137,21 +142,16 @@ class HttpTransport:
             self._session = None
 
 
-@contextmanager
-def _failures(url: str, timeout_s: float) -> Iterator[None]:
-    """What aiohttp raises, as our failures."""
-    try:
-        yield
-    except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError, NoConnection) as error:
+def _failure(error: Exception, url: str, timeout_s: float) -> Failure:
+    """One of `_BROKEN` as our failure."""
+    if isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError | NoConnection):
         reason = error.os_error.strerror if isinstance(error, aiohttp.ClientConnectorError) else ""
-        raise Failure(FailureKind.UNREACHABLE, f"no connection to {url}: {reason or error}") from error
-    except TimeoutError as error:
-        raise Failure(FailureKind.TIMEOUT, f"{url} gave no answer within {timeout_s:g} s") from error
-    except ValueError as error:  # aiohttp's InvalidURL is one, yarl raises it bare
-        raise Failure(FailureKind.UPSTREAM_REFUSED, f"{url!r} is no valid address") from error
-    except (aiohttp.ClientError, OSError) as error:
-        reason = f"{type(error).__name__}: {error}"
-        raise Failure(FailureKind.CONNECTION_LOST, f"the connection to {url} broke ({reason})") from error
+        return Failure(FailureKind.UNREACHABLE, f"no connection to {url}: {reason or error}")
+    if isinstance(error, TimeoutError):
+        return Failure(FailureKind.TIMEOUT, f"{url} gave no answer within {timeout_s:g} s")
+    if isinstance(error, ValueError):  # aiohttp's InvalidURL is one, yarl raises it bare
+        return Failure(FailureKind.UPSTREAM_REFUSED, f"{url!r} is no valid address")
+    return Failure(FailureKind.CONNECTION_LOST, f"the connection to {url} broke ({type(error).__name__}: {error})")
 
 
 class LocalTransport:

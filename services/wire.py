@@ -62,8 +62,10 @@ class Wire:
         self._idle: dict[tuple[str, int], list[tuple[_Connection, float]]] = {}
         self._open: set[_Connection] = set()
 
-    async def send(self, method: str, target: Target, body: bytes, headers: Mapping[str, str]) -> Reply:
-        """One request and its answer. Raises NoConnection, or OSError when the connection broke before its end.
+    async def send(
+        self, method: str, target: Target, body: bytes, headers: Mapping[str, str], timeout_s: float
+    ) -> Reply:
+        """One request and its answer. Raises NoConnection, TimeoutError, or OSError when the connection broke.
 
         Cancelling hangs up. A request is sent once: over a kept connection that just closed it is lost, not repeated.
         """
@@ -74,8 +76,9 @@ class Wire:
         head = "\r\n".join(lines)
         if head.count("\n") != len(lines) - 1 or head.count("\r") != len(lines) - 1:
             raise ValueError("a line break within a header")
-        connection = self._kept(target) or await self._connect(target)
-        reply = await connection.exchange(head.encode("latin-1") + b"\r\n\r\n", body)
+        deadline = asyncio.get_running_loop().time() + timeout_s
+        connection = self._kept(target) or await self._connect(target, deadline)
+        reply = await connection.exchange(head.encode("latin-1") + b"\r\n\r\n", body, deadline)
         if connection.reusable:
             self._idle.setdefault((target.host, target.port), []).append((connection, time.monotonic()))
         return reply
@@ -100,14 +103,17 @@ class Wire:
                 return connection
         return None
 
-    async def _connect(self, target: Target) -> _Connection:
+    async def _connect(self, target: Target, deadline: float) -> _Connection:
         loop = asyncio.get_running_loop()
+        limit = loop.time() + self._connect_timeout_s
         try:
-            async with asyncio.timeout(self._connect_timeout_s):
+            async with asyncio.timeout_at(min(limit, deadline)):
                 _, connection = await loop.create_connection(
                     lambda: _Connection(self._open), target.host.strip("[]"), target.port
                 )
         except TimeoutError:
+            if deadline < limit:
+                raise
             raise NoConnection(f"no connection within {self._connect_timeout_s:g} s") from None
         except OSError as error:
             raise NoConnection(error.strerror or str(error)) from error
@@ -129,14 +135,18 @@ class _Connection(asyncio.Protocol):
         """Open, and the whole request is away: a peer may have answered before it had read it."""
         return not self.closed and self._transport.get_write_buffer_size() == 0
 
-    async def exchange(self, head: bytes, body: bytes) -> Reply:
-        """Send a request; its answer."""
-        waiting: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+    async def exchange(self, head: bytes, body: bytes, deadline: float) -> Reply:
+        """Send a request; its answer. Raises TimeoutError at `deadline`, in the loop's time."""
+        loop = asyncio.get_running_loop()
+        waiting: asyncio.Future[Reply] = loop.create_future()
         self._waiting = waiting
+        # A timer of its own: asyncio.timeout costs three times as much, and this is the hottest line of the stack.
+        timer = loop.call_at(deadline, self._expire)
         self._transport.writelines((head, body))
         try:
             return await waiting
         finally:
+            timer.cancel()
             self._waiting = None
             if waiting.cancelled():
                 self.hang_up()
@@ -216,6 +226,11 @@ class _Connection(asyncio.Protocol):
             if (encoding := headers.get("content-encoding", "identity")) != "identity":
                 body = _decoded(body, encoding)
             self._waiting.set_result(Reply(self._parser.get_status_code(), headers, body))
+
+    def _expire(self) -> None:
+        if self._waiting is not None and not self._waiting.done():
+            self._waiting.set_exception(TimeoutError())
+            self.hang_up()
 
     def _fail(self, why: str) -> None:
         if self._waiting is not None and not self._waiting.done():

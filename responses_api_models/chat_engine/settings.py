@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, Self
+
+from pydantic import model_validator
 
 from responses_api_models.convert import Dialect
 from responses_api_models.upstream_settings import CallSettings
@@ -48,6 +50,20 @@ class ChatEngineSettings(CallSettings):
     """Arguments for the chat template of every call, e.g. {enable_thinking: false}; a row's own win."""
     sampling_overrides: Json | None = None
     """Fields forced onto every call, whatever the request says, e.g. {temperature: 1.0, top_p: 1.0} for training."""
+
+    @property
+    def token_needed_for(self) -> str:
+        """See `ServerSettings.token_needed_for`."""
+        return "trainer_endpoints would let any program of this machine change the policy" * self.trainer_endpoints
+
+    @model_validator(mode="after")
+    def _one_instance_for_a_trainer(self) -> Self:
+        if self.trainer_endpoints and self.replicas > 1:
+            raise ValueError(
+                f"trainer_endpoints with replicas={self.replicas}: an update would reach one model server, and the "
+                "others would not know of it; use one, which spreads calls over all engines (base_url, engine_replicas)"
+            )
+        return self
 
     @property
     def dialect(self) -> Dialect:

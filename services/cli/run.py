@@ -64,7 +64,7 @@ def run(arguments: Sequence[str]) -> int:
     roots = list(dict.fromkeys([here, *(Path(root).resolve() for root in options.server_roots), INSTALLED]))
     config = load(options.config_paths, overrides, roots, os.environ, options=RunOptions.model_fields)
     token = options.token or os.environ.get("ROLLYARD_TOKEN")
-    _check_binds(options, config, token)
+    _check_token(options, config, token)
     if options.colocate and options.ray_head_node_address:
         raise OperatorError("+colocate=true keeps all servers in this process, +ray_head_node_address=... places them")
     if options.dry_run:
@@ -135,16 +135,19 @@ async def _place(options: RunOptions) -> AsyncIterator[tuple[Launcher | None, st
         yield launcher, launcher.node_ip if launcher.on_network else None
 
 
-def _check_binds(options: RunOptions, config: RunConfig, token: str | None) -> None:
+def _check_token(options: RunOptions, config: RunConfig, token: str | None) -> None:
     if token:
         return
     binds = [(spec.name, spec.settings.host) for spec in config.servers]
     open_doors = [f"{name} ({host})" for name, host in binds if not is_loopback(host)]
     if not is_loopback(options.head_host):
         open_doors.insert(0, f"the head ({options.head_host})")
+    where = "add +token=... or export ROLLYARD_TOKEN=..., and send it as Authorization: Bearer"
     if open_doors:
-        where = "add +token=... or export ROLLYARD_TOKEN=..., and send it as Authorization: Bearer"
         raise OperatorError(f"{', '.join(open_doors)} would be open to other machines without a run token: {where}")
+    for spec in config.servers:
+        if reason := spec.settings.token_needed_for:
+            raise OperatorError(f"{spec.name}: {reason}: {where}")
 
 
 def _print_plan(config: RunConfig) -> None:

@@ -15,6 +15,9 @@ from tests.cli.commands import command, config, ng_run
 from tests.stacks import AGENT, EXAMPLES, SOKOBAN, read_rows
 
 COMMANDS = ("ng_run", "ng_collect_rollouts", "ng_status")
+VLLM = "responses_api_models/vllm_model/configs/vllm_model.yaml"
+POLICY = ("+policy_base_url=http://127.0.0.1:1/v1", "+policy_api_key=none", "+policy_model_name=any")
+TRAINING = "++policy_model.responses_api_models.vllm_model.trainer_endpoints"
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -35,6 +38,7 @@ async def test_help_and_version_need_nothing_and_return_0(tmp_path: Path, name: 
         (("ng_run", f"+config_paths=[{SOKOBAN}]", "+colocat=true"), "did you mean 'colocate'?"),
         (("ng_run", "+config_paths=[configs/sokoban_bulitin.yaml]"), "did you mean 'configs/sokoban_builtin.yaml'?"),
         (("ng_run", f"+config_paths=[{SOKOBAN}]", "+head_host=0.0.0.0"), "without a run token"),
+        (("ng_run", f"+config_paths=[{VLLM}]", *POLICY, f"{TRAINING}=true"), "change the policy: add +token="),
         (("ng_run", f"+config_paths=[{SOKOBAN}]", "grl_sokoban_game_agent.agents.game_agent.max_stps=3"), "max_steps"),
         (("ng_collect_rollouts", "+num_samples_in_paralel=4"), "did you mean 'num_samples_in_parallel'?"),
         (("ng_collect_rollouts", "+input_jsonl_fpath=a", "+output_jsonl_fpath=b", "+num_repeats=0"), "num_repeats"),

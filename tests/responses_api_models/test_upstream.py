@@ -27,14 +27,14 @@ def asking(transport: Transport, urls: str | list[str], **options: Any) -> Upstr
     return Upstream(Replicas(settings.urls), settings, settings.api_key, transport)
 
 
-async def post(urls: str | list[str], **options: Any) -> Json:
+async def post(urls: str | list[str], path: str = "/chat/completions", **options: Any) -> Json:
     async with http_transport() as transport:
-        return await asking(transport, urls, **options).post("/chat/completions", b"{}", json_object)
+        return await asking(transport, urls, **options).post(path, b"{}", json_object)
 
 
-async def failure_of(urls: str | list[str], **options: Any) -> Failure:
+async def failure_of(urls: str | list[str], path: str = "/chat/completions", **options: Any) -> Failure:
     with pytest.raises(Failure) as caught:
-        await post(urls, **options)
+        await post(urls, path, **options)
     return caught.value
 
 
@@ -60,6 +60,13 @@ async def test_a_passing_fault_is_tried_again(step: Step) -> None:
     async with engine(step, COMPLETION) as fake:
         assert await post(fake.url) == COMPLETION
     assert len(fake.asked) == 2
+
+
+async def test_a_token_endpoint_that_vllm_keeps_shut_names_the_flag_that_opens_it_not_the_key() -> None:
+    async with engine(Step({"error": {"message": "forbidden"}}, 403)) as fake:
+        failure = await failure_of(fake.url, "/chat/completions/render")
+    assert "--enable-scale-out" in failure.problem.detail
+    assert "api_key" not in failure.problem.detail
 
 
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 408, 413, 422])

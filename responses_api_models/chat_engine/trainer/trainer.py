@@ -55,15 +55,7 @@ class Trainer:
         on_spoilt: Callable[[str], None],
     ) -> None:
         if settings.trainer_endpoints and not context.keys.token:
-            raise OperatorError(
-                "trainer_endpoints would let any program of this machine change the policy: give the run a token, "
-                "+token=... or the variable ROLLYARD_TOKEN, or leave trainer_endpoints away"
-            )
-        if settings.trainer_endpoints and settings.replicas > 1:
-            raise OperatorError(
-                f"trainer_endpoints with replicas={settings.replicas}: an update would reach one model server, and the "
-                "others would not know of it; use one, which spreads calls over all engines (base_url, engine_replicas)"
-            )
+            raise OperatorError(f"{settings.token_needed_for}: give the run a token, or leave trainer_endpoints away")
         self._name = context.name
         self._upstream = upstream
         self._model = settings.model
