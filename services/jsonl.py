@@ -5,7 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -116,12 +116,18 @@ def unused(path: Path) -> Path:
     return candidate
 
 
-def replace(path: Path, data: bytes) -> None:
-    """Write `path` so that a reader sees the old or the new content, never a part. Raises RunError."""
+def replace(path: Path, data: bytes | Iterable[bytes]) -> None:
+    """Write `path`, whole or piece by piece, so that a reader sees the old or the new content, never a part.
+
+    Raises RunError; what the pieces raise passes through, and leaves the old content.
+    """
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        temporary.write_bytes(data)
+        with temporary.open("wb") as file:
+            for piece in (data,) if isinstance(data, bytes) else data:
+                file.write(piece)
         temporary.replace(path)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
         raise RunError(f"cannot write {path}: {error.strerror}") from error
+    finally:
+        temporary.unlink(missing_ok=True)

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+
+from services.errors import OperatorError
 
 INSTALLED = Path(__file__).resolve().parent.parent
 """The folder that holds the installed stack's packages, configs and data."""
+
+
+def there(path: Path, roots: Sequence[Path]) -> Path:
+    """`path` in the first root that has it. Raises OperatorError when none has."""
+    found = find_file(path, roots)
+    if found is None:
+        raise OperatorError(f"{path} is not there (looked in {', '.join(map(str, roots))})")
+    return found
 
 
 def find_file(path: str | Path, roots: Iterable[Path]) -> Path | None:

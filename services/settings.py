@@ -98,6 +98,8 @@ def _worded(problem: Any, model: type[BaseModel]) -> str:
 def _fields_at(model: type[BaseModel], path: tuple[Any, ...]) -> Collection[str]:
     """Names of the fields of the model that stands at `path` below `model`."""
     for part in path:
+        if isinstance(part, int):
+            continue  # an item of a list, whose model is known from the list's
         field = model.model_fields.get(str(part))
         kinds = [field.annotation, *get_args(field.annotation)] if field else []
         below = next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)), None)

@@ -1,0 +1,112 @@
+"""Mixture: several data sets as one, in an order that the seed and the epoch decide."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+
+from services.data.dataset import Dataset
+from services.data.settings import MixtureSettings
+from services.errors import OperatorError
+from services.tasks import Rollout
+from services.types import Json
+
+Place = tuple[Dataset, str]
+"""A row: its data set and id."""
+
+
+class Mixture:
+    """Tasks of several data sets (see `services.tasks.Tasks`). Every chosen row appears exactly once an epoch."""
+
+    def __init__(
+        self, settings: MixtureSettings, roots: Sequence[Path], *, agent: str | None = None, limit: int | None = None
+    ) -> None:
+        """Reads every file once. `agent`: who plays rows for which nothing else says; `limit`: only the first tasks.
+
+        Raises OperatorError.
+        """
+        self._settings = settings
+        self._agent = agent
+        self._limit = limit
+        self.datasets = [Dataset(one, roots) for one in settings.datasets]
+        self._chosen = self._choose()
+        self.count = 0
+        self.agents: set[str] = set()
+        digest = hashlib.sha256()
+        for dataset in self.datasets:
+            digest.update(dataset.digest.encode())
+        for dataset, name in self.places():
+            digest.update(f"{dataset.name}\0{name}\n".encode())
+            self.agents.add(self._player(dataset, name))
+            self.count += 1
+        self.digest = digest.hexdigest()
+
+    def rollouts(self, repeats: int) -> Iterator[Rollout]:
+        """Every task's repeats, in the epoch's order."""
+        for index, (dataset, name) in enumerate(self.places()):
+            row, agent = dataset.row(name), self._player(dataset, name)
+            for repeat in range(repeats):
+                yield Rollout(index, repeat, agent, row)
+
+    def rows(self) -> Iterator[Json]:
+        """The rows in the epoch's order, ready to be written as a data set of their own."""
+        for dataset, name in self.places():
+            yield dataset.row(name)
+
+    def places(self) -> Iterator[Place]:
+        """Which row comes when."""
+        return islice(self._order(), self._limit)
+
+    @property
+    def notes(self) -> list[str]:
+        """What its user should know."""
+        return [
+            f"data set {dataset.name!r}: {len(dataset.unknown)} ids of its order file are not in it and are left out "
+            f"(the first: {dataset.unknown[0]})"
+            for dataset in self.datasets
+            if dataset.unknown
+        ]
+
+    def _choose(self) -> list[list[str]]:
+        """Ids of each data set as the first epoch has them; `count` cuts here, so that every epoch has the same."""
+        shuffler = random.Random(self._settings.seed)
+        chosen: list[list[str]] = []
+        for settings, dataset in zip(self._settings.datasets, self.datasets, strict=True):
+            names = list(dataset.order or dataset.ids)
+            if dataset.order is None and settings.shuffle:
+                shuffler.shuffle(names)
+            chosen.append(names[: settings.count])
+        return chosen
+
+    def _order(self) -> Iterator[Place]:
+        seed, epoch = self._settings.seed, self._settings.epoch
+        chance = random.Random(f"{seed}/{epoch}")
+        queues = [list(names) for names in self._chosen]
+        if epoch:
+            for settings, dataset, names in zip(self._settings.datasets, self.datasets, queues, strict=True):
+                if dataset.order is None and settings.shuffle:
+                    chance.shuffle(names)
+        if self._settings.mode == "sequential":
+            for dataset, names in zip(self.datasets, queues, strict=True):
+                yield from ((dataset, name) for name in names)
+            return
+        weights = [settings.weight for settings in self._settings.datasets]
+        numbers, taken = range(len(queues)), [0] * len(queues)
+        while any(weights):
+            (at,) = chance.choices(numbers, weights)
+            yield self.datasets[at], queues[at][taken[at]]
+            taken[at] += 1
+            if taken[at] == len(queues[at]):
+                weights[at] = 0.0
+
+    def _player(self, dataset: Dataset, name: str) -> str:
+        agent = dataset.agent(name) or self._agent
+        if agent is None:
+            raise OperatorError(
+                f"data set {dataset.name!r} has rows without agent_ref: say who plays them with its agent_name, or "
+                "with +agent_name=... for all"
+            )
+        return agent
