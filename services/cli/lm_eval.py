@@ -1,0 +1,192 @@
+"""ng_lm_eval: EleutherAI's harness on a policy, or on a training's checkpoints as they appear."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import uvloop
+from pydantic import Field
+
+from services.cli.find_run import find_run
+from services.cli.options import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, Options, read_options, run_command
+from services.client import AddressBook
+from services.errors import OperatorError, RunError, nearest
+from services.evaluation.benchmarks import QWEN3_1_7B_BASE, USUAL, Baseline, Benchmark
+from services.evaluation.evaluator import Evaluator
+from services.evaluation.harness import Harness, Model
+from services.evaluation.ledger import Ledger
+from services.evaluation.scores import as_markdown
+from services.evaluation.sources import LocalSource, S3Source, Source
+from services.headlink import HeadLink
+from services.transport import HttpTransport
+from services.types import Keys
+
+EXAMPLE = (
+    "ng_lm_eval +model_server=policy_model +model=Qwen/Qwen3-4B +benchmarks=[gsm8k:8,ifeval] +output_dir=results/eval"
+)
+BASELINES: dict[str, tuple[Baseline, ...]] = {"none": (), "qwen3-1.7b-base": QWEN3_1_7B_BASE}
+
+
+class LmEvalOptions(Options):
+    """Options of ng_lm_eval."""
+
+    model: str = ""
+    """Name of the model at the endpoint; without one, the folder or name that vLLM loads."""
+    model_server: str | None = None
+    """A model server of the run that was started from this folder; requests go to its chat endpoint."""
+    url: str | None = None
+    """Or any endpoint: http://host:port/v1."""
+    watch_path: str | None = None
+    """Or checkpoints as they appear below a folder, here or s3://bucket/prefix, each loaded by vLLM."""
+    watch_pattern: str = "*"
+    """Which folders below it are checkpoints."""
+    poll_interval_s: float = Field(default=300.0, gt=0)
+    """How often it is looked for new ones."""
+    once: bool = False
+    """Evaluate the checkpoints that are there and end, instead of waiting for more."""
+    benchmarks: tuple[str, ...] = USUAL
+    """Tasks, each with its number of examples: gsm8k:8."""
+    output_dir: Path = Path("results/lm_eval")
+    """results.csv, .md and .json, logs, and what is done already: the same command goes on where it was."""
+    name: str | None = None
+    """What to call the model in the tables; default: its own name. A number in it is the step."""
+    seed: int = 42
+    """Of lm_eval."""
+    gen_kwargs: dict[str, Any] = Field(default_factory=lambda: {"temperature": 0})
+    """How it samples."""
+    max_gen_toks: dict[str, int] = Field(default_factory=dict)
+    """Tokens that an answer may have, by task: {default: 1024, gsm8k: 512}; else lm_eval's own 256."""
+    model_args: dict[str, Any] = Field(default_factory=dict)
+    """More for lm_eval's model: {tensor_parallel_size: 8}. vLLM gets bfloat16, 80 % of the memory, context 4,096."""
+    num_concurrent: int = Field(default=64, ge=1)
+    """Requests at a time to an endpoint."""
+    limit: int | None = Field(default=None, ge=1)
+    """Only the first examples of each task."""
+    include_path: Path | None = None
+    """A folder with tasks of your own."""
+    confirm_run_unsafe_code: bool = False
+    """Let lm_eval run the model's code here, in no sandbox (MBPP, HumanEval)."""
+    baseline: str = "none"
+    """Scores to compare with: qwen3-1.7b-base, the founding experiments'."""
+    lm_eval_command: tuple[str, ...] = ("lm_eval",)
+    """The program, if it is not in this environment."""
+    head: str | None = None
+    """HOST:PORT of the head; default: the run started from this folder, then 127.0.0.1:11000."""
+    token: str | None = None
+    """Run token, if not in the run's folder; also read from the variable ROLLYARD_TOKEN."""
+
+
+def main() -> None:
+    """Entry point."""
+    run_command("ng_lm_eval", LmEvalOptions, EXAMPLE, run)
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Score a policy on EleutherAI's lm_eval: through a running model server, or on checkpoints by vLLM."""
+    options, _ = read_options(LmEvalOptions, arguments)
+    harness, evaluator = _prepared(options)
+    harness.check(evaluator.benchmarks)
+    stopped = Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: _stop(stopped))
+    try:
+        if options.watch_path is not None:
+            model = Model("", arguments=options.model_args)
+            evaluator.watch(_source(options), model, options.poll_interval_s, stopped, once=options.once)
+        else:
+            evaluator.evaluate(options.name or Path(options.model).name, _model(options))
+    except KeyboardInterrupt:
+        stopped.set()
+    _summary(evaluator.ledger)
+    if stopped.is_set() and options.watch_path is None:
+        return EXIT_INTERRUPTED
+    return EXIT_FAILED if evaluator.ledger.failed else EXIT_DONE
+
+
+def _stop(stopped: Event) -> None:
+    stopped.set()
+    raise KeyboardInterrupt
+
+
+def _prepared(options: LmEvalOptions) -> tuple[Harness, Evaluator]:
+    if sum(given is not None for given in (options.model_server, options.url, options.watch_path)) > 1:
+        raise OperatorError("model_server, url and watch_path are three ways to say what is evaluated: give one")
+    if not options.model and options.watch_path is None:
+        raise OperatorError("'model' is missing: the name of the model at the endpoint, or what vLLM loads")
+    if options.baseline not in BASELINES:
+        hint = nearest(options.baseline, BASELINES)
+        raise OperatorError(f"no baseline {options.baseline!r}{hint} (there is: {', '.join(BASELINES)})")
+    harness = Harness(
+        command=options.lm_eval_command,
+        seed=options.seed,
+        gen_kwargs=options.gen_kwargs,
+        max_gen_toks=options.max_gen_toks,
+        limit=options.limit,
+        include_path=options.include_path,
+        unsafe_code=options.confirm_run_unsafe_code,
+    )
+    benchmarks = [Benchmark.read(written) for written in options.benchmarks]
+    environment = dict(os.environ)
+    if token := options.token or os.environ.get("ROLLYARD_TOKEN"):
+        environment["OPENAI_API_KEY"] = token
+    # lm_eval wants one to be set, whether the endpoint asks for it or not.
+    environment.setdefault("OPENAI_API_KEY", "none")
+    return harness, Evaluator(
+        harness=harness,
+        ledger=Ledger(options.output_dir),
+        benchmarks=benchmarks,
+        environment=environment,
+        baselines=BASELINES[options.baseline],
+        say=lambda text: print(text, flush=True),
+        show=lambda text: print(f"  {text}", file=sys.stderr, flush=True),
+    )
+
+
+def _model(options: LmEvalOptions) -> Model:
+    model = Model(options.model, options.url, options.model_args, options.num_concurrent)
+    if options.model_server is None:
+        return model
+    return replace(model, url=uvloop.run(_address(options, options.model_server)) + "/v1")
+
+
+async def _address(options: LmEvalOptions, name: str) -> str:
+    """Of a model server of the run. Raises OperatorError when there is none of that name."""
+    transport = HttpTransport()
+    try:
+        token = options.token or os.environ.get("ROLLYARD_TOKEN")
+        head = await find_run(transport, Path.cwd(), options.head, token)
+        keys = Keys(run_id=head.run_id, secret="", token=head.token)
+        directory = await AddressBook(HeadLink(transport, head.url, keys).directory).refresh()
+    finally:
+        await transport.close()
+    known = [server for server, family in directory.families.items() if family == "responses_api_models"]
+    if name not in known:
+        raise OperatorError(
+            f"no model server {name!r}{nearest(name, known)} (the run has: {', '.join(known) or 'none'})"
+        )
+    if not directory.servers[name]:
+        raise RunError(f"model server {name!r} is not ready")
+    return directory.servers[name][0]
+
+
+def _source(options: LmEvalOptions) -> Source:
+    place = str(options.watch_path)
+    if place.startswith("s3://"):
+        return S3Source(place, options.output_dir / "checkpoints", options.watch_pattern)
+    return LocalSource(Path(place), options.watch_pattern)
+
+
+def _summary(ledger: Ledger) -> None:
+    if ledger.scores:
+        print(as_markdown(ledger.scores), end="")
+        print(f"tables  {ledger.folder / 'results.csv'}, results.md, results.json")
+    for entry in ledger.failed:
+        first = entry.error.splitlines()[0]
+        print(f"failed  {entry.checkpoint} on {entry.title} ({entry.tries} tries): {first}")
