@@ -12,17 +12,20 @@ import logging
 import time
 import uuid
 from collections.abc import Coroutine
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import orjson
+from fastapi import Query
 
 from agents.episode import Conversation, Episode
+from agents.playing import Place, Playing
 from services import response_events
 from services.call import Call, Reply
 from services.client import EPISODE_HEADER, SESSION_END_HEADER, Session
 from services.errors import Failure, FailureKind
 from services.response_events import SSE, STREAM_HEADERS
 from services.rewards import check_reward
+from services.running import RunningEpisodes
 from services.server import Context, Server
 from services.settings import ServerSettings
 from services.types import FinishReason, Json, ServerRef
@@ -51,10 +54,12 @@ class Agent(Server):
     def __init__(self, settings: AgentSettings, context: Context) -> None:
         super().__init__(settings, context)
         self.__deadlines = settings
-        self.__playing = 0
+        self.__playing = Playing(self.name, world=settings.resources_server.name, model=settings.model_server.name)
         self.route("/run", self.__run, cancellable=True)
         self.route("/v1/responses", self.__responses, cancellable=True)
         self.route("/aggregate_metrics", self.__aggregate_metrics)
+        self.app.get("/episodes")(self.__episodes)
+        self.measure(self.__playing)
 
     # --- what you write ---------------------------------------------------------------------------------------------
 
@@ -67,29 +72,28 @@ class Agent(Server):
     @property
     def sessions(self) -> int:
         """Episodes being played."""
-        return self.__playing
+        return len(self.__playing)
 
     async def __run(self, call: Call) -> bytes:
         """Play a data set row: seed, play, verify. Answers the row's request, the whole episode and the verdict."""
         row = call.json()
         world = Session(self.client, self.__deadlines.resources_server.name)
-        self.__playing += 1
-        begun = time.perf_counter()
-        closed = False
-        try:
-            episode = self.__episode(_create_params(row), world)
-            seeded = await _whole(episode.seed(call.body))
-            reason = await self.play(episode)
-            answer = {**row, **episode.result(seeded)}
-            verdict = await episode.verify(orjson.dumps(answer), {SESSION_END_HEADER: "1"})
-            # A world of this stack ended the session with the verdict; another stack's world echoed the row.
-            closed = "response" not in verdict
-        finally:
-            self.__playing -= 1
-            if world.opened and not closed:
-                await self.__close(world)
-        check_reward(verdict, "/verify", world.server)
-        timings = {**episode.timings.seconds(), "total_s": round(time.perf_counter() - begun, 6)}
+        with self.__playing.one(uuid.uuid4().hex, row) as place:
+            closed = False
+            try:
+                episode = self.__episode(_create_params(row), world, place)
+                seeded = await _whole(episode.seed(call.body))
+                reason = await self.play(episode)
+                answer = {**row, **episode.result(seeded)}
+                verdict = await episode.verify(orjson.dumps(answer), {SESSION_END_HEADER: "1"})
+                # A world of this stack ended the session with the verdict; another stack's world echoed the row.
+                closed = "response" not in verdict
+            finally:
+                if world.opened and not closed:
+                    place.enter("close", world.server)
+                    await self.__close(world)
+            check_reward(verdict, "/verify", world.server)
+            timings = {**episode.timings.seconds(), "total_s": round(time.perf_counter() - place.began, 6)}
         ended = {"finish_reason": reason, "truncated": reason.truncated, "timings": timings}
         return orjson.dumps({**answer, **ended, **verdict})
 
@@ -101,8 +105,10 @@ class Agent(Server):
         params = call.json()
         stream = params.get("stream")
         world = Session(self.client, self.__deadlines.resources_server.name, call.header(b"cookie") or "")
-        episode = self.__episode(params, world, call.header(EPISODE_HEADER.encode()))
-        await self.play(episode)
+        named = call.header(EPISODE_HEADER.encode()) or uuid.uuid4().hex
+        with self.__playing.one(named, params) as place:
+            episode = self.__episode(params, world, place)
+            await self.play(episode)
         # Some clients keep only the last answer's cookies, and need the world's for /verify.
         cookies = tuple((b"set-cookie", f"{pair}; Path=/".encode()) for pair in world.cookies)
         response = episode.response()
@@ -116,14 +122,19 @@ class Agent(Server):
         answer = await self.client.post(name, "/aggregate_metrics", call.body, self.__deadlines.tool_timeout_s)
         return answer.body
 
-    def __episode(self, params: Json, world: Session, named: str | None = None) -> Episode:
-        headers = {EPISODE_HEADER: named or uuid.uuid4().hex}
+    async def __episodes(self, limit: Annotated[int, Query(ge=0)] | None = None) -> RunningEpisodes:
+        """The episodes that are being played: how many in each stage, and the oldest `limit` one by one."""
+        return self.__playing.now(limit)
+
+    def __episode(self, params: Json, world: Session, place: Place) -> Episode:
+        headers = {EPISODE_HEADER: place.episode}
         # A turn is read whole: the loop decides by what is in it.
         asked = {key: value for key, value in params.items() if key not in ("stream", "stream_options")}
         return Episode(
             Conversation(asked),
             world,
             Session(self.client, self.__deadlines.model_server.name, headers=headers),
+            place,
             model_timeout_s=self.__deadlines.model_timeout_s,
             tool_timeout_s=self.__deadlines.tool_timeout_s,
         )

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import orjson
 
+from agents.playing import Place
 from services.client import Session, good
 from services.errors import Failure, FailureKind
 from services.types import TOKEN_FIELDS, WORLD_PATHS, FinishReason, Json
@@ -24,9 +24,9 @@ class Timings:
     model_calls: int = 0
     tool_calls: int = 0
 
-    def add(self, stage: str, begun: float) -> None:
-        """Count the time since `begun` (perf_counter) to `stage`."""
-        self.spent[stage] = self.spent.get(stage, 0.0) + time.perf_counter() - begun
+    def add(self, stage: str, seconds: float) -> None:
+        """Count `seconds` to `stage`."""
+        self.spent[stage] = self.spent.get(stage, 0.0) + seconds
 
     def seconds(self) -> Json:
         """`{stage}_s` for each stage beside the counts."""
@@ -107,6 +107,7 @@ class Episode:
         conversation: Conversation,
         world: Session,
         model: Session,
+        place: Place,
         *,
         model_timeout_s: float,
         tool_timeout_s: float,
@@ -115,12 +116,13 @@ class Episode:
         self.timings = Timings()
         self._world = world
         self._model = model
+        self._place = place
         self._model_timeout_s = model_timeout_s
         self._tool_timeout_s = tool_timeout_s
 
     async def ask(self) -> ModelTurn:
         """One model call on the conversation so far; its answer is appended."""
-        begun = time.perf_counter()
+        begun = self._place.enter("model", self._model.server)
         try:
             body = await self._model.post("/v1/responses", self.conversation.request(), self._model_timeout_s)
         except Failure as failure:
@@ -128,7 +130,7 @@ class Episode:
             if failure.kind is not FailureKind.CONTEXT_OVERFLOW or not self.timings.model_calls:
                 raise
             return ModelTurn({"output": []}, FinishReason.CONTEXT_OVERFLOW)
-        self.timings.add("model", begun)
+        self.timings.add("model", self._place.ended("model", begun))
         self.timings.model_calls += 1
         response = _read(body, self._model.server)
         if not isinstance(response.get("output"), list):
@@ -139,10 +141,10 @@ class Episode:
 
     async def call(self, call: Json) -> ToolAnswer:
         """Run one tool call in the world; its answer is appended. The model's mistakes come back as words."""
-        begun = time.perf_counter()
+        begun = self._place.enter("tool", self._world.server)
         name = str(call.get("name"))
         answer = await self._execute(name, call.get("arguments"))
-        self.timings.add("tool", begun)
+        self.timings.add("tool", self._place.ended("tool", begun))
         self.timings.tool_calls += 1
         item = {"type": "function_call_output", "call_id": call.get("call_id"), "output": answer.text}
         self.conversation.answer(item)
@@ -163,9 +165,9 @@ class Episode:
 
     async def seed(self, row: bytes) -> Json:
         """Open the session with the whole row; what the world wants said is appended to the request."""
-        begun = time.perf_counter()
+        begun = self._place.enter("seed", self._world.server)
         body = await self._world.post("/seed_session", row, self._tool_timeout_s)
-        self.timings.add("seed", begun)
+        self.timings.add("seed", self._place.ended("seed", begun))
         seeded = _read(body or b"{}", self._world.server)
         observation = seeded.get("observation")
         if isinstance(observation, list):
@@ -174,9 +176,9 @@ class Episode:
 
     async def verify(self, body: bytes, headers: Mapping[str, str]) -> Json:
         """The world's verdict on the finished episode."""
-        begun = time.perf_counter()
+        begun = self._place.enter("verify", self._world.server)
         answer = await self._world.post("/verify", body, self._tool_timeout_s, headers)
-        self.timings.add("verify", begun)
+        self.timings.add("verify", self._place.ended("verify", begun))
         return _read(answer, self._world.server)
 
     def response(self) -> Json:

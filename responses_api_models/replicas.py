@@ -12,8 +12,11 @@ import contextlib
 import itertools
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from prometheus_client.core import GaugeMetricFamily, Metric
 
 from services.errors import Failure, FailureKind
 
@@ -116,6 +119,18 @@ class Replicas:
             yield
         finally:
             life.in_flight -= 1
+
+    def collect(self) -> Iterable[Metric]:
+        """For Prometheus: every address that calls may go to, how many are at it, and whether it failed just now."""
+        calls = GaugeMetricFamily("rollyard_engine_in_flight", "Calls at an engine", labels=["engine"])
+        shunned = GaugeMetricFamily("rollyard_engine_shunned", "1: it failed and comes last", labels=["engine"])
+        now = time.monotonic()
+        for life in self._lives.values():
+            url = urlsplit(life.url)
+            engine = url.netloc.rpartition("@")[2] + url.path  # without a password
+            calls.add_metric([engine], life.in_flight)
+            shunned.add_metric([engine], life.shunned_until > now)
+        yield from (calls, shunned)
 
     async def _wait(self) -> None:
         try:

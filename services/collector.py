@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -17,9 +18,11 @@ from services.rewards import check_reward
 from services.store import RolloutStore
 from services.tally import Tally
 from services.tasks import Rollout
-from services.types import FailureRow, Json, State
+from services.types import CollectionStatus, FailureRow, Json, State
 
 STATUS_EVERY_S = 1.0
+FAILURES_KEPT = 50
+"""Of the latest failed attempts, for those who look on."""
 ENOUGH_TO_JUDGE = 20
 """Rollouts ended before the failure rate may stop a collection."""
 
@@ -70,6 +73,10 @@ class Collector:
         self._draining = asyncio.Event()
         self._stopped_because = ""
         self._told: set[str] = set()
+        self.failures: deque[FailureRow] = deque(maxlen=FAILURES_KEPT)
+        """The latest failed attempts of this command."""
+        self.status: CollectionStatus = tally.status("running")
+        """As it was last written down."""
 
     async def run(self) -> State:
         """Collect until every rollout is measured or given up, or until told to stop. Raises RunError (full disk)."""
@@ -87,7 +94,7 @@ class Collector:
             await asyncio.gather(*self._workers, return_exceptions=True)
             pulse.cancel()
             state = self._state()
-            self._store.write_status(self._tally.status(state, self._stopped_because))
+            self._write_status(state)
         return state
 
     @property
@@ -104,6 +111,10 @@ class Collector:
         self._draining.set()
         for worker in self._workers:
             worker.cancel()
+
+    def _write_status(self, state: State) -> None:
+        self.status = self._tally.status(state, self._stopped_because)
+        self._store.write_status(self.status)
 
     def _state(self) -> State:
         if self._stopped_because:
@@ -122,11 +133,11 @@ class Collector:
                 if rollout.rollout_index == 0:
                     await asyncio.sleep(0)  # skipping a million rows must not stop the clock
                 continue
-            self._tally.in_flight += 1
+            self._tally.begin(key)
             try:
                 await self._collect(rollout)
             finally:
-                self._tally.in_flight -= 1
+                self._tally.end(key)
 
     async def _collect(self, rollout: Rollout) -> None:
         key = (rollout.task_index, rollout.rollout_index)
@@ -165,22 +176,22 @@ class Collector:
 
     def _record(self, rollout: Rollout, failure: Failure, attempt: int, seconds: float, *, given_up: bool) -> None:
         problem = failure.problem
-        self._store.append_failure(
-            FailureRow(
-                task_index=rollout.task_index,
-                rollout_index=rollout.rollout_index,
-                attempt_index=attempt,
-                agent_ref=rollout.agent_ref,
-                failure_kind=failure.kind,
-                server=problem.server,
-                status=problem.status,
-                upstream_status=problem.upstream_status,
-                detail=problem.detail,
-                terminal=failure.terminal,
-                time=time.time(),
-                duration_s=round(seconds, 3),
-            )
+        row = FailureRow(
+            task_index=rollout.task_index,
+            rollout_index=rollout.rollout_index,
+            attempt_index=attempt,
+            agent_ref=rollout.agent_ref,
+            failure_kind=failure.kind,
+            server=problem.server,
+            status=problem.status,
+            upstream_status=problem.upstream_status,
+            detail=problem.detail,
+            terminal=failure.terminal,
+            time=time.time(),
+            duration_s=round(seconds, 3),
         )
+        self._store.append_failure(row)
+        self.failures.append(row)
         self._tally.count_failure(failure.kind, given_up=given_up)
         if failure.kind not in self._told:
             # The first of a kind at once; the rest are counted and on the record.
@@ -216,7 +227,7 @@ class Collector:
     async def _pulse(self) -> None:
         """Status file and disk sync, once a second, beside the work."""
         while True:
-            self._store.write_status(self._tally.status("running"))
+            self._write_status("running")
             try:
                 await asyncio.to_thread(self._store.sync)
             except OSError as error:

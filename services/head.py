@@ -4,20 +4,27 @@ from __future__ import annotations
 
 import hmac
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 import yaml
+from fastapi import Request
 from pydantic import BaseModel, ValidationError
 
 from services.call import Call
 from services.client import SECRET_HEADER
 from services.config import RunConfig
 from services.errors import Failure, FailureKind
+from services.headmeters import HeadMeters
 from services.roster import Roster
+from services.running import Collection
 from services.server import Context, Server
 from services.settings import ServerSettings
-from services.types import Directory, Heartbeat, Registration, ServerInstance
+from services.types import Directory, Heartbeat, Json, Registration, ServerInstance
 
 M = TypeVar("M", bound=BaseModel)
+
+COLLECTIONS = 16
+"""Remembered of those that ran on the stack; the one that was silent for longest is forgotten first."""
 
 
 class Head(Server):
@@ -30,6 +37,11 @@ class Head(Server):
         self._config = config
         self.route("/register", self._register)
         self.route("/heartbeat", self._heartbeat)
+        self._collections: dict[str, Collection] = {}
+        self.route("/collection", self._told)
+        self.measure(HeadMeters(roster, lambda: list(self._collections.values())))
+        self.app.get("/collections")(self._list_collections)
+        self.app.get("/prometheus_targets")(self._prometheus_targets)
         self.app.get("/directory")(self._directory)
         self.app.get("/server_instances")(self._server_instances)
         self.app.get("/global_config_dict_yaml")(self._global_config_dict_yaml)
@@ -45,6 +57,34 @@ class Head(Server):
         self._admit(call)
         self.roster.beat(_read(Heartbeat, call))
         return self.roster.directory().model_dump_json().encode()
+
+    async def _told(self, call: Call) -> bytes:
+        """A collection on this stack tells how it goes."""
+        told = _read(Collection, call)
+        self._collections.pop(told.output, None)
+        self._collections[told.output] = told
+        if len(self._collections) > COLLECTIONS:
+            del self._collections[next(iter(self._collections))]
+        return b"{}"
+
+    async def _list_collections(self) -> list[Collection]:
+        """The collections that run or have run on this stack, the latest first."""
+        return list(reversed(self._collections.values()))
+
+    async def _prometheus_targets(self, request: Request) -> list[Json]:
+        """Every server's address in the format of Prometheus' http_sd_configs, the head as the asker reached it."""
+        run = {"run": self.roster.run_id}
+        reached = request.headers.get("host") or "{}:{}".format(*self.address)
+        head = {"targets": [reached], "labels": {"name": "head", "family": "head", **run}}
+        servers = [
+            {
+                "targets": [urlsplit(one.url).netloc],
+                "labels": {"name": one.server_name, "family": one.server_type, **run},
+            }
+            for one in self.roster.instances()
+            if one.url is not None
+        ]
+        return [head, *servers]
 
     async def _directory(self) -> Directory:
         """Base URLs of the ready instances of every server."""

@@ -8,8 +8,12 @@ from pydantic import ValidationError
 
 from services.client import RUN_HEADER, SECRET_HEADER, blamed, good
 from services.errors import Failure, FailureKind
+from services.running import Collection
 from services.transport import Transport
 from services.types import Directory, Heartbeat, Keys, Record, Registration
+
+TELL_DEADLINE_S = 2.0
+"""A collection tells how it goes beside its work: a head that is slow to listen is told the next time."""
 
 
 class HeadLink:
@@ -31,6 +35,11 @@ class HeadLink:
         """Say that an instance is alive; the directory as of now. Raises Failure."""
         return _read(await self._post("/heartbeat", heartbeat))
 
+    async def tell(self, collection: Collection) -> None:
+        """Say how a collection goes. Raises Failure."""
+        body = collection.model_dump_json(by_alias=True).encode()
+        await self._send("POST", "/collection", body, self._headers, TELL_DEADLINE_S)
+
     async def directory(self) -> Directory:
         """Where everybody is. Raises Failure."""
         return _read(await self._send("GET", "/directory", b"", self._headers))
@@ -38,9 +47,11 @@ class HeadLink:
     async def _post(self, path: str, record: Record) -> bytes:
         return await self._send("POST", path, record.model_dump_json().encode(), self._admission)
 
-    async def _send(self, method: str, path: str, body: bytes, headers: Mapping[str, str]) -> bytes:
+    async def _send(
+        self, method: str, path: str, body: bytes, headers: Mapping[str, str], deadline_s: float = 10.0
+    ) -> bytes:
         try:
-            return good(await self._transport.send(method, self._url + path, body, headers, 10.0), "head").body
+            return good(await self._transport.send(method, self._url + path, body, headers, deadline_s), "head").body
         except Failure as failure:
             raise blamed(failure, "head") from failure
 

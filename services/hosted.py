@@ -14,6 +14,7 @@ import uvicorn
 from services.client import AddressBook
 from services.errors import Failure, RunError
 from services.headlink import HeadLink
+from services.looplag import LoopLag
 from services.ports import owner_of_port
 from services.server import Server
 from services.settings import ServerSettings
@@ -86,6 +87,9 @@ class Hosted:
         )
         self._serving: asyncio.Task[None] | None = None
         self._beating: asyncio.Task[None] | None = None
+        self._watching: asyncio.Task[None] | None = None
+        self._lag = LoopLag()
+        server.measure(self._lag)
 
     async def listen(self) -> None:
         """Answer requests from now on; `/ready` says 503 until `start`."""
@@ -95,6 +99,7 @@ class Hosted:
                 self._serving.result()
                 raise RunError(f"{self.server.name} stopped listening on {self.url} before it had begun")
             await asyncio.sleep(0.002)
+        self._watching = asyncio.create_task(self._lag.watch())
 
     async def start(self) -> None:
         """Run the server's own start, then be ready."""
@@ -119,6 +124,8 @@ class Hosted:
         self.server.ready = False
         if self._beating is not None:
             self._beating.cancel()
+        if self._watching is not None:
+            self._watching.cancel()
         self._listener.should_exit = True
         if self._serving is not None:
             await self._serving

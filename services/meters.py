@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import Protocol
 
 import prometheus_client as prometheus
+from prometheus_client.core import Metric
 
 LATENCY_BUCKETS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
 CONTENT_TYPE = prometheus.CONTENT_TYPE_LATEST
+
+
+class Measured(Protocol):
+    """Something that knows its own numbers and is asked for them only when somebody looks."""
+
+    def collect(self) -> Iterable[Metric]:
+        """The numbers as of now."""
+        ...
 
 
 class RouteMeter:
@@ -29,7 +39,7 @@ class RouteMeter:
 
 
 class Meters:
-    """A server's registry."""
+    """A server's registry. The process's own CPU, memory and open files are in it."""
 
     def __init__(self) -> None:
         self._registry = prometheus.CollectorRegistry()
@@ -39,14 +49,30 @@ class Meters:
         self._statuses = prometheus.Counter(
             "rollyard_requests", "Requests answered", ["route", "status"], registry=self._registry
         )
+        self._failures = prometheus.Counter(
+            "rollyard_failures", "Requests that ended in a failure of ours", ["kind", "began"], registry=self._registry
+        )
+        self._routes: dict[str, RouteMeter] = {}
+        prometheus.ProcessCollector(registry=self._registry)
 
     def route(self, path: str) -> RouteMeter:
         """The meter of a route."""
-        return RouteMeter(path, self._latency, self._statuses)
+        meter = self._routes.get(path)
+        if meter is None:
+            meter = self._routes[path] = RouteMeter(path, self._latency, self._statuses)
+        return meter
+
+    def failure(self, kind: str, *, here: bool) -> None:
+        """One request failed; `here`: it began at this server and was not passed on from another."""
+        self._failures.labels(kind, "here" if here else "elsewhere").inc()
 
     def gauge(self, name: str, meaning: str, read: Callable[[], float]) -> None:
         """A value that is read when somebody asks."""
         prometheus.Gauge(name, meaning, registry=self._registry).set_function(read)
+
+    def add(self, measured: Measured) -> None:
+        """Numbers that somebody else keeps."""
+        self._registry.register(measured)
 
     def text(self) -> bytes:
         """Everything, in Prometheus' text format."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 from urllib.parse import urlsplit
 
@@ -13,6 +14,8 @@ from services.errors import Failure, FailureKind, nearest
 from services.types import Directory, Heartbeat, Json, Registration, ServerInstance
 
 Status = Literal["starting", "success", "timeout", "restarting"]
+RATE_S = 10.0
+"""Requests a second are counted over the heartbeats of so long."""
 
 
 @dataclass(slots=True)
@@ -28,6 +31,8 @@ class _Member:
     in_flight: int = 0
     sessions: int = 0
     phase: str = ""
+    counts: deque[tuple[float, int]] = field(default_factory=deque)
+    """When it was heard, and its requests until then."""
 
 
 class Roster:
@@ -49,6 +54,11 @@ class Roster:
         self._members: dict[str, _Member] = {}
         self._expiry_s = expiry_s
         self._clock = clock
+
+    @property
+    def replicas(self) -> dict[str, int]:
+        """Server name -> how many instances the config asks for."""
+        return {name: spec.settings.replicas for name, spec in self._specs.items()}
 
     def register(self, registration: Registration) -> None:
         """An instance says where it listens, or that it is ready. Raises Failure unknown_server."""
@@ -74,6 +84,9 @@ class Roster:
         member.heard = self._clock()
         member.requests, member.in_flight = heartbeat.requests, heartbeat.in_flight
         member.sessions, member.phase = heartbeat.sessions, heartbeat.phase
+        member.counts.append((member.heard, heartbeat.requests))
+        while len(member.counts) > 2 and member.counts[1][0] <= member.heard - RATE_S:
+            member.counts.popleft()
 
     def remove(self, instance: str) -> None:
         """The instance's process ended."""
@@ -138,8 +151,16 @@ class Roster:
             uptime_seconds=time.time() - member.started if member.started else 0.0,
             ready=status == "success",
             requests=member.requests,
+            requests_per_s=_rate(member),
             in_flight=member.in_flight,
             sessions=member.sessions,
             restarts=self.restarts.get(spec.name, 0),
             phase=member.phase,
         )
+
+
+def _rate(member: _Member) -> float:
+    if len(member.counts) < 2:
+        return 0.0
+    (begun, before), (ended, after) = member.counts[0], member.counts[-1]
+    return round((after - before) / (ended - begun), 2) if ended > begun else 0.0

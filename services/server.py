@@ -23,9 +23,10 @@ from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
 
 from services.call import Call, Handler, Reply, cancel_on_disconnect, read_body
-from services.client import PROBLEM_TYPE, RUN_HEADER, ServerClient
+from services.client import RUN_HEADER, ServerClient
 from services.errors import Failure, FailureKind
-from services.meters import CONTENT_TYPE, Meters, RouteMeter
+from services.meters import CONTENT_TYPE, Measured, Meters, RouteMeter
+from services.openapi import document
 from services.problems import named, problem_reply
 from services.settings import ServerSettings
 from services.transport import Receive, Scope, Send
@@ -107,6 +108,10 @@ class Server:
         """Serve every POST to a path that is no route; without it they are 404."""
         self.__rest = _Route("other", handler, False, self.__meters.route("other"))
 
+    def measure(self, measured: Measured) -> None:
+        """Show numbers that `measured` keeps in this server's /metrics."""
+        self.__meters.add(measured)
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """The ASGI door."""
         if scope["type"] != "http":
@@ -116,6 +121,7 @@ class Server:
         self.in_flight += 1
         try:
             if refusal := self.__refusal(scope):
+                self.__meters.route("refused").observe(refusal.status, 0.0)
                 await self.__send(send, refusal)
             elif scope["method"] == "POST" and (route := self.__routes.get(scope["path"], self.__rest)):
                 await self.__serve(route, scope, receive, send)
@@ -179,7 +185,9 @@ class Server:
         return self.__failed(Failure(FailureKind.SERVER_ERROR, detail), path)
 
     def __failed(self, failure: Failure, path: str) -> Reply:
-        return problem_reply(named(failure, self.name, path))
+        problem = named(failure, self.name, path)
+        self.__meters.failure(failure.kind, here=problem.server == self.name)
+        return problem_reply(problem)
 
     async def __send(self, send: Send, reply: Reply) -> None:
         headers = [(b"content-type", reply.content_type), self.__run_header, *reply.headers]
@@ -195,12 +203,13 @@ class Server:
         await send({"type": "http.response.body", "body": b""})
 
     async def __serve_app(self, scope: Scope, receive: Receive, send: Send) -> None:
-        whole = False
+        whole, status, begun = False, 499, time.perf_counter()
 
         async def marked(message: Any) -> None:
-            nonlocal whole
+            nonlocal whole, status
             if message["type"] == "http.response.start":
                 message["headers"] = [*message["headers"], self.__run_header]
+                status = message["status"]
             whole = message["type"] == "http.response.body" and not message.get("more_body")
             await send(message)
 
@@ -209,6 +218,10 @@ class Server:
         except Exception:
             if not whole:  # Starlette raises again what `_on_exception` has answered and logged
                 raise
+        finally:
+            # A path that is no route is not a name for a series: anybody could make as many as he likes.
+            path = getattr(scope.get("route"), "path", "other")
+            self.__meters.route(path).observe(status, time.perf_counter() - begun)
 
     def __make_app(self) -> FastAPI:
         app = FastAPI(title=self.name, docs_url="/docs", redoc_url=None)
@@ -216,15 +229,7 @@ class Server:
         app.add_exception_handler(HTTPException, self.__on_http_exception)
         app.add_exception_handler(RequestValidationError, self.__on_invalid_request)
         app.add_exception_handler(Exception, self.__on_exception)
-        plain_openapi = app.openapi
-
-        def openapi() -> Json:
-            schema = plain_openapi()
-            for route in self.__routes.values():
-                schema["paths"].setdefault(route.path, {"post": _documented(route)})
-            return schema
-
-        app.openapi = openapi  # type: ignore[method-assign]
+        document(app, lambda: {route.path: route.handler for route in self.__routes.values()})
 
         @app.get("/health")
         async def health() -> Json:
@@ -274,15 +279,3 @@ def _watch(receive: Receive, hung_up: list[bool]) -> asyncio.Task[None]:
 def _response(reply: Reply) -> Response:
     headers = {name.decode(): value.decode() for name, value in reply.headers}
     return Response(reply.body, reply.status, headers, reply.content_type.decode())
-
-
-def _documented(route: _Route) -> Json:
-    text = (route.handler.__doc__ or "").strip()
-    body = {"content": {"application/json": {"schema": {"type": "object"}}}}
-    problem = {"description": "A problem (RFC 9457)", "content": {PROBLEM_TYPE: {"schema": {"type": "object"}}}}
-    return {
-        "summary": text.partition("\n")[0],
-        "description": text,
-        "requestBody": {**body, "required": True},
-        "responses": {"200": {"description": "OK", **body}, "default": problem},
-    }

@@ -21,7 +21,6 @@ class Tally:
         self.failed = 0
         """Rollouts given up."""
         self.failed_attempts = 0
-        self.in_flight = 0
         self.successes: int | None = None
         self.token_turns = 0
         """Later turns of the model whose tokens are on record."""
@@ -32,8 +31,17 @@ class Tally:
         self._squares = 0.0
         self._before = 0
         self._failed_before = 0
+        self._running: dict[tuple[int, int], float] = {}
         self._clock = clock
         self._begun = clock()
+
+    def begin(self, key: tuple[int, int]) -> None:
+        """The rollout of that task and repeat is being played from now on."""
+        self._running[key] = self._clock()
+
+    def end(self, key: tuple[int, int]) -> None:
+        """It is not any more, whatever came of it."""
+        del self._running[key]
 
     def count(self, row: Json) -> None:
         """One measured rollout."""
@@ -60,6 +68,17 @@ class Tally:
         self.failed_attempts += 1
         self.kinds[kind] += 1
         self.failed += given_up
+
+    @property
+    def in_flight(self) -> int:
+        """Rollouts being played."""
+        return len(self._running)
+
+    @property
+    def oldest_s(self) -> float:
+        """Age of the oldest rollout being played, all of its attempts together; 0 without any."""
+        begun = next(iter(self._running.values()), None)
+        return 0.0 if begun is None else self._clock() - begun
 
     @property
     def collected(self) -> int:
@@ -113,6 +132,7 @@ class Tally:
             failed=self.failed,
             failed_attempts=self.failed_attempts,
             in_flight=self.in_flight,
+            oldest_s=round(self.oldest_s, 1),
             successes=self.successes,
             token_turns=self.token_turns,
             token_breaks=self.token_breaks,

@@ -151,31 +151,13 @@ class ServerInstance(Record):
     uptime_seconds: float
     ready: bool
     requests: int
+    requests_per_s: float = 0.0
+    """Over its heartbeats of the last ten seconds."""
     in_flight: int
     sessions: int
     restarts: int
     phase: str = ""
     """What its start is doing, or what it is mending."""
-
-
-class RunningEpisode(Record):
-    """An episode that an agent is playing, from its `GET /episodes`."""
-
-    agent: str
-    """Server name."""
-    episode: str
-    """The id that travels with its model calls."""
-    task: int | None
-    """`_ng_task_index` of its row, where it has one."""
-    repeat: int | None
-    stage: Literal["seed", "model", "tool", "verify", "close"]
-    server: str
-    """Whom it waits for."""
-    turn: int
-    """Model calls begun."""
-    age_s: float
-    stage_s: float
-    """Since this stage began."""
 
 
 class Directory(Record):
@@ -289,6 +271,8 @@ class CollectionStatus(Record):
     """Rollouts given up in this collection."""
     failed_attempts: int
     in_flight: int
+    oldest_s: float = 0.0
+    """Age of the oldest rollout in flight."""
     successes: int | None
     """None where the world reports no success."""
     token_turns: int = 0

@@ -44,6 +44,7 @@ class ChatEngineModel(ModelServer):
         # Before the base registers its routes: each of them goes through the trainer's gate.
         self._trainer = Trainer(self.upstream, settings, context, self.spoilt)
         super().__init__(settings, context)
+        self.measure(replicas)
         self._model = settings.model
         self._dialect = settings.dialect
         self._abilities = abilities = Abilities(self.upstream, settings)

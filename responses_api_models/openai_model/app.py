@@ -35,7 +35,9 @@ class OpenaiModel(ModelServer):
         super().__init__(settings, context)
         self._model = settings.model
         self._defaults = settings.extra_body or {}
-        self._upstream = Upstream(Replicas(settings.urls), settings, settings.api_key, self.client.transport)
+        replicas = Replicas(settings.urls)
+        self.measure(replicas)
+        self._upstream = Upstream(replicas, settings, settings.api_key, self.client.transport)
 
     async def responses(self, request: Json, call: Call) -> Reply:
         """A Responses create request, passed through."""

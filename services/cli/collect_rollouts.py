@@ -6,6 +6,7 @@ import asyncio
 import os
 import platform
 import signal
+import sys
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
@@ -16,9 +17,12 @@ from pydantic import Field
 
 from services.cli.find_run import find_run
 from services.cli.options import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, Options, read_options, run_command
-from services.cli.progress import Display, display_for, duration, keep_showing
+from services.cli.progress import Display, display_for, keep_showing
 from services.client import AddressBook, ServerClient
 from services.collector import Collector, Limits
+from services.data.mixture import Mixture
+from services.data.settings import read_mixture
+from services.durations import duration
 from services.errors import OperatorError, nearest
 from services.headlink import HeadLink
 from services.jsonl import JsonLines
@@ -26,7 +30,8 @@ from services.process import calm_collector, raise_file_limit
 from services.roots import INSTALLED, find_file
 from services.store import RolloutStore, StorePaths
 from services.tally import Tally
-from services.tasks import TaskFile
+from services.tasks import TaskFile, Tasks
+from services.telling import telling
 from services.transport import HttpTransport
 from services.types import Directory, Json, Keys, State
 
@@ -61,8 +66,10 @@ CREATE_PARAMS = frozenset(
 class CollectOptions(Options):
     """Options of ng_collect_rollouts."""
 
-    input_jsonl_fpath: Path
+    input_jsonl_fpath: Path | None = None
     """Rows to play, one JSON object a line; looked for here, then in the installed stack."""
+    data: str | dict[str, Any] | None = None
+    """Or a mixture of data sets: a YAML file, or {datasets: [{name: gsm8k, path: a.jsonl, weight: 2}, ...]}."""
     output_jsonl_fpath: Path
     """Where rollouts go; failures, manifest and status stand beside it."""
     agent_name: str | None = None
@@ -104,28 +111,43 @@ def run(arguments: Sequence[str]) -> int:
     """Play every row of a data set num_repeats times through its agent; resumable, nothing lost, nothing twice."""
     options, _ = read_options(CollectOptions, arguments)
     _check_params(options.responses_create_params)
-    path = find_file(options.input_jsonl_fpath, [Path.cwd(), INSTALLED]) or options.input_jsonl_fpath
-    tasks = TaskFile(path, agent=options.agent_name, limit=options.limit)
-    return uvloop.run(_run(options, tasks))
+    return uvloop.run(_run(options, _tasks(options)))
 
 
-async def _run(options: CollectOptions, tasks: TaskFile) -> int:
+def _tasks(options: CollectOptions) -> Tasks:
+    roots = [Path.cwd(), INSTALLED]
+    if (options.input_jsonl_fpath is None) == (options.data is None):
+        raise OperatorError("what to play: give +input_jsonl_fpath=rows.jsonl, or +data=... for a mixture, one of them")
+    if options.input_jsonl_fpath is not None:
+        path = find_file(options.input_jsonl_fpath, roots) or options.input_jsonl_fpath
+        return TaskFile(path, agent=options.agent_name, limit=options.limit)
+    assert options.data is not None
+    mixture = Mixture(read_mixture(options.data, roots), roots, agent=options.agent_name, limit=options.limit)
+    for note in mixture.notes:
+        print(note, file=sys.stderr)
+    return mixture
+
+
+async def _run(options: CollectOptions, tasks: Tasks) -> int:
     _check_file_limit(raise_file_limit(), options.num_samples_in_parallel)
     transport = HttpTransport()
     try:
         token = options.token or os.environ.get("ROLLYARD_TOKEN")
         head = await find_run(transport, Path.cwd(), options.head, token)
         keys = Keys(run_id=head.run_id, secret="", token=head.token)
-        book = AddressBook(HeadLink(transport, head.url, keys).directory)
+        link = HeadLink(transport, head.url, keys)
+        book = AddressBook(link.directory)
         directory = await book.refresh()
         _check_agents(tasks.agents, directory)
         client = ServerClient(transport, keys, book)
-        return await _collect(options, tasks, client, directory)
+        return await _collect(options, tasks, client, directory, link)
     finally:
         await transport.close()
 
 
-async def _collect(options: CollectOptions, tasks: TaskFile, client: ServerClient, directory: Directory) -> int:
+async def _collect(
+    options: CollectOptions, tasks: Tasks, client: ServerClient, directory: Directory, link: HeadLink
+) -> int:
     paths = StorePaths(options.output_jsonl_fpath)
     store = RolloutStore(
         paths,
@@ -161,7 +183,8 @@ async def _collect(options: CollectOptions, tasks: TaskFile, client: ServerClien
             say=display.say,
             materialize=materialized.append if materialized else None,
         )
-        state = await _watched(collector, tally, display)
+        async with telling(link, paths.output, collector):
+            state = await _watched(collector, tally, display)
     finally:
         store.close()
         if materialized:
@@ -224,7 +247,7 @@ def _check_agents(agents: set[str], directory: Directory) -> None:
             raise OperatorError(f"no agent {agent!r} in the running stack{nearest(agent, known)} (it has: {have})")
 
 
-def _identity(options: CollectOptions, tasks: TaskFile, directory: Directory) -> Json:
+def _identity(options: CollectOptions, tasks: Tasks, directory: Directory) -> Json:
     return {
         "input_sha256": tasks.digest,
         "rows": tasks.count,

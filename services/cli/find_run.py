@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import orjson
@@ -15,10 +16,17 @@ from services.types import HeadFile
 DEFAULT_HEAD = "http://127.0.0.1:11000"
 
 
-async def find_run(transport: HttpTransport, here: Path, head: str | None, token: str | None) -> HeadFile:
+def on_stderr(text: str) -> None:
+    """Say it beside what a command prints."""
+    print(text, file=sys.stderr)
+
+
+async def find_run(
+    transport: HttpTransport, here: Path, head: str | None, token: str | None, say: Callable[[str], None] = on_stderr
+) -> HeadFile:
     """The head at `head`, else the newest run started from this folder, else whoever answers on the default port.
 
-    Raises RunError saying where was looked and how to start one.
+    `say` is told when the last of these was taken. Raises RunError saying where was looked and how to start one.
     """
     tried: list[str] = []
     if head is not None:
@@ -35,7 +43,7 @@ async def find_run(transport: HttpTransport, here: Path, head: str | None, token
             continue
         if candidate.run_id in ("", run_id):
             if head is None and not candidate.run_id:
-                print(f"using run {run_id} at {candidate.url}: none was started from this folder", file=sys.stderr)
+                say(f"using run {run_id} at {candidate.url}: none was started from this folder")
             return candidate.model_copy(update={"run_id": run_id, "token": candidate.token or token})
         tried.append(f"{candidate.url} is another run ({run_id}) now")
     listed = "\n".join(f"  {line}" for line in tried)

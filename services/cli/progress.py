@@ -11,9 +11,14 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Column
 
+from services.durations import duration
 from services.tally import Tally
 
 PLAIN_EVERY_S = 10.0
+BAR_LEAST = 10
+BAR_MOST = 24
+OLD_S = 1.0
+"""A rollout younger than that is not worth its place on the line."""
 
 
 class Display(Protocol):
@@ -38,7 +43,7 @@ class Bar:
     def __init__(self, expected: int) -> None:
         self._progress = Progress(
             TextColumn("rollouts", table_column=Column(no_wrap=True)),
-            BarColumn(bar_width=None, table_column=Column(max_width=24)),
+            BarColumn(bar_width=None, table_column=Column(min_width=BAR_LEAST, max_width=BAR_MOST)),
             MofNCompleteColumn(table_column=Column(no_wrap=True)),
             TextColumn("{task.fields[numbers]}", table_column=Column(no_wrap=True)),
             console=Console(stderr=True),
@@ -49,7 +54,9 @@ class Bar:
 
     def show(self, tally: Tally) -> None:
         """See `Display.show`."""
-        self._progress.update(self._task, completed=tally.measured, numbers=numbers(tally))
+        done = f"rollouts {tally.measured}/{tally.expected} "
+        room = self._progress.console.width - len(done) - BAR_LEAST - 3
+        self._progress.update(self._task, completed=tally.measured, numbers=numbers(tally, room))
         self._progress.refresh()
 
     def say(self, text: str) -> None:
@@ -93,31 +100,33 @@ async def keep_showing(display: Display, tally: Tally) -> None:
         await asyncio.sleep(0.25)
 
 
-def numbers(tally: Tally) -> str:
-    """Success rate, mean reward with its standard error, speed, time left, failures."""
-    parts: list[str] = []
+def numbers(tally: Tally, room: int | None = None) -> str:
+    """Success rate, mean reward, speed, time left, what is in flight, failures; in `room` characters the weightiest."""
+    parts = _parts(tally)
+    while room is not None and len(parts) > 1 and sum(len(text) + 2 for _, text in parts) - 2 > room:
+        parts.remove(max(parts))
+    return "  ".join(text for _, text in parts)
+
+
+def _parts(tally: Tally) -> list[tuple[int, str]]:
+    """In the order in which they are shown; where room is short, those of the highest number go first."""
+    parts: list[tuple[int, str]] = []
     if tally.successes is not None:
-        parts.append(f"success {tally.successes / tally.measured:.1%}")
+        parts.append((3, f"success {tally.successes / tally.measured:.1%}"))
     if tally.mean is not None:
         error = f" ± {tally.stderr:.2f}" if tally.stderr is not None else ""
-        parts.append(f"reward {tally.mean:.2f}{error}")
-    parts.append(f"{tally.rate:.1f}/s")
+        parts.append((4, f"reward {tally.mean:.2f}{error}"))
+    parts.append((0, f"{tally.rate:.1f}/s"))
     if tally.eta_s is not None:
-        parts.append(f"{duration(tally.eta_s)} left")
+        parts.append((1, f"{duration(tally.eta_s)} left"))
+    if tally.in_flight:
+        parts.append((5, f"{tally.in_flight} in flight"))
+    if tally.oldest_s >= OLD_S:
+        parts.append((6, f"oldest {duration(tally.oldest_s)}"))
     if tally.drift:
-        parts.append(f"drift {tally.drift:.1%} of turns")
+        parts.append((7, f"drift {tally.drift:.1%} of turns"))
     if tally.failed_attempts:
-        parts.append(f"{tally.failed_attempts} attempts failed, {tally.failed} given up")
-    return "  ".join(parts)
-
-
-def duration(seconds: float) -> str:
-    """`4.2 s`, `47 s`, `3 min 20 s`, `2 h 05 min`."""
-    if seconds < 9.95:
-        return f"{seconds:.1f} s"
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60:02} s"
-    return f"{whole // 3600} h {whole % 3600 // 60:02} min"
+        parts.append((2, f"{tally.failed_attempts} failed"))
+    if tally.failed:
+        parts.append((2, f"{tally.failed} given up"))
+    return parts

@@ -1,33 +1,39 @@
-"""ng_status: the running servers, for people and (+json=true) for machines."""
+"""ng_status: the running servers and what they are playing, for people and (+json=true) for machines."""
 
 from __future__ import annotations
 
+import asyncio
 import os
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 
 import orjson
 import uvloop
-from pydantic import Field, TypeAdapter
+from pydantic import Field
 from rich.console import Console
-from rich.table import Table
+from rich.live import Live as Redrawn
+from rich.text import Text
 
-from services.cli.find_run import find_run
+from services.cli.find_run import find_run, on_stderr
 from services.cli.options import EXIT_DONE, EXIT_FAILED, Options, read_options, run_command
-from services.cli.progress import duration
-from services.client import good
+from services.cli.status_view import view
+from services.errors import Failure, RunError
+from services.live import Live, look
 from services.transport import HttpTransport
-from services.types import HeadFile, ServerInstance
 
-EXAMPLE = "ng_status +json=true"
-_INSTANCES = TypeAdapter(list[ServerInstance])
+EXAMPLE = "ng_status +watch=true"
+AGAIN_S = 1.0
 
 
 class StatusOptions(Options):
     """Options of ng_status."""
 
     json_output: bool = Field(default=False, alias="json")
-    """A JSON list for machines instead of a table."""
+    """A JSON list of the servers for machines instead of tables; with +watch=true a line a second."""
+    episodes: bool = False
+    """With +json=true: one object with everything, the rollouts being played and the collections too."""
+    watch: bool = False
+    """Look again every second until Ctrl-C."""
     head: str | None = None
     """HOST:PORT of the head; default: the run started from this folder, then 127.0.0.1:11000."""
     token: str | None = None
@@ -40,50 +46,70 @@ def main() -> None:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """List the running servers. Exit status 1 when one of them is not ready."""
+    """Show the servers, the rollouts being played and what is stuck. Exit status 1 when a server is not ready."""
     options, _ = read_options(StatusOptions, arguments)
-    head, instances = uvloop.run(_ask(options))
-    if options.json_output:
-        print(orjson.dumps([instance.model_dump() for instance in instances], option=orjson.OPT_INDENT_2).decode())
-    else:
-        _print(head, instances)
-    return EXIT_DONE if all(instance.ready for instance in instances) else EXIT_FAILED
+    if not options.watch:
+        return uvloop.run(_once(options))
+    try:
+        uvloop.run(_watch(options))
+    except KeyboardInterrupt:  # the ordinary end
+        return EXIT_DONE
+    return EXIT_DONE
 
 
-async def _ask(options: StatusOptions) -> tuple[HeadFile, list[ServerInstance]]:
+async def _once(options: StatusOptions) -> int:
     transport = HttpTransport()
     try:
-        head = await find_run(transport, Path.cwd(), options.head, options.token or os.environ.get("ROLLYARD_TOKEN"))
-        headers = {"authorization": f"Bearer {head.token}"} if head.token else {}
-        answer = await transport.send("GET", f"{head.url}/server_instances", b"", headers, 10.0)
-        return head, _INSTANCES.validate_json(good(answer, "head").body)
+        live = await _look(transport, options, on_stderr)
+    finally:
+        await transport.close()
+    if options.json_output:
+        print(_json(live, options, orjson.OPT_INDENT_2))
+    else:
+        console = _console()
+        console.print(view(live, console))
+    return EXIT_DONE if all(instance.ready for instance in live.servers) else EXIT_FAILED
+
+
+async def _watch(options: StatusOptions) -> None:
+    """Again and again; a run that ends or is not there yet is said so and waited for."""
+    transport, console = HttpTransport(), _console()
+    try:
+        if options.json_output:
+            async for seen in _looks(transport, options):
+                print(_json(seen, options, 0), flush=True)
+        elif console.is_terminal:
+            with Redrawn(console=console, auto_refresh=False, vertical_overflow="crop") as redrawn:
+                async for seen in _looks(transport, options):
+                    redrawn.update(view(seen, console) if isinstance(seen, Live) else Text(seen), refresh=True)
+        else:
+            async for seen in _looks(transport, options):
+                console.print(view(seen, console) if isinstance(seen, Live) else Text(seen), Text())
     finally:
         await transport.close()
 
 
-def _print(head: HeadFile, instances: list[ServerInstance]) -> None:
-    console = Console(width=None if os.isatty(1) else 200)
-    wide = console.width >= 150
-    numbers = (
-        ("uptime", "requests", "in flight", "sessions", "restarts") if wide else ("up", "reqs", "busy", "open", "rest.")
-    )
-    table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 2 if wide else 1, 0, 0))
-    for title in ("name", *(("family",) if wide else ()), "url" if wide else "port", "ready"):
-        table.add_column(title, no_wrap=True)
-    for title in numbers:
-        table.add_column(title, justify="right", no_wrap=True)
-    for instance in instances:
-        table.add_row(
-            instance.server_name,
-            *((f"{instance.server_type}/{instance.name}",) if wide else ()),
-            (instance.url or "") if wide else str(instance.port or ""),
-            ", ".join(filter(None, ["yes" if instance.ready else instance.status, instance.phase])),
-            duration(instance.uptime_seconds),
-            str(instance.requests),
-            str(instance.in_flight),
-            str(instance.sessions),
-            str(instance.restarts),
-        )
-    ready = sum(instance.ready for instance in instances)
-    console.print(table)
-    console.print(f"run {head.run_id}, head {head.url}: {ready} of {len(instances)} ready", highlight=False)
+async def _looks(transport: HttpTransport, options: StatusOptions) -> AsyncIterator[Live | str]:
+    """What is seen once a second, or why nothing is."""
+    while True:
+        try:
+            yield await _look(transport, options, lambda text: None)  # its head is on the screen
+        except (RunError, Failure) as error:
+            yield str(error)
+        await asyncio.sleep(AGAIN_S)
+
+
+async def _look(transport: HttpTransport, options: StatusOptions, say: Callable[[str], None]) -> Live:
+    token = options.token or os.environ.get("ROLLYARD_TOKEN")
+    return await look(transport, await find_run(transport, Path.cwd(), options.head, token, say))
+
+
+def _json(seen: Live | str, options: StatusOptions, style: int) -> str:
+    if isinstance(seen, str):
+        return orjson.dumps({"note": seen}).decode()
+    shown = seen if options.episodes else seen.servers
+    return orjson.dumps(shown, option=style, default=lambda record: record.model_dump(by_alias=True)).decode()
+
+
+def _console() -> Console:
+    return Console(width=None if os.isatty(1) else 200, highlight=False)

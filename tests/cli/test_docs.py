@@ -5,14 +5,21 @@ from __future__ import annotations
 import re
 import shlex
 import subprocess
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
+import yaml
 
 from services.cli.collect_rollouts import CREATE_PARAMS, CollectOptions
+from services.cli.lm_eval import LmEvalOptions
 from services.cli.options import read_options
+from services.cli.prepare_data import PrepareOptions
 from services.cli.status import StatusOptions
+from services.data.settings import MixtureSettings
+from services.evaluation.benchmarks import Benchmark
 from services.roots import INSTALLED
+from services.settings import parse_settings
 from tests.cli.commands import command, config, ng_run
 from tests.stacks import read_rows
 
@@ -25,6 +32,10 @@ def typed(page: Path) -> list[list[str]]:
     blocks = re.findall(r"```bash\n(.*?)```", page.read_text(), re.DOTALL)
     lines = "\n".join(blocks).replace("\\\n", " ").splitlines()
     return [shlex.split(line, comments=True) for line in lines if shlex.split(line, comments=True)]
+
+
+MADE = {after for page in PAGES for words in typed(page) for before, after in pairwise(words) if before == "--output"}
+"""Files that a documented line makes for another."""
 
 
 def every(name: str) -> list[list[str]]:
@@ -40,7 +51,26 @@ async def test_every_documented_ng_run_line_is_well_configured(tmp_path: Path, w
 @pytest.mark.parametrize("words", [w for w in every("ng_collect_rollouts") if "guess" not in w[1]], ids=" ".join)
 def test_every_documented_collect_line_has_known_options_and_an_input_that_exists(words: list[str]) -> None:
     options, _ = read_options(CollectOptions, words[1:])
-    assert (INSTALLED / options.input_jsonl_fpath).is_file()
+    rows = str(options.input_jsonl_fpath)
+    assert options.data or (INSTALLED / rows).is_file() or rows in MADE
+
+
+@pytest.mark.parametrize("words", every("ng_prepare_data"), ids=" ".join)
+def test_every_documented_prepare_line_has_known_options_and_inputs_that_exist(words: list[str]) -> None:
+    options, _ = read_options(PrepareOptions, words[1:])
+    for path in (*options.input_jsonl_fpath, *options.against):
+        assert (INSTALLED / path).is_file()
+
+
+@pytest.mark.parametrize("words", every("ng_lm_eval"), ids=" ".join)
+def test_every_documented_lm_eval_line_has_known_options_and_benchmarks(words: list[str]) -> None:
+    options, _ = read_options(LmEvalOptions, words[1:])
+    assert all(Benchmark.read(written) for written in options.benchmarks)
+
+
+def test_the_documented_mixture_is_well_formed() -> None:
+    (text,) = re.findall(r"```yaml\n(.*?)```", (INSTALLED / "docs/data.md").read_text(), re.DOTALL)
+    assert len(parse_settings(MixtureSettings, yaml.safe_load(text), "docs/data.md").datasets) == 3
 
 
 @pytest.mark.parametrize("words", every("ng_status"), ids=" ".join)

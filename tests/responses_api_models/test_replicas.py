@@ -146,3 +146,16 @@ async def test_calls_without_an_episode_are_never_lost() -> None:
     first = await pool.choose(None)
     pool.remove(first)
     assert await pool.choose(None) in pool.urls
+
+
+async def test_metrics_say_how_busy_each_engine_is_and_which_failed_and_hold_no_password() -> None:
+    pool = Replicas(["http://me:secret@engine1:8000/v1", TWO])
+    pool.shun(TWO)
+    with pool.busy("http://me:secret@engine1:8000/v1"):
+        found = {(s.name, s.labels["engine"]): s.value for metric in pool.collect() for s in metric.samples}
+    assert found == {
+        ("rollyard_engine_in_flight", "engine1:8000/v1"): 1,
+        ("rollyard_engine_in_flight", "engine2/v1"): 0,
+        ("rollyard_engine_shunned", "engine1:8000/v1"): 0,
+        ("rollyard_engine_shunned", "engine2/v1"): 1,
+    }

@@ -12,10 +12,12 @@ from omegaconf import OmegaConf
 from services.client import SECRET_HEADER
 from services.head import Head
 from services.roster import Roster
+from services.running import Collection
 from services.server import Context
 from services.settings import ServerSettings
+from services.tally import Tally
 from services.transport import Answer, HttpTransport, LocalTransport
-from services.types import Keys, Registration
+from services.types import Json, Keys, Registration
 from tests.services.fixtures import KEYS, client_of, load_text, make_folder, send, yaml_of
 
 NEMO_KEYS = {"process_name", "server_type", "name", "dir_path", "entrypoint", "host", "port", "pid", "config_path"}
@@ -32,7 +34,7 @@ class Desk:
         text = "policy_api_key: sk-1234\n" + yaml_of(self.world, "{api_key: '${policy_api_key}', speed: 3}")
         config = load_text(root, text + yaml_of(self.player, peer, "player", "responses_api_agents"))
         self.transport = LocalTransport(HttpTransport())
-        roster = Roster(keys.run_id, config.servers, config.identity())
+        self.roster = roster = Roster(keys.run_id, config.servers, config.identity())
         context = Context("head", keys, client_of({}, self.transport))
         self.transport.mount(BASE, Head(ServerSettings(port=11000), context, roster, config))
         self.admission = {SECRET_HEADER: keys.secret}
@@ -140,3 +142,46 @@ async def test_the_secret_does_not_replace_the_run_token(tmp_path: Path) -> None
     desk = Desk(tmp_path, Keys(run_id="r1", secret="s", token="t0ken"))
     desk.admission.pop("authorization")
     assert (await desk.register()).status == 401
+
+
+def collection(output: str, measured: int = 1) -> Json:
+    status = Tally(10).status("running").model_copy(update={"measured": measured})
+    return Collection(output=output, status=status, failures=[]).model_dump(by_alias=True)
+
+
+async def test_collections_that_told_are_listed_the_latest_first_each_once(desk: Desk) -> None:
+    for output, measured in (("/a.jsonl", 1), ("/b.jsonl", 1), ("/a.jsonl", 2)):
+        await send(desk.transport, BASE + "/collection", collection(output, measured))
+    listed = [(one["output"], one["status"]["measured"]) for one in await desk.read("/collections")]
+    assert listed == [("/a.jsonl", 2), ("/b.jsonl", 1)]
+
+
+async def test_no_more_than_sixteen_collections_are_remembered(desk: Desk) -> None:
+    for number in range(40):
+        await send(desk.transport, BASE + "/collection", collection(f"/{number}.jsonl"))
+    listed = [one["output"] for one in await desk.read("/collections")]
+    assert listed == [f"/{number}.jsonl" for number in range(39, 23, -1)]
+
+
+async def test_what_is_no_collection_is_refused(desk: Desk) -> None:
+    answer = await send(desk.transport, BASE + "/collection", {"output": "/a.jsonl", "status": {}})
+    assert answer.status == 400 and await desk.read("/collections") == []
+
+
+async def test_prometheus_is_told_where_every_server_is_and_the_head_as_it_was_reached(desk: Desk) -> None:
+    await desk.register()
+    asked = await desk.get("/prometheus_targets", {"host": "desk:1"})
+    head, world = orjson.loads(asked.body)
+    assert head == {"targets": ["desk:1"], "labels": {"name": "head", "family": "head", "run": "r1"}}
+    assert world["targets"] == ["127.0.0.1:7001"]
+    assert world["labels"] == {"name": "world", "family": "resources_servers", "run": "r1"}
+
+
+async def test_metrics_say_who_is_missing_and_who_was_started_again(desk: Desk) -> None:
+    await desk.register()
+    desk.roster.restarts["player"] = 3
+    text = (await desk.get("/metrics")).body.decode()
+    assert 'rollyard_instances_ready{server="world"} 1.0' in text
+    assert 'rollyard_instances{server="player"} 1.0' in text
+    assert 'rollyard_instances_ready{server="player"} 0.0' in text
+    assert 'rollyard_restarts_total{server="player"} 3.0' in text

@@ -142,3 +142,20 @@ def test_the_directory_carries_run_families_and_settings(roster: Roster) -> None
     directory = roster.directory()
     assert (directory.run_id, directory.settings) == ("r1", {"one": {"speed": 1}})
     assert directory.families == {"world": "resources_servers", "twins": "resources_servers"}
+
+
+def test_requests_a_second_are_counted_over_the_heartbeats_of_the_last_ten_seconds(
+    roster: Roster, clock: Clock
+) -> None:
+    roster.register(registered(ready=True))
+    for requests in (0, 1000, 1000, 1020, 1040, 1060, 1080, 1100):
+        roster.beat(beat(requests=requests))
+        clock.now += 2.0
+    shown = next(one for one in roster.instances() if one.server_name == "world")
+    assert shown.requests_per_s == pytest.approx(10.0)
+
+
+def test_one_heartbeat_is_no_rate(roster: Roster) -> None:
+    roster.register(registered(ready=True))
+    roster.beat(beat(requests=50))
+    assert roster.instances()[0].requests_per_s == 0.0

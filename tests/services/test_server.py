@@ -163,6 +163,26 @@ async def test_metrics_count_answers_by_route_and_status() -> None:
     assert 'rollyard_request_seconds_count{route="/echo"} 3.0' in text
 
 
+async def test_a_refused_caller_is_counted_apart_from_the_routes() -> None:
+    server = a_server(routes={"/echo": echo})
+    await ask(server, "/echo", b"{}", x_rollyard_run="another")
+    text = (await ask(server, "/metrics", b"", "GET")).body.decode()
+    assert 'rollyard_requests_total{route="refused",status="421"} 1.0' in text
+    assert 'rollyard_failures_total{began="here",kind="wrong_run"} 1.0' in text
+
+
+async def test_a_failure_that_is_passed_on_is_counted_as_begun_elsewhere() -> None:
+    async def passed_on(call: Call) -> bytes:
+        raise Failure(FailureKind.TIMEOUT, "late", server="world")
+
+    server = a_server(routes={"/echo": passed_on})
+    await ask(server, "/echo")
+    assert (
+        b'rollyard_failures_total{began="elsewhere",kind="timeout"} 1.0'
+        in (await ask(server, "/metrics", b"", "GET")).body
+    )
+
+
 async def test_two_servers_of_one_process_count_apart() -> None:
     one, two = a_server(routes={"/echo": echo}), a_server("other", routes={"/echo": echo})
     await ask(one, "/echo")

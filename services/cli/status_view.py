@@ -1,0 +1,156 @@
+"""What ng_status shows: the servers, how collections go, what is being played, what is stuck; the weightiest first."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from services.durations import duration
+from services.live import Live
+from services.running import Collection, StageNow
+from services.types import ServerInstance
+
+WIDE = 160
+NARROW = 100
+OLDEST = 10
+STALE_S = 10.0
+"""A running collection that has told nothing for so long is said to be silent."""
+
+
+def view(live: Live, console: Console) -> RenderableType:
+    """The whole of it for a terminal as wide as `console`."""
+    wide = console.width >= WIDE
+    ready = sum(instance.ready for instance in live.servers)
+    parts: list[RenderableType] = [
+        _servers(live.servers, wide),
+        Text(f"run {live.run_id}, head {live.head}: {ready} of {len(live.servers)} ready"),
+    ]
+    running = [collection for collection in live.collections if _runs(collection, live.time)]
+    for collection in running or live.collections[:1]:
+        parts += [Text(), Text("\n".join(_lines(collection, live.time)))]
+    if live.total:
+        parts += [Text(), _stages(live.stages)]
+    if live.stuck:
+        parts += [Text(), *(Text(f"! {sentence}", style="bold") for sentence in live.stuck)]
+    if live.episodes:  # last: what a low terminal cuts off while it is watched
+        parts += [Text(), _oldest(live, console.width < NARROW)]
+    return Group(*parts)
+
+
+def _servers(instances: Iterable[ServerInstance], wide: bool) -> Table:
+    titles = ("name", "family", "url", "ready") if wide else ("name", "port", "ready")
+    numbers = (
+        ("uptime", "requests", "req/s", "in flight", "sessions", "restarts")
+        if wide
+        else ("up", "reqs", "/s", "busy", "open", "rest.")
+    )
+    table = _table(titles, numbers, gap=2 if wide else 1)
+    for instance in instances:
+        family = f"{instance.server_type}/{instance.name}"
+        place = (family, instance.url or "") if wide else (str(instance.port or ""),)
+        _row(
+            table,
+            instance.server_name,
+            *place,
+            ", ".join(filter(None, ["yes" if instance.ready else instance.status, instance.phase])),
+            duration(instance.uptime_seconds) if wide else _short(instance.uptime_seconds),
+            instance.requests,
+            f"{instance.requests_per_s:.1f}" if instance.requests_per_s < 100 else round(instance.requests_per_s),
+            instance.in_flight,
+            instance.sessions,
+            instance.restarts,
+        )
+    return table
+
+
+def _stages(stages: Iterable[StageNow]) -> Table:
+    table = _table(("stage", "waits for"), ("rollouts", "usual", "longest"))
+    for stage in stages:
+        usual = "" if stage.median_s is None else _fine(stage.median_s)
+        _row(table, stage.stage, stage.server, stage.episodes, usual, _fine(stage.slowest.stage_s))
+    return table
+
+
+def _oldest(live: Live, narrow: bool) -> Group:
+    shown = live.episodes[:OLDEST]
+    rest = f", the oldest {len(shown)}" if live.total > len(shown) else ""
+    table = _table((), ("task", "repeat", "turn", "age", "in stage"), ("stage",) if narrow else ("stage", "waits for"))
+    for episode in shown:
+        _row(
+            table,
+            _number(episode.task),
+            _number(episode.repeat),
+            episode.turn,
+            _fine(episode.age_s),
+            _fine(episode.stage_s),
+            f"{episode.stage}, stuck" if episode.stuck else episode.stage,
+            *(() if narrow else (episode.server,)),
+        )
+    return Group(Text(f"{live.total} rollouts running{rest}:"), table)
+
+
+def _runs(collection: Collection, now: float) -> bool:
+    """False also for one that was ended from outside and could not say so."""
+    return collection.status.state == "running" and now - collection.status.updated < STALE_S
+
+
+def _lines(collection: Collection, now: float) -> Iterator[str]:
+    """A collection in words."""
+    status = collection.status
+    runs = _runs(collection, now)
+    silent = status.state == "running" and not runs
+    state = f"silent for {duration(now - status.updated)}" if silent else status.state
+    yield f"{collection.output}: {state}"
+    parts = [f"{status.measured} of {status.expected} measured"]
+    if status.successes is not None and status.measured:
+        parts.append(f"success {status.successes / status.measured:.1%}")
+    if status.mean_reward is not None:
+        parts.append(f"reward {status.mean_reward:.2f}")
+    parts.append(f"{status.rollouts_per_s:.1f}/s")
+    if runs:
+        if status.eta_s is not None:
+            parts.append(f"{duration(status.eta_s)} left")
+        parts.append(f"{status.in_flight} in flight, the oldest for {duration(status.oldest_s)}")
+    yield "  " + ", ".join(parts)
+    if status.failed_attempts:
+        kinds = ", ".join(f"{kind} {count}" for kind, count in Counter(status.failures).most_common())
+        yield f"  {status.failed_attempts} attempts failed ({kinds}), {status.failed} rollouts given up"
+    if status.note:
+        yield f"  {status.note}"
+
+
+def _table(left: Iterable[str], right: Iterable[str], more: Iterable[str] = (), gap: int = 2) -> Table:
+    table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, gap, 0, 0))
+    for title in left:
+        table.add_column(title, no_wrap=True)
+    for title in right:
+        table.add_column(title, justify="right", no_wrap=True)
+    for title in more:
+        table.add_column(title, no_wrap=True)
+    return table
+
+
+def _row(table: Table, *cells: object) -> None:
+    # As Text: a name with brackets in it is no markup.
+    table.add_row(*(Text(str(cell)) for cell in cells))
+
+
+def _number(index: int | None) -> str:
+    return "" if index is None else str(index)
+
+
+def _fine(seconds: float) -> str:
+    """A stage may take milliseconds."""
+    return f"{1000 * seconds:.0f} ms" if seconds < 0.9995 else duration(seconds)
+
+
+def _short(seconds: float) -> str:
+    """`42s`, `12m`, `2h`, `3d`: for narrow terminals."""
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "m")):
+        if seconds >= size:
+            return f"{int(seconds // size)}{unit}"
+    return f"{int(seconds)}s"

@@ -1,0 +1,71 @@
+"""HeadMeters: what only the head knows of a run, for Prometheus: who is there, and how its collections go."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import PurePath
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from services.roster import Roster
+from services.running import Collection
+
+
+class HeadMeters:
+    """Reads the roster and the collections when somebody asks."""
+
+    def __init__(self, roster: Roster, collections: Callable[[], Sequence[Collection]]) -> None:
+        self._roster = roster
+        self._collections = collections
+
+    def collect(self) -> Iterable[Metric]:
+        """See `meters.Measured`."""
+        yield from self._of_servers()
+        yield from self._of_collections()
+
+    def _of_servers(self) -> Iterator[Metric]:
+        wanted = GaugeMetricFamily("rollyard_instances", "Instances that the config asks for", labels=["server"])
+        ready = GaugeMetricFamily("rollyard_instances_ready", "Instances that are ready and heard", labels=["server"])
+        restarts = CounterMetricFamily("rollyard_restarts", "Started again after it died", labels=["server"])
+        there = [instance.server_name for instance in self._roster.instances() if instance.ready]
+        for server, replicas in self._roster.replicas.items():
+            wanted.add_metric([server], replicas)
+            ready.add_metric([server], there.count(server))
+            restarts.add_metric([server], self._roster.restarts.get(server, 0))
+        yield from (wanted, ready, restarts)
+
+    def _of_collections(self) -> Iterator[Metric]:
+        def gauge(name: str, meaning: str, *more: str) -> GaugeMetricFamily:
+            return GaugeMetricFamily(f"rollyard_collection_{name}", meaning, labels=["file", *more])
+
+        rollouts = gauge("rollouts", "Rollouts of a collection: expected, measured, given_up, in_flight", "state")
+        reward = gauge("reward_mean", "Mean reward over what is measured")
+        success = gauge("success_ratio", "Share of the measured rollouts that succeeded")
+        drift = gauge("token_break_ratio", "Share of later turns that break the trail of tokens")
+        left = gauge("eta_seconds", "Until the rest is measured at the rate so far")
+        oldest = gauge("oldest_seconds", "Age of the oldest rollout in flight")
+        failed = CounterMetricFamily(
+            "rollyard_collection_failed_attempts", "Failed attempts by kind", labels=["file", "kind"]
+        )
+        for collection in self._collections():
+            file, status = PurePath(collection.output).name, collection.status
+            states = {
+                "expected": status.expected,
+                "measured": status.measured,
+                "given_up": status.failed,
+                "in_flight": status.in_flight,
+            }
+            for state, count in states.items():
+                rollouts.add_metric([file, state], count)
+            oldest.add_metric([file], status.oldest_s)
+            if status.mean_reward is not None:
+                reward.add_metric([file], status.mean_reward)
+            if status.successes is not None and status.measured:
+                success.add_metric([file], status.successes / status.measured)
+            if status.token_turns:
+                drift.add_metric([file], status.token_breaks / status.token_turns)
+            if status.state == "running" and status.eta_s is not None:
+                left.add_metric([file], status.eta_s)
+            for kind, count in status.failures.items():
+                failed.add_metric([file, kind], count)
+        yield from (rollouts, reward, success, drift, left, oldest, failed)

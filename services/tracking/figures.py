@@ -1,0 +1,96 @@
+"""Figures: what a rollout file has come to so far, as numbers with names, in constant memory."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+from services.types import Json
+
+
+class Mean:
+    """A mean over what has it."""
+
+    def __init__(self) -> None:
+        self._sum = 0.0
+        self._count = 0
+
+    def add(self, value: Any) -> None:
+        """Count a finite number or a truth value; anything else is not there."""
+        if isinstance(value, int | float) and math.isfinite(value):
+            self._sum += value
+            self._count += 1
+
+    @property
+    def value(self) -> float | None:
+        """None without any."""
+        return self._sum / self._count if self._count else None
+
+
+class Figures:
+    """Means over the measured rollouts, as ng_reward_profile counts them: a finite reward and no `mask_sample`."""
+
+    def __init__(self) -> None:
+        self.measured = 0
+        self._means = {
+            "reward/mean": Mean(),
+            "success/rate": Mean(),
+            "truncated/rate": Mean(),
+            "tool_calls/mean": Mean(),
+            "turns/mean": Mean(),
+            "output_tokens/mean": Mean(),
+            "episode_seconds/mean": Mean(),
+        }
+        self._ends: Counter[str] = Counter()
+
+    def add(self, row: Json) -> bool:
+        """Count a row; False when it is no measured rollout."""
+        reward = row.get("reward")
+        if isinstance(reward, bool) or not isinstance(reward, int | float) or not math.isfinite(reward):
+            return False
+        if row.get("mask_sample"):
+            return False
+        self.measured += 1
+        timings, success = _object(row.get("timings")), row.get("success")
+        values = {
+            "reward/mean": reward,
+            "success/rate": success if isinstance(success, bool) else None,
+            "truncated/rate": row.get("truncated"),
+            "tool_calls/mean": tool_calls(row),
+            "turns/mean": timings.get("model_calls"),
+            "output_tokens/mean": output_tokens(row),
+            "episode_seconds/mean": timings.get("total_s"),
+        }
+        for name, value in values.items():
+            self._means[name].add(value)
+        if isinstance(end := row.get("finish_reason"), str):
+            self._ends[end] += 1
+        return True
+
+    def metrics(self, failures: Mapping[str, int]) -> dict[str, float]:
+        """Every number by name. `failures`: kind -> attempts."""
+        found = {name: mean.value for name, mean in self._means.items()}
+        return {
+            "rollouts": self.measured,
+            **{name: value for name, value in found.items() if value is not None},
+            **{f"end/{end}": count / self.measured for end, count in self._ends.most_common(20)},
+            **{f"failed_attempts/{kind}": count for kind, count in failures.items()},
+        }
+
+
+def tool_calls(row: Json) -> int:
+    """How often the model called a tool."""
+    output = _object(row.get("response")).get("output")
+    items = output if isinstance(output, list) else []
+    return sum(isinstance(item, dict) and item.get("type") == "function_call" for item in items)
+
+
+def output_tokens(row: Json) -> Any:
+    """Of the whole episode, where the endpoint counted them."""
+    return _object(_object(row.get("response")).get("usage")).get("output_tokens")
+
+
+def _object(value: Any) -> Json:
+    return value if isinstance(value, dict) else {}

@@ -1,0 +1,65 @@
+"""MLflow. Where its store is comes from its own settings (MLFLOW_TRACKING_URI, ...)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+import orjson
+
+from services.errors import RunError
+from services.tracking.tracker import Cell, flat, package
+from services.types import Json
+
+TABLE = "rollouts.json"
+LONGEST_PARAM = 500
+"""Characters, the least that any of its stores takes."""
+PARAMS_AT_ONCE = 100
+
+
+class MlflowTracker:
+    """A run in an experiment. See `tracker.Tracker`."""
+
+    def __init__(self, project: str, name: str, config: Json) -> None:
+        self._mlflow = package("mlflow", "mlflow")
+        self._raised: type[Exception] = self._mlflow.MlflowException
+        try:
+            self._mlflow.set_experiment(project)
+            self._run = self._mlflow.start_run(run_name=name)
+            params = [(_key(key), str(value)[:LONGEST_PARAM]) for key, value in flat(config).items()]
+            for start in range(0, len(params), PARAMS_AT_ONCE):
+                self._mlflow.log_params(dict(params[start : start + PARAMS_AT_ONCE]))
+        except self._raised as error:
+            raise RunError(f"MLflow did not begin a run: {error}") from error
+
+    @property
+    def place(self) -> str:
+        """See `Tracker.place`."""
+        info = self._run.info
+        return f"{self._mlflow.get_tracking_uri()}, experiment {info.experiment_id}, run {info.run_id}"
+
+    def log(self, metrics: Mapping[str, float], step: int) -> None:
+        """See `Tracker.log`."""
+        try:
+            self._mlflow.log_metrics({_key(name): value for name, value in metrics.items()}, step=step)
+        except self._raised as error:
+            raise RunError(f"MLflow did not take the numbers: {error}") from error
+
+    def table(self, columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> None:
+        """See `Tracker.table`."""
+        # What mlflow.log_table writes, which would import pandas for it: the page shows the file as a table.
+        text = orjson.dumps({"columns": list(columns), "data": [list(row) for row in rows]}).decode()
+        try:
+            self._mlflow.log_text(text, TABLE)
+            self._mlflow.set_tag("mlflow.loggedArtifacts", f'[{{"path": "{TABLE}", "type": "table"}}]')
+        except self._raised as error:
+            raise RunError(f"MLflow did not take the table of rollouts: {error}") from error
+
+    def close(self, *, failed: bool) -> None:
+        """See `Tracker.close`."""
+        self._mlflow.end_run("FAILED" if failed else "FINISHED")
+
+
+def _key(name: str) -> str:
+    """A name as MLflow takes it."""
+    return re.sub(r"[^\w\-. /]", "_", name)

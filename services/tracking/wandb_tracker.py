@@ -1,0 +1,38 @@
+"""Weights & Biases. Key, entity and mode come from its own settings (`wandb login`, WANDB_MODE=offline, ...)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from services.errors import RunError
+from services.tracking.tracker import Cell, package
+from services.types import Json
+
+
+class WandbTracker:
+    """A run in a project. See `tracker.Tracker`."""
+
+    def __init__(self, project: str, name: str, config: Json) -> None:
+        self._wandb = package("wandb", "wandb")
+        try:
+            self._run = self._wandb.init(project=project, name=name, config=config)
+        except self._wandb.Error as error:
+            raise RunError(f"Weights & Biases did not begin a run: {error}") from error
+
+    @property
+    def place(self) -> str:
+        """See `Tracker.place`."""
+        return str(self._run.url or self._run.dir)
+
+    def log(self, metrics: Mapping[str, float], step: int) -> None:
+        """See `Tracker.log`."""
+        self._run.log(dict(metrics), step=step)
+
+    def table(self, columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> None:
+        """See `Tracker.table`."""
+        made = self._wandb.Table(columns=list(columns), data=[list(row) for row in rows], allow_mixed_types=True)
+        self._run.log({"rollouts": made})
+
+    def close(self, *, failed: bool) -> None:
+        """See `Tracker.close`."""
+        self._run.finish(exit_code=int(failed))

@@ -1,0 +1,91 @@
+"""ng_prepare_data as it is typed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from services.cli import prepare_data
+from services.cli.collect_rollouts import CollectOptions
+from services.errors import OperatorError
+from services.metrics.loading import load
+from tests.cli.commands import command, config, ng_run
+from tests.services.data.files import row, rows, written
+from tests.stacks import AGENT, EXAMPLES, SOKOBAN, read_rows
+
+
+def test_a_mixture_from_a_file_is_written_ready_to_be_collected(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    one = written(tmp_path / "one.jsonl", rows("a", 6))
+    two = written(tmp_path / "two.jsonl", rows("b", 3))
+    mix = tmp_path / "mix.yaml"
+    datasets = [{"name": "a", "path": str(one), "agent_name": "x"}, {"name": "b", "path": str(two)}]
+    mix.write_text(yaml.safe_dump({"data": {"dataset": "mixed", "datasets": datasets}}))
+    out = tmp_path / "new/train.jsonl"
+    line = [f"+data={mix}", "+agent_name=y", f"+output_jsonl_fpath={out}"]
+    assert prepare_data.run(line) == 0
+    made = read_rows(out)
+    assert sorted(one["prompt_id"] for one in made) == [*(f"a{n}" for n in range(6)), *(f"b{n}" for n in range(3))]
+    assert {one["agent_ref"]["name"] for one in made if one["dataset_name"] == "a"} == {"x"}
+    assert "9 tasks of 2 data sets" in capsys.readouterr().out
+
+
+def test_wrong_rows_are_told_by_line_and_nothing_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = written(tmp_path / "rows.jsonl", [row("fine"), b"{broken"])
+    out = tmp_path / "out.jsonl"
+    assert prepare_data.run([f"+input_jsonl_fpath={path}", f"+output_jsonl_fpath={out}"]) == 1
+    assert "line 2: is not JSON" in capsys.readouterr().out
+    assert not out.exists()
+
+
+def test_plain_files_keep_their_order(tmp_path: Path) -> None:
+    path = written(tmp_path / "rows.jsonl", rows("r", 20))
+    out = tmp_path / "out.jsonl"
+    assert prepare_data.run([f"+input_jsonl_fpath=[{path}]", f"+output_jsonl_fpath={out}", "+agent_name=x"]) == 0
+    assert [one["prompt_id"] for one in read_rows(out)] == [f"r{number}" for number in range(20)]
+
+
+def test_nothing_to_prepare_is_a_mistake_of_usage() -> None:
+    with pytest.raises(OperatorError, match=r"\+input_jsonl_fpath"):
+        prepare_data.run([])
+
+
+@pytest.mark.parametrize("given", [{}, {"input_jsonl_fpath": "a.jsonl", "data": "b.yaml"}])
+async def test_a_collection_plays_a_file_or_a_mixture_and_says_so(tmp_path: Path, given: dict[str, str]) -> None:
+    assert {"input_jsonl_fpath", "data"} <= set(CollectOptions.model_fields)
+    options = [f"+{key}={value}" for key, value in given.items()]
+    refused = await command("ng_collect_rollouts", "+output_jsonl_fpath=out.jsonl", *options, cwd=tmp_path)
+    assert (refused.status, "one of them" in refused.err) == (2, True)
+
+
+async def test_a_mixture_is_collected_ordered_by_its_own_rollouts_and_collected_again(tmp_path: Path) -> None:
+    data = f"+data={{datasets: [{{name: sokoban, path: {EXAMPLES}, where: {{num_boxes: 1}}}}]}}"
+    async with ng_run(config(SOKOBAN), "+colocate=true", cwd=tmp_path):
+        line = [
+            "ng_collect_rollouts",
+            data,
+            f"+agent_name={AGENT}",
+            "+num_repeats=4",
+            "+output_jsonl_fpath=out/r.jsonl",
+        ]
+        first = await command(*line, cwd=tmp_path)
+        again = await command(*line, cwd=tmp_path)
+    assert (first.status, again.status) == (0, 0), first.err
+    assert "resuming" in again.err
+    found = read_rows(tmp_path / "out/r.jsonl")
+    assert {one["dataset_name"] for one in found} == {"sokoban"}
+    assert all(one["prompt_id"] == str(one["level_id"]) for one in found)
+
+    order = ["+rollouts_jsonl_fpath=out/r.jsonl", "+order_fpath=out/order.txt", "+pass_at=4"]
+    made = await command("ng_prepare_data", data, *order, cwd=tmp_path)
+    assert made.status == 0, made.err
+    run = load(tmp_path / "out/r.jsonl")
+    assert run.by_task is not None and run.by_task.solve_rate is not None
+    solved = dict(zip(run.by_task.task.tolist(), run.by_task.solve_rate.tolist(), strict=True))
+    names = {one["prompt_id"]: one["_ng_task_index"] for one in found}
+    rates = [solved[names[name]] for name in (tmp_path / "out/order.txt").read_text().split()]
+    assert len(rates) == len(solved)
+    assert rates == sorted(rates)
