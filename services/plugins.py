@@ -39,7 +39,7 @@ def load_server(family: str, folder: Path, entrypoint: str) -> type[Server]:
     path = folder / entrypoint
     if not path.is_file():
         raise OperatorError(f"{path} does not exist; a server's folder needs its entrypoint (default app.py)")
-    module = _import(f"{family}.{folder.name}", folder, path)
+    module = import_file(f"{family}.{folder.name}", folder, path)
     server = getattr(module, "server", None)
     if not (isinstance(server, type) and issubclass(server, Server)):
         found = "nothing" if server is None else repr(server)
@@ -47,7 +47,7 @@ def load_server(family: str, folder: Path, entrypoint: str) -> type[Server]:
     return server
 
 
-def _import(package: str, folder: Path, path: Path) -> ModuleType:
+def import_file(package: str, folder: Path, path: Path) -> ModuleType:
     """Import `path` as `<package>.<stem>`, so that relative imports between the folder's files work from any root."""
     try:
         if package not in sys.modules:

@@ -10,6 +10,7 @@ import orjson
 from pydantic import BeforeValidator, Field
 
 from services.cli.options import EXIT_DONE, EXIT_FAILED, Options, read_options, run_command
+from services.cli.rollout_files import listed
 from services.data.curriculum import hardest_first
 from services.data.dataset import Dataset
 from services.data.mixture import Mixture
@@ -27,15 +28,10 @@ EXAMPLE = (
 SHOWN = 5
 
 
-def _listed(value: object) -> object:
-    """One path is a list of one."""
-    return [value] if isinstance(value, str) else value
-
-
 class PrepareOptions(Options):
     """Options of ng_prepare_data."""
 
-    input_jsonl_fpath: Annotated[list[Path], BeforeValidator(_listed)] = Field(default_factory=list)
+    input_jsonl_fpath: Annotated[list[Path], BeforeValidator(listed)] = Field(default_factory=list)
     """Data sets to look at, one after the other."""
     data: str | dict[str, Any] | None = None
     """Or a mixture: a YAML file, or {mode: weighted, seed: 42, datasets: [{name: gsm8k, path: a.jsonl, weight: 2}]}."""
@@ -45,7 +41,7 @@ class PrepareOptions(Options):
     """Only the first tasks."""
     output_jsonl_fpath: Path | None = None
     """Write the tasks in their order, each with its prompt_id, dataset_name and agent_ref."""
-    against: Annotated[list[Path], BeforeValidator(_listed)] = Field(default_factory=list)
+    against: Annotated[list[Path], BeforeValidator(listed)] = Field(default_factory=list)
     """Files that must hold other tasks, a test set's: what is in both is told."""
     rollouts_jsonl_fpath: Path | None = None
     """Rollouts of these data, as they were collected: orders their tasks for a curriculum."""

@@ -18,6 +18,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 
 from services.cli.options import EXIT_DONE, EXIT_FAILED, Options, read_options, run_command
 from services.cli.progress import PLAIN_EVERY_S
+from services.cli.rollout_files import listed, named_files
 from services.errors import OperatorError
 from services.jsonl import replace
 from services.metrics.comparison import difference
@@ -37,17 +38,12 @@ WORTH_PROCESSES = 256 << 20
 """Bytes of a file from which on several processes save more than their start takes (0.5 s)."""
 
 
-def _listed(value: object) -> object:
-    """One path is a list of one."""
-    return [value] if isinstance(value, str) else value
-
-
 class ProfileOptions(Options):
     """Options of ng_reward_profile."""
 
-    jsonl_fpath: Annotated[list[Path], BeforeValidator(_listed)] = Field(default_factory=list)
+    jsonl_fpath: Annotated[list[Path], BeforeValidator(listed)] = Field(default_factory=list)
     """Rollout files; from two on each is compared with the first, task by task."""
-    rollouts_jsonl_fpath: Annotated[list[Path], BeforeValidator(_listed)] = Field(default_factory=list)
+    rollouts_jsonl_fpath: Annotated[list[Path], BeforeValidator(listed)] = Field(default_factory=list)
     """The same under NeMo Gym's name."""
     output_dir: Path | None = None
     """Where profile.md, profile.json and profile.html go; default: X_profile/ beside the first file X.jsonl."""
@@ -75,14 +71,15 @@ def main() -> None:
 def run(arguments: Sequence[str]) -> int:
     """Say what rollouts came to: success, rewards, pass@k, coverage, failures, tokens, time; one run or several."""
     options, _ = read_options(ProfileOptions, arguments)
-    paths = [*options.jsonl_fpath, *options.rollouts_jsonl_fpath]
-    _check(options, paths)
-    folder = options.output_dir or paths[0].with_name(f"{paths[0].stem}_profile")
+    files = named_files([*options.jsonl_fpath, *options.rollouts_jsonl_fpath], options.names)
+    _check(options, len(files))
+    _, first = files[0]
+    folder = options.output_dir or first.with_name(f"{first.stem}_profile")
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise OperatorError(f"output_dir {str(folder)!r} cannot be made: {error.strerror}") from error
-    runs = [_load(path, name, options) for path, name in zip(paths, _names(options, paths), strict=True)]
+    runs = [_load(path, name, options) for name, path in files]
     found = [one.profile for one in runs]
     report = Report(
         version=version("rollyard"), runs=found, differences=[difference(runs[0], other) for other in runs[1:]]
@@ -99,32 +96,11 @@ def run(arguments: Sequence[str]) -> int:
     return EXIT_DONE if all(profile.coverage.measured for profile in found) else EXIT_FAILED
 
 
-def _check(options: ProfileOptions, paths: Sequence[Path]) -> None:
-    if not paths:
-        raise OperatorError("no rollout file given; expected +jsonl_fpath=[results/rollouts.jsonl]")
-    for path in paths:
-        if not path.is_file():
-            raise OperatorError(f"{str(path)!r} is no file; expected the output of ng_collect_rollouts")
-    if options.names and len(options.names) != len(paths):
-        raise OperatorError(f"{len(options.names)} names for {len(paths)} files; expected one each")
-    if len(set(options.names)) < len(options.names):
-        raise OperatorError(f"names are {options.names}; expected all different")
-    if len(paths) > 1:
+def _check(options: ProfileOptions, files: int) -> None:
+    if files > 1:
         for name in ("output_jsonl_fpath", "materialized_inputs_jsonl_fpath"):
             if getattr(options, name) is not None:
-                raise OperatorError(f"{name} belongs to one rollout file, found {len(paths)}: profile them one by one")
-
-
-def _names(options: ProfileOptions, paths: Sequence[Path]) -> list[str]:
-    """As given, else the shortest ends of the paths that tell them apart."""
-    if options.names:
-        return options.names
-    whole = [path.absolute().with_suffix("").parts for path in paths]
-    for length in range(1, max(map(len, whole)) + 1):
-        names = ["/".join(parts[-length:]) for parts in whole]
-        if len(set(names)) == len(names):
-            return names
-    raise OperatorError(f"a file is given twice: {', '.join(map(str, paths))}")
+                raise OperatorError(f"{name} belongs to one rollout file, found {files}: profile them one by one")
 
 
 def _load(path: Path, name: str, options: ProfileOptions) -> Run:

@@ -26,6 +26,9 @@ FLOATS = (
     "trail_segments",
 )
 WORDS = ("end", "agent", "model")
+LOST_FLOATS = ("tool_calls", "turns", "output_tokens", "seconds")
+LOST_WORDS = ("kind", "agent")
+"""Of rows without a reward."""
 MOST_WORDS = 1000
 """Distinct texts kept of one column: a world that writes a new reason on every row must not fill the memory."""
 MOST_STAGES = 32
@@ -49,11 +52,18 @@ class Words:
 
 @dataclass(frozen=True)
 class Unmeasured:
-    """Rows without a reward that counts: they are attempts that failed, never rewards."""
+    """Rows without a reward that counts: they are attempts that failed, never rewards. In the file's order."""
 
     task: Ints
     repeat: Ints
+    offset: Ints
+    tool_calls: Floats
+    turns: Floats
+    output_tokens: Floats
+    seconds: Floats
+    """Of the whole episode."""
     kind: Words
+    agent: Words
 
 
 @dataclass(frozen=True)
@@ -108,21 +118,22 @@ def merged(parts: list[Columns]) -> Columns:
         name: np.concatenate([columns.pop(name) for columns in kept])[order] for name in (*INTS, *FLOATS)
     }
     for name in WORDS:
-        words = _joined_words([columns.pop(name) for columns in kept])
+        words = joined_words([columns.pop(name) for columns in kept])
         made[name] = Words(words.codes[order], words.names)
     seconds = {name: np.concatenate([columns.pop(name) for columns in timed])[order] for name in stages}
     return Columns(**made, stages=seconds, unmeasured=lost)
 
 
 def _joined_unmeasured(parts: Sequence[Unmeasured]) -> Unmeasured:
-    return Unmeasured(
-        np.concatenate([part.task for part in parts]),
-        np.concatenate([part.repeat for part in parts]),
-        _joined_words([part.kind for part in parts]),
-    )
+    made: dict[str, Any] = {
+        name: np.concatenate([getattr(part, name) for part in parts]) for name in (*INTS, *LOST_FLOATS)
+    }
+    made |= {name: joined_words([getattr(part, name) for part in parts]) for name in LOST_WORDS}
+    return Unmeasured(**made)
 
 
-def _joined_words(parts: Iterable[Words]) -> Words:
+def joined_words(parts: Iterable[Words]) -> Words:
+    """The texts of all parts, one after the other."""
     known: dict[str, int] = {}
     codes = []
     for part in parts:

@@ -11,6 +11,8 @@ import numpy as np
 from services.metrics.columns import (
     FLOATS,
     INTS,
+    LOST_FLOATS,
+    LOST_WORDS,
     MOST_STAGES,
     MOST_WORDS,
     OTHERS,
@@ -35,25 +37,29 @@ class Gatherer:
         # One flat array of each type, a row's values side by side: one call a row instead of one a value.
         self._ints = array("q")
         self._floats = array("d")
-        self._words = {name: _Vocabulary() for name in WORDS}
+        self._words = {name: Vocabulary() for name in WORDS}
         self._stages: dict[str, array[float]] = {}
         """By the key in `timings`: stage and `_s`."""
-        self._lost = array("q")
-        self._kinds = _Vocabulary()
+        self._lost_ints = array("q")
+        self._lost_floats = array("d")
+        self._lost_words = {name: Vocabulary() for name in LOST_WORDS}
         self._count = 0
 
     def add(self, row: Json, offset: int) -> None:
         """One row that begins at byte `offset`. Raises ValueError in words when it does not say which rollout it is."""
         task, repeat = _index(row) if self._indexed else (offset, 0)
         reward = _number(row.get("reward"))
-        if row.get("mask_sample") is True or reward != reward:
-            self._lost.extend((task, repeat))
-            self._kinds.add(_why(row))
-            return
         response = _mapping(row.get("response"))
         usage, timings = _mapping(response.get("usage")), _mapping(row.get("timings"))
-        trail, success = _mapping(row.get("token_trail")), row.get("success")
         calls, turns = _counted(response.get("output"))
+        if row.get("mask_sample") is True or reward != reward:
+            self._lost_ints.extend((task, repeat, offset))
+            turns, tokens = _number(timings.get("model_calls"), turns), _number(usage.get("output_tokens"))
+            self._lost_floats.extend((calls, turns, tokens, _number(timings.get("total_s"))))
+            self._lost_words["kind"].add(_why(row))
+            self._lost_words["agent"].add(_mapping(row.get("agent_ref")).get("name"))
+            return
+        trail, success = _mapping(row.get("token_trail")), row.get("success")
         self._ints.extend((task, repeat, offset))
         self._floats.extend(
             (
@@ -87,8 +93,14 @@ class Gatherer:
         stages = {
             word(key[:-2]): padded(np.asarray(kept, np.float64), self._count) for key, kept in self._stages.items()
         }
-        task, repeat = np.asarray(self._lost, np.int64).reshape(-1, 2).T.copy()
-        return Columns(**made, stages=stages, unmeasured=Unmeasured(task, repeat, self._kinds.words()))
+        return Columns(**made, stages=stages, unmeasured=self._unmeasured())
+
+    def _unmeasured(self) -> Unmeasured:
+        ints = np.asarray(self._lost_ints, np.int64).reshape(-1, len(INTS)).T.copy()
+        floats = np.asarray(self._lost_floats, np.float64).reshape(-1, len(LOST_FLOATS)).T.copy()
+        kind, agent = (self._lost_words[name].words() for name in LOST_WORDS)
+        numbers: dict[str, Any] = dict(zip((*INTS, *LOST_FLOATS), (*ints, *floats), strict=True))
+        return Unmeasured(**numbers, kind=kind, agent=agent)
 
     def _time(self, timings: Json) -> None:
         for key, value in timings.items():
@@ -102,7 +114,7 @@ class Gatherer:
             kept.append(_number(value))
 
 
-class _Vocabulary:
+class Vocabulary:
     """Texts as they come, each stored once."""
 
     def __init__(self) -> None:
@@ -110,6 +122,7 @@ class _Vocabulary:
         self._known: dict[str, int] = {}
 
     def add(self, text: object) -> None:
+        """What is no text says nothing."""
         if not isinstance(text, str):
             self._codes.append(-1)
             return
@@ -120,7 +133,8 @@ class _Vocabulary:
         self._codes.append(code)
 
     def words(self) -> Words:
-        return Words(np.asarray(self._codes, np.int32), tuple(self._known))
+        """What was added so far."""
+        return Words(np.array(self._codes, np.int32), tuple(self._known))
 
 
 def _index(row: Json) -> tuple[int, int]:
@@ -140,7 +154,7 @@ def _why(row: Json) -> str:
     return kind if isinstance(kind, str) and kind else "no_reward"
 
 
-def _counted(output: object) -> tuple[int, int]:
+def _counted(output: object) -> tuple[float, float]:
     """Tool calls, and turns: runs of items the model wrote, parted by what others said."""
     calls = turns = 0
     writing = False

@@ -8,7 +8,7 @@ from services.errors import OperatorError
 from services.metrics.asked import asked_of
 from services.metrics.columns import word
 from services.metrics.profile import Run, run_of
-from services.metrics.reading import Progress, read
+from services.metrics.reading import Progress, Read, read
 
 
 def load(
@@ -23,6 +23,19 @@ def load(
 ) -> Run:
     """The run of one file, under `name` (default: the file's). Raises OperatorError and RunError as `read` does."""
     file = read(path, workers=workers, progress=progress)
+    return made(path, name, file, pass_threshold=pass_threshold, inputs=inputs, materialized=materialized)
+
+
+def made(
+    path: Path,
+    name: str,
+    file: Read,
+    *,
+    pass_threshold: float | None = None,
+    inputs: Path | None = None,
+    materialized: Path | None = None,
+) -> Run:
+    """The run of what was read of `path`, and of what stands beside it. Raises OperatorError as `load` does."""
     try:
         asked = asked_of(path, inputs=inputs, materialized=materialized)
     except OSError as error:

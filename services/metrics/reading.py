@@ -6,9 +6,13 @@ memory, need no schema, and name the line that is wrong. Memory: some 150 bytes 
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import json
+import os
 import signal
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
@@ -26,6 +30,8 @@ from services.metrics.gather import Gatherer
 
 PART = 32 << 20
 """Bytes a process reads before it hands its columns over."""
+_MOST_TRIED = 100
+"""Lines among which the first row is looked for."""
 Progress = Callable[[int], None]
 """Told of every so many bytes done."""
 
@@ -43,12 +49,16 @@ class Read:
     """Whether rows say which task they are; older ones of NeMo Gym do not, and then each is a task of its own."""
 
 
-class _BadLine(Exception):
-    """The line that begins at a byte cannot be read, and why. Crosses process borders."""
+@dataclass(frozen=True)
+class Part:
+    """The lines that begin in a stretch of the file. Crosses process borders."""
 
-    def __init__(self, offset: int, reason: str) -> None:
-        super().__init__(offset, reason)
-        self.offset, self.reason = offset, reason
+    columns: Columns
+    stop: int
+    """Byte after the last whole line; 0 where none begins here."""
+    bad: tuple[int, str] | None
+    """The first line that is no rollout: the byte where it begins, and why."""
+    bad_lines: int
 
 
 def read(path: Path, *, workers: int = 1, part: int = PART, progress: Progress | None = None) -> Read:
@@ -60,87 +70,115 @@ def read(path: Path, *, workers: int = 1, part: int = PART, progress: Progress |
     Raises OperatorError when there is no such file, RunError when a line is no rollout or two are the same one.
     """
     try:
-        size, indexed = path.stat().st_size, _indexed(path)
-        parts = _parts(path, size, indexed, workers, part, progress or _quiet)
+        size, indexed = path.stat().st_size, says_task(path)
+        parts = _parts(path, size, indexed is not False, workers, part, progress or _quiet)
     except OSError as error:
         raise OperatorError(
             f"rollout file {str(path)!r} cannot be read: {error.strerror or error}. "
             "Give the output of ng_collect_rollouts: +jsonl_fpath=[results/rollouts.jsonl]"
         ) from error
-    except _BadLine as bad:
-        raise RunError(
-            f"{path}: line {_line(path, bad.offset)} {bad.reason}. Take it out by hand, or collect anew."
-        ) from bad
     except BrokenProcessPool as error:
         raise RunError(
             f"a process that read {path} was ended from outside (out of memory?): use fewer with +workers=1"
         ) from error
-    found, torn = [columns for columns, _ in parts], parts[-1][1]
+    found, whole = [part.columns for part in parts], max(part.stop for part in parts)
     del parts
     columns = merged(found)
-    if indexed:
+    if indexed is not False:
         _check_twice(path, columns)
-    return Read(columns, size, torn, indexed)
+    return Read(columns, size, max(size - whole, 0), indexed is not False)
 
 
-def _indexed(path: Path) -> bool:
-    """Whether the first row says which task it is."""
-    _, line = next(_lines(path, 0, 1 << 62), (0, b""))
-    try:
-        row = _loads(line)
-    except ValueError:
-        return True
-    return not isinstance(row, dict) or "_ng_task_index" in row
+def says_task(path: Path) -> bool | None:
+    """Whether the first row says which task it is; None while there is no whole line. Raises OSError."""
+    lines = (line for _, line in _lines(path, 0, 1 << 62) if line.strip())
+    answer = None
+    for line in itertools.islice(lines, _MOST_TRIED):
+        try:
+            row = loads(line)
+        except ValueError:
+            row = None
+        if isinstance(row, dict):
+            return "_ng_task_index" in row
+        # What is no row will be named as such, unless it is one that is being written.
+        answer = True if line.endswith(b"\n") else answer
+    return answer
 
 
-def _parts(
-    path: Path, size: int, indexed: bool, workers: int, part: int, progress: Progress
-) -> list[tuple[Columns, int]]:
+def _parts(path: Path, size: int, indexed: bool, workers: int, part: int, progress: Progress) -> list[Part]:
     ranges = [(start, min(start + part, size)) for start in range(0, max(size, 1), part)]
     count = min(workers, len(ranges))
-    done: list[tuple[Columns, int]] = []
-    if count == 1:
-        for start, stop in ranges:
-            done.append(_part(path, start, stop, indexed))
+    done: list[Part] = []
+    with contextlib.ExitStack() as stack:
+        pool = stack.enter_context(reading_pool(count)) if count > 1 else None
+        for (start, stop), found in zip(ranges, read_parts(path, ranges, indexed, pool), strict=True):
+            if found.bad is not None:
+                offset, reason = found.bad
+                raise RunError(f"{path}: line {_line(path, offset)} {reason}. Take it out by hand, or collect anew.")
+            done.append(found)
             progress(stop - start)
-        return done
-    others = set(active_children())
-    # Spawned, not forked: numpy's own threads do not survive a fork.
-    with ProcessPoolExecutor(count, get_context("spawn")) as pool:
-        try:
-            with _deaf():
-                futures = [pool.submit(_part, path, start, stop, indexed) for start, stop in ranges]
-            for (start, stop), future in zip(ranges, futures, strict=True):
-                done.append(future.result())
-                progress(stop - start)
-        except BaseException:
-            # Leaving the pool waits for what is under way, and nobody wants it any more.
-            for process in set(active_children()) - others:
-                process.terminate()
-            raise
     return done
 
 
-def _part(path: Path, start: int, stop: int, indexed: bool) -> tuple[Columns, int]:
-    """Columns of the lines that begin in [start, stop), and the bytes of a torn line among them."""
-    gatherer = Gatherer(indexed=indexed)
-    torn = 0
-    for offset, line in _lines(path, start, stop):
+@contextmanager
+def reading_pool(workers: int, *, nice: int = 0) -> Iterator[ProcessPoolExecutor]:
+    """Processes that read, so much nicer than this one. When an error leaves the block they are ended at once."""
+    others = set(active_children())
+    # Spawned, not forked: numpy's own threads do not survive a fork.
+    with ProcessPoolExecutor(workers, get_context("spawn"), initializer=os.nice, initargs=(nice,)) as pool:
         try:
-            row = _loads(line)
-            if not isinstance(row, dict):
-                raise ValueError(f"is a JSON {type(row).__name__}; expected an object")
+            yield pool
+        except BaseException:
+            # Leaving the pool waits for what is under way, and nobody wants it any more.
+            begun = set(active_children()) - others
+            for process in begun:
+                process.terminate()
+            for process in begun:
+                process.join()
+            raise
+
+
+def read_parts(
+    path: Path, ranges: Sequence[tuple[int, int]], indexed: bool, pool: ProcessPoolExecutor | None = None
+) -> Iterator[Part]:
+    """The part of each range, in order; read here, or by the processes of `pool`. Raises OSError, BrokenProcessPool.
+
+    `indexed`: rows say which task they are.
+    """
+    if pool is None:
+        for start, stop in ranges:
+            yield _part(path, start, stop, indexed)
+        return
+    with _deaf():
+        futures = deque(pool.submit(_part, path, start, stop, indexed) for start, stop in ranges)
+    while futures:
+        yield futures.popleft().result()
+
+
+def _part(path: Path, start: int, stop: int, indexed: bool) -> Part:
+    gatherer = Gatherer(indexed=indexed)
+    whole, bad, bad_lines = 0, None, 0
+    for offset, line in _lines(path, start, stop):
+        if not line.strip():
+            whole = offset + len(line)
+            continue
+        try:
+            row = loads(line)
         except ValueError as error:
             if not line.endswith(b"\n"):
-                torn = len(line)
-                continue
-            reason = str(error) if str(error).startswith("is a JSON") else f"is not JSON ({error})"
-            raise _BadLine(offset, reason) from error
+                break
+            row, reason = None, f"is not JSON ({error})"
+        else:
+            reason = f"is a JSON {type(row).__name__}; expected an object"
+        whole = offset + len(line)
         try:
+            if not isinstance(row, dict):
+                raise ValueError(reason)
             gatherer.add(row, offset)
         except ValueError as error:
-            raise _BadLine(offset, str(error)) from error
-    return gatherer.columns(), torn
+            bad = bad or (offset, str(error))
+            bad_lines += 1
+    return Part(gatherer.columns(), whole, bad, bad_lines)
 
 
 def _lines(path: Path, start: int, stop: int) -> Iterator[tuple[int, bytes]]:
@@ -154,17 +192,22 @@ def _lines(path: Path, start: int, stop: int) -> Iterator[tuple[int, bytes]]:
             line = file.readline()
             if not line:
                 return
-            if line.strip():
-                yield offset, line
+            yield offset, line
             offset += len(line)
 
 
-def _loads(line: bytes) -> Any:
-    """A line's value. NaN and escapes of lone surrogates are what others write and orjson refuses."""
+def loads(line: bytes) -> Any:
+    """A line's value. NaN and escapes of lone surrogates are what others write and orjson refuses.
+
+    Raises ValueError.
+    """
     try:
         return orjson.loads(line)
     except orjson.JSONDecodeError:
-        return json.loads(line)
+        try:
+            return json.loads(line)
+        except RecursionError as error:
+            raise ValueError("nested too deep") from error
 
 
 def _check_twice(path: Path, columns: Columns) -> None:

@@ -31,7 +31,7 @@ class Opened(Record):
     torn: int
     """Bytes of an unfinished last line."""
     error: str = ""
-    """Why it cannot be read further."""
+    """Why it cannot be read further, or which lines of it are no rollouts and left out."""
     status: CollectionStatus | None = None
     """Of the collection that writes it, from X_status.json."""
 
@@ -149,11 +149,15 @@ class Story(Record):
 
 
 class TaskStories(Record):
-    """GET /api/runs/{run}/tasks/{task}: all repeats of a task, side by side."""
+    """GET /api/runs/{run}/tasks/{task}?start=&limit=: the repeats of a task, side by side; 64 at a time, no tokens."""
 
     run: int
     task: int
     stories: list[Story]
+    total: int = 0
+    """Repeats in all."""
+    start: int = 0
+    """Place of the first of `stories` among them."""
 
 
 class TaskPair(Record):
@@ -168,7 +172,11 @@ class TaskPair(Record):
 
 
 class Comparison(Record):
-    """GET /api/compare?first=0&second=1: two runs side by side."""
+    """GET /api/compare?first=0&second=1: two runs side by side.
+
+    `sort`: task, change (of the solve rate, or of the mean reward where solved means nothing), first, second (mean
+    reward in that run), `-` before it for descending; `start`, `limit` as in the list.
+    """
 
     runs: tuple[int, int]
     difference: Difference | None

@@ -1,0 +1,39 @@
+"""Rollout files as the command line names them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from services.errors import OperatorError
+
+
+def listed(value: object) -> object:
+    """One path is a list of one."""
+    return [value] if isinstance(value, str) else value
+
+
+def named_files(paths: Sequence[Path], names: Sequence[str]) -> list[tuple[str, Path]]:
+    """Name and path of each: as given, else the shortest ends of the paths that tell them apart.
+
+    Raises OperatorError.
+    """
+    if not paths:
+        raise OperatorError("no rollout file given; expected +jsonl_fpath=[results/rollouts.jsonl]")
+    for path in paths:
+        if not path.is_file():
+            raise OperatorError(f"{str(path)!r} is no file; expected the output of ng_collect_rollouts")
+    if names and len(names) != len(paths):
+        raise OperatorError(f"{len(names)} names for {len(paths)} files; expected one each")
+    if len(set(names)) < len(names):
+        raise OperatorError(f"names are {list(names)}; expected all different")
+    return list(zip(names or _ends(paths), paths, strict=True))
+
+
+def _ends(paths: Sequence[Path]) -> list[str]:
+    whole = [path.absolute().with_suffix("").parts for path in paths]
+    for length in range(1, max(map(len, whole)) + 1):
+        names = ["/".join(parts[-length:]) for parts in whole]
+        if len(set(names)) == len(names):
+            return names
+    raise OperatorError(f"a file is given twice: {', '.join(map(str, paths))}")

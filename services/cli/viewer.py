@@ -1,0 +1,188 @@
+"""ng_viewer: rollout files -> a web page on this machine, or one page in a file."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import socket
+from collections.abc import Iterator, Sequence
+from functools import partial
+from importlib.metadata import version
+from pathlib import Path
+from typing import Annotated
+
+import uvicorn
+import uvloop
+from pydantic import BeforeValidator, Field
+from starlette.types import ASGIApp
+
+from services.cli.find_run import find_run
+from services.cli.options import EXIT_DONE, Options, read_options, run_command
+from services.cli.rollout_files import listed, named_files
+from services.config import is_loopback
+from services.errors import OperatorError, RunError
+from services.hosted import bind
+from services.jsonl import replace
+from services.ports import owner_of_port
+from services.roots import INSTALLED
+from services.transport import HttpTransport
+from services.viewer.app import viewer_app
+from services.viewer.export import MOST_EXPORTED, export
+from services.viewer.guard import LOOPBACK, Guard
+from services.viewer.library import Library
+from services.viewer.live import live_router
+from services.viewer.replays import Replays
+
+EXAMPLE = "ng_viewer +jsonl_fpath=[results/base.jsonl,results/trained.jsonl]"
+FIRST_PORT = 8080
+_PORTS = 100
+_EVERY_ADDRESS = ("0.0.0.0", "::")
+
+
+class ViewerOptions(Options):
+    """Options of ng_viewer."""
+
+    jsonl_fpath: Annotated[list[Path], BeforeValidator(listed)] = Field(default_factory=list)
+    """Rollout files; they may still be growing."""
+    rollouts_jsonl_fpath: Annotated[list[Path], BeforeValidator(listed)] = Field(default_factory=list)
+    """The same under NeMo Gym's name."""
+    names: list[str] = Field(default_factory=list)
+    """What to call them; default: their files' names."""
+    pass_threshold: float | None = Field(default=None, allow_inf_nan=False)
+    """Reward from which on a rollout is solved; default: the world's `success`, or 1 where rewards lie in 0..1."""
+    host: str = "127.0.0.1"
+    """Address to listen on; anything beyond loopback needs a token."""
+    port: int | None = Field(default=None, ge=0, le=65535)
+    """Port to listen on, 0: any free one; default: the first free one from 8080 on."""
+    allowed_hosts: Annotated[list[str], BeforeValidator(listed)] = Field(default_factory=list)
+    """Further names under which a browser may reach the page, as those of a proxy before it."""
+    token: str | None = None
+    """Asked of every browser; beyond loopback also read from the variable ROLLYARD_TOKEN."""
+    server_roots: Annotated[list[Path], BeforeValidator(listed)] = Field(default_factory=list)
+    """Further folders in which worlds are looked for that can draw their boards (a replay.py)."""
+    head: str | None = None
+    """HOST:PORT of a run's head for the live page; default: the run started from this folder."""
+    workers: int | None = Field(default=None, ge=1)
+    """Processes that read a large file; default: one a processor."""
+    export: Path | None = None
+    """Write one HTML file that needs no server, and end."""
+    export_limit: int = Field(default=MOST_EXPORTED, ge=1)
+    """Rollouts that it holds of each file: the best, the worst, failed ones, and some between."""
+
+
+def main() -> None:
+    """Entry point."""
+    run_command("ng_viewer", ViewerOptions, EXAMPLE, run)
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Show rollouts in a browser: numbers, lists, conversations, boards, tokens, comparisons, the run that goes on."""
+    options, _ = read_options(ViewerOptions, arguments)
+    files = named_files([*options.jsonl_fpath, *options.rollouts_jsonl_fpath], options.names)
+    logging.basicConfig(level=logging.WARNING, format="ng_viewer: %(message)s")
+    library = Library(files, version=version("rollyard"), threshold=options.pass_threshold, workers=options.workers)
+    replays = Replays(list(dict.fromkeys([Path.cwd(), *(root.resolve() for root in options.server_roots), INSTALLED])))
+    if options.export is not None:
+        return _export(library, replays, options.export, options.export_limit)
+    token = _token(options)
+    with _socket(options) as sock:
+        uvloop.run(_serve(options, library, replays, sock, token))
+    return EXIT_DONE
+
+
+def _export(library: Library, replays: Replays, path: Path, limit: int) -> int:
+    library.read_through()
+    try:
+        page = export(library, replays, limit)
+    finally:
+        library.close()
+    replace(path, page)
+    print(f"{path} ({len(page) / 1e6:.1f} MB)")
+    return EXIT_DONE
+
+
+async def _serve(
+    options: ViewerOptions, library: Library, replays: Replays, sock: socket.socket, token: str | None
+) -> None:
+    stop = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    transport = HttpTransport()
+    find = partial(find_run, transport, Path.cwd(), options.head, os.environ.get("ROLLYARD_TOKEN"), say=lambda _: None)
+    app = viewer_app(library, replays, (live_router(transport, find),))
+    hosts = {*LOOPBACK, options.host, *options.allowed_hosts}
+    if not is_loopback(options.host):
+        hosts.add(socket.gethostname())
+    guard = Guard(app, hosts=hosts, any_address=options.host in _EVERY_ADDRESS, token=token)
+    listener = _Listener(_uvicorn(guard))
+    serving = asyncio.create_task(listener.serve(sockets=[sock]))
+    try:
+        print(f"{_address(options, sock, token)}\nCtrl-C ends it.", flush=True)
+        library.start()
+        await asyncio.wait({serving, asyncio.create_task(stop.wait())}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        listener.should_exit = True
+        await serving
+        await asyncio.to_thread(library.close)
+        await transport.close()
+
+
+class _Listener(uvicorn.Server):
+    """uvicorn without its signal handlers: Ctrl-C is an orderly end here."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def _uvicorn(app: ASGIApp) -> uvicorn.Config:
+    return uvicorn.Config(
+        app,
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+        timeout_graceful_shutdown=1,
+    )
+
+
+def _token(options: ViewerOptions) -> str | None:
+    """Raises OperatorError when the page would be open to other machines without one."""
+    if is_loopback(options.host):
+        return options.token
+    token = options.token or os.environ.get("ROLLYARD_TOKEN")
+    if not token:
+        raise OperatorError(
+            f"rollouts would be open to other machines on {options.host} without a token: add +token=... or export "
+            "ROLLYARD_TOKEN=..., or leave +host away and reach the page through ssh -L 8080:127.0.0.1:8080"
+        )
+    return token
+
+
+def _socket(options: ViewerOptions) -> socket.socket:
+    """Where to listen. Raises RunError: which port, and who has it."""
+    ports = range(FIRST_PORT, FIRST_PORT + _PORTS) if options.port is None else [options.port]
+    for port in ports:
+        try:
+            return bind(options.host, port)
+        except OSError as error:
+            failed = error
+    where = f"{options.host}:{ports[0]}" + (f" to {ports[-1]}" if len(ports) > 1 else "")
+    owner = owner_of_port(ports[0]) if len(ports) == 1 else ""
+    raise RunError(f"cannot listen on {where}{owner}: {failed.strerror or failed}") from failed
+
+
+def _address(options: ViewerOptions, sock: socket.socket, token: str | None) -> str:
+    port = sock.getsockname()[1]
+    shown = "127.0.0.1" if options.host == "0.0.0.0" else "::1" if options.host == "::" else options.host
+    place = f"[{shown}]" if ":" in shown else shown
+    return f"http://{place}:{port}/" + ("?token=..." if token else "")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,163 @@
+"""The viewer's app: the page, and what the page asks. Whatever reads files or sorts runs in a thread."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+from fastapi import APIRouter, FastAPI, HTTPException, Query, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import FileResponse, Response
+from fastapi.staticfiles import StaticFiles
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException as StarletteHTTPException
+
+from services.types import Record
+from services.viewer.comparing import SORTS, Comparing
+from services.viewer.guard import problem
+from services.viewer.library import Library
+from services.viewer.listing import MOST_LINES
+from services.viewer.listing import Query as Asked
+from services.viewer.opened_run import OpenedRun
+from services.viewer.records import Numbers
+from services.viewer.story import MOST_STORIES, Gone, Replays, row_line, story_of, task_stories
+from services.viewer.table import Table
+
+log = logging.getLogger(__name__)
+STATIC = Path(__file__).parent / "static"
+_ASK_AGAIN = {"cache-control": "no-cache"}
+_NOT_KEPT = {"cache-control": "no-store"}
+
+
+def viewer_app(library: Library, replays: Replays, routers: tuple[APIRouter, ...] = ()) -> FastAPI:
+    """The page over `library`. `replays` draws boards; `routers` are mounted beside our own routes."""
+    app = FastAPI(title="ng_viewer", docs_url=None, redoc_url=None)
+    app.include_router(_api(library, replays))
+    for router in routers:
+        app.include_router(router)
+    app.mount("/static", _Static(directory=STATIC), name="static")
+
+    @app.api_route("/", methods=["GET", "HEAD"], include_in_schema=False)
+    async def page() -> FileResponse:
+        return FileResponse(STATIC / "index.html", media_type="text/html", headers=_ASK_AGAIN)
+
+    app.add_exception_handler(StarletteHTTPException, _refused)
+    app.add_exception_handler(RequestValidationError, _misread)
+    app.add_exception_handler(Gone, _gone)
+    app.add_exception_handler(OSError, _unreadable)
+    app.add_exception_handler(Exception, _broken)
+    return app
+
+
+class _Static(StaticFiles):
+    """The page's own files: a browser asks each time whether they are still the same."""
+
+    def file_response(self, *arguments: Any, **named: Any) -> Response:
+        """See StaticFiles."""
+        answer = super().file_response(*arguments, **named)
+        answer.headers.update(_ASK_AGAIN)
+        return answer
+
+
+def _api(library: Library, replays: Replays) -> APIRouter:
+    api = APIRouter(prefix="/api")
+    comparing = Comparing(library.runs)
+
+    def run_of(run: int) -> OpenedRun:
+        if not 0 <= run < len(library.runs):
+            raise HTTPException(404, f"there is no run {run}; there are {len(library.runs)}, counted from 0")
+        return library.runs[run]
+
+    @api.get("/overview")
+    async def overview() -> Response:
+        return await _json(library.overview)
+
+    @api.get("/runs/{run}/profile")
+    async def profile(run: int) -> Response:
+        def numbers() -> Numbers:
+            end, found = run_of(run).numbers()
+            return Numbers(indexed=end, profile=found.profile)
+
+        return await _json(numbers)
+
+    @api.get("/runs/{run}/rollouts")
+    async def rollouts(run: int, query: Annotated[Asked, Query()]) -> Response:
+        return await _json(lambda: run_of(run).page(query))
+
+    @api.get("/runs/{run}/rollouts/{task}/{repeat}")
+    async def story(run: int, task: int, repeat: int) -> Response:
+        opened = run_of(run)
+        table = opened.table
+        return await _json(lambda: story_of(opened, table, _index(table, task, repeat), replays))
+
+    @api.get("/runs/{run}/rollouts/{task}/{repeat}/raw")
+    async def raw(run: int, task: int, repeat: int) -> Response:
+        opened = run_of(run)
+        table = opened.table
+        line = await run_in_threadpool(lambda: row_line(opened, table, _index(table, task, repeat)))
+        if not line:
+            raise HTTPException(404, f"task {task}, repeat {repeat} has no row: every attempt at it failed")
+        return Response(line, media_type="application/json", headers=_NOT_KEPT)
+
+    @api.get("/runs/{run}/tasks/{task}")
+    async def stories(
+        run: int,
+        task: int,
+        start: Annotated[int, Query(ge=0)] = 0,
+        limit: Annotated[int, Query(ge=0, le=MOST_STORIES)] = MOST_STORIES,
+    ) -> Response:
+        return await _json(lambda: task_stories(run_of(run), task, replays, start, limit))
+
+    @api.get("/compare")
+    async def compare(
+        first: int = 0,
+        second: int = 1,
+        sort: Annotated[str, Query(pattern=f"^-?({'|'.join(SORTS)})$")] = "task",
+        start: Annotated[int, Query(ge=0)] = 0,
+        limit: Annotated[int, Query(ge=0, le=MOST_LINES)] = 100,
+    ) -> Response:
+        pair = run_of(first).number, run_of(second).number
+        return await _json(lambda: comparing.of(*pair).page(pair, sort, start, limit))
+
+    return api
+
+
+async def _json(make: Callable[[], Record]) -> Response:
+    """The record that `make` gives, made and written in a thread."""
+    body = await run_in_threadpool(lambda: make().model_dump_json())
+    return Response(body, media_type="application/json", headers=_NOT_KEPT)
+
+
+def _index(table: Table, task: int, repeat: int) -> int:
+    index = table.find(task, repeat)
+    if index is None:
+        raise HTTPException(404, f"no rollout of task {task}, repeat {repeat} is in the file, as far as it is read")
+    return index
+
+
+async def _refused(request: Request, error: Exception) -> Response:
+    assert isinstance(error, StarletteHTTPException)
+    title = {404: "not found", 405: "method not allowed"}.get(error.status_code, "refused")
+    return problem(error.status_code, title, str(error.detail), request.url.path)
+
+
+async def _misread(request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    said = "; ".join(f"{'.'.join(map(str, one['loc'][1:]))}: {one['msg']}" for one in error.errors())
+    return problem(422, "unreadable request", said, request.url.path)
+
+
+async def _gone(request: Request, error: Exception) -> Response:
+    return problem(409, "file changed", f"{error}; ask again in a moment", request.url.path)
+
+
+async def _unreadable(request: Request, error: Exception) -> Response:
+    assert isinstance(error, OSError)
+    return problem(503, "unreadable file", f"{error.filename}: {error.strerror}", request.url.path)
+
+
+async def _broken(request: Request, error: Exception) -> Response:
+    log.error("%s: a bug of ours", request.url.path, exc_info=error)
+    return problem(500, "a bug of ours", f"{type(error).__name__}: {error}", request.url.path)
