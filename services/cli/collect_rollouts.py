@@ -15,6 +15,7 @@ from typing import Any
 import uvloop
 from pydantic import Field
 
+from services.cli.collect_summary import summary
 from services.cli.find_run import find_run
 from services.cli.options import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, Options, read_options, run_command
 from services.cli.progress import Display, display_for, keep_showing
@@ -22,7 +23,6 @@ from services.client import AddressBook, ServerClient
 from services.collector import Collector, Limits
 from services.data.mixture import Mixture
 from services.data.settings import read_mixture
-from services.durations import duration
 from services.errors import OperatorError, nearest
 from services.headlink import HeadLink
 from services.jsonl import JsonLines
@@ -189,7 +189,7 @@ async def _collect(
         store.close()
         if materialized:
             materialized.close()
-    _summary(state, tally, paths, collector.stopped_because, len(store.hopeless))
+    summary(state, tally, paths, collector.stopped_because, len(store.hopeless))
     if state == "interrupted":
         return EXIT_INTERRUPTED
     return EXIT_DONE if state == "complete" else EXIT_FAILED
@@ -261,30 +261,3 @@ def _identity(options: CollectOptions, tasks: Tasks, directory: Directory) -> Js
 
 def _versions() -> Json:
     return {"rollyard": version("rollyard"), "python": platform.python_version()}
-
-
-def _summary(state: State, tally: Tally, paths: StorePaths, why: str, refused: int) -> None:
-    """What a person wants to read when it is over."""
-    complete = tally.measured == tally.expected
-    print(f"{'collected' if complete else state}: {tally.measured} of {tally.expected} rollouts measured")
-    if why:
-        print(f"  stopped       {why}")
-    if tally.successes is not None:
-        print(f"  success rate  {tally.successes / tally.measured:.2%} ({tally.successes} / {tally.measured})")
-    if tally.mean is not None:
-        error = f" ± {tally.stderr:.4f} (standard error)" if tally.stderr is not None else ""
-        print(f"  mean reward   {tally.mean:.4f}{error}")
-    if tally.collected:
-        print(f"  speed         {tally.rate:.1f} rollouts/s, {tally.collected} in {duration(tally.elapsed_s)}")
-    print(f"  rollouts      {paths.output}")
-    if tally.failed_attempts or tally.failed:
-        kinds = ", ".join(f"{kind} {count}" for kind, count in tally.kinds.most_common()) or "of an earlier command"
-        print(f"  failures      {tally.failed_attempts} attempts ({kinds}); rollouts given up: {tally.failed}")
-        print(f"                {paths.failures}")
-    missing = tally.expected - tally.measured
-    if refused:
-        print(f"  refused       {refused} by the world for good (bad_task): the failures file says why")
-    if missing > refused:
-        print(f"  next          the same command again collects the {missing - refused} that are missing")
-    elif not missing:
-        print(f"  next          one rollout, whole: head -n 1 {paths.output} | python3 -m json.tool")

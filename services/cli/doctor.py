@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import sys
 
-from services.cli import doctor_tokens
+from services.cli import doctor_sandbox, doctor_tokens
 from services.cli.options import EXIT_DONE, EXIT_USAGE, run_command
 
-CHECKS = {"tokens": "whether multi-turn is contiguous with a model, its template and tool parser, and where it breaks"}
+CHECKS = {
+    "sandbox": "which isolation of untrusted code works on this machine, and what is in force",
+    "tokens": "whether multi-turn is contiguous with a model, its template and tool parser, and where it breaks",
+}
 
 
 def main() -> None:
@@ -15,7 +18,10 @@ def main() -> None:
     word, *arguments = sys.argv[1:] or ["--help"]
     if word == "tokens":
         run_command("ng_doctor tokens", doctor_tokens.TokenOptions, doctor_tokens.EXAMPLE, doctor_tokens.run, arguments)
-    listed = "\n".join(f"  {name}  {text}" for name, text in CHECKS.items())
+    if word == "sandbox":
+        command = "ng_doctor sandbox"
+        run_command(command, doctor_sandbox.SandboxOptions, doctor_sandbox.EXAMPLE, doctor_sandbox.run, arguments)
+    listed = "\n".join(f"  {name:<8} {text}" for name, text in CHECKS.items())
     usage = "ng_doctor CHECK [options]: looks for what would fail."
     told = f"{usage}\n\nChecks:\n{listed}\n\nng_doctor CHECK --help explains."
     if word in ("--help", "-h"):
