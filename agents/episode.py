@@ -13,6 +13,7 @@ from services.client import Session, good
 from services.errors import Failure, FailureKind
 from services.types import TOKEN_FIELDS, WORLD_PATHS, FinishReason, Json
 
+_PARTS = ("input_text", "input_image", "input_file")
 _TOOL_NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 
 
@@ -64,7 +65,8 @@ class ModelTurn:
 class ToolAnswer:
     """What the world answered to a tool call, as the model will read it."""
 
-    text: str
+    output: str | list[Json]
+    """Text, or content parts of Responses where the world answered those (images among them)."""
     done: bool
 
 
@@ -146,7 +148,7 @@ class Episode:
         answer = await self._execute(name, call.get("arguments"))
         self.timings.add("tool", self._place.ended("tool", begun))
         self.timings.tool_calls += 1
-        item = {"type": "function_call_output", "call_id": call.get("call_id"), "output": answer.text}
+        item = {"type": "function_call_output", "call_id": call.get("call_id"), "output": answer.output}
         self.conversation.answer(item)
         return answer
 
@@ -160,7 +162,10 @@ class Episode:
         ):
             # Another stack's world says so when the model's arguments do not fit.
             return _words(answer.body.decode("utf-8", "replace"))
-        text = _as_read(good(answer, self._world.server).body)
+        read = good(answer, self._world.server).body
+        if parts := _content_parts(read):
+            return ToolAnswer(parts, any(_says_done(part.get("text", "")) for part in parts))
+        text = _as_read(read)
         return ToolAnswer(text, _says_done(text))
 
     async def seed(self, row: bytes) -> Json:
@@ -216,6 +221,17 @@ def _as_read(body: bytes) -> str:
         except orjson.JSONDecodeError:
             pass
     return body.decode("utf-8", "replace")
+
+
+def _content_parts(body: bytes) -> list[Json]:
+    """The answer as content parts, if it is a list of nothing else; what a model with eyes gets unchanged."""
+    if not body.startswith(b"[") or b'"input_' not in body[:64]:
+        return []
+    try:
+        parts: list[Json] = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return []
+    return parts if all(isinstance(part, dict) and part.get("type") in _PARTS for part in parts) else []
 
 
 def _words(text: str) -> ToolAnswer:

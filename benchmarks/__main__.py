@@ -13,7 +13,7 @@ import time
 import traceback
 from collections.abc import Callable
 
-from benchmarks import collector_memory, latency, profile, sokoban, startup, tokens, turns
+from benchmarks import collector_memory, latency, profile, sandbox, sokoban, startup, tokens, turns, verdicts, viewer
 
 
 def main() -> int:
@@ -30,6 +30,9 @@ def main() -> int:
         ("latency", lambda: latency.main(chosen)),
         ("collector_memory", lambda: collector_memory.main(chosen)),
         ("profile", lambda: profile.main(chosen)),
+        ("sandbox", lambda: sandbox.main(chosen)),
+        ("verdicts", lambda: verdicts.main(chosen)),
+        ("viewer", lambda: viewer.main(chosen)),
     ]
     began = time.monotonic()
     load = ", ".join(f"{value:.1f}" for value in os.getloadavg())

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.runs import Config, write_rows
+from resources_servers.grl_sokoban.choice import Choice
 from resources_servers.grl_sokoban.generate_test_examples import labelled
 
 AGENT = "agent"
@@ -91,7 +92,7 @@ def instant() -> Config:
 def sokoban_rows(path: Path, rollouts: int, *, seed: int, turns: int) -> Path:
     """Rows for `rollouts`, none of which the script can solve: it moves `turns - 2` times, and they need more."""
     wanted = -(-rollouts // REPEATS)
-    rows = list(islice(labelled(seed, wanted, lambda moves: moves >= turns), wanted))
+    rows = list(islice(labelled(seed, wanted, Choice(min_moves=turns)), wanted))
     return write_rows(path, rows)
 
 

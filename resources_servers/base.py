@@ -53,7 +53,8 @@ class ResourcesServer(Server):
     def __init__(self, environment: type[Environment[Any]], settings: WorldSettings, context: Context) -> None:
         super().__init__(settings, context)
         self._environment = environment
-        self._tools: dict[str, Tool] = tools_of(environment)
+        tools = tools_of(environment).items()
+        self._tools: dict[str, Tool] = {name: made for name, made in tools if environment.offers(name, settings)}
         self._sessions: Sessions[Environment[Any]] = Sessions(
             context.keys.secret, idle_s=settings.session_idle_s, limit=settings.max_sessions
         )

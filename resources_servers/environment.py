@@ -86,6 +86,11 @@ class Environment(Generic[S]):
 
     # --- what you may write -----------------------------------------------------------------------------------------
 
+    @classmethod
+    def offers(cls, name: str, settings: S) -> bool:
+        """Whether the tool of this name exists under these settings; every one does unless you say otherwise."""
+        return True
+
     async def seed(self) -> list[Json]:
         """Set the world up. Items returned are appended to the conversation before the model's first turn."""
         return []

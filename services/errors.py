@@ -92,6 +92,10 @@ class RollyardError(Exception):
     """Root of everything this stack raises on purpose."""
 
 
+EXIT_OPERATOR = 2
+"""With which a process ends for an OperatorError."""
+
+
 class OperatorError(RollyardError):
     """The command line or a config is wrong; the text says what was found, what was expected, what to do."""
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import uvloop
 
 from services.client import AddressBook, ServerClient
-from services.errors import RollyardError
+from services.errors import EXIT_OPERATOR, OperatorError, RollyardError
 from services.headlink import HeadLink
 from services.hosted import Hosted, bind_for
 from services.plugins import load_server
@@ -60,6 +60,9 @@ def main() -> None:
     raise_file_limit()
     try:
         uvloop.run(serve(launch))
+    except OperatorError as error:
+        print(f"{launch.name}: {error}", file=sys.stderr)
+        sys.exit(EXIT_OPERATOR)
     except (RollyardError, OSError) as error:
         sys.exit(f"{launch.name}: {error}")
 

@@ -92,7 +92,7 @@ def _worded(problem: Any, model: type[BaseModel]) -> str:
         return str(problem["msg"]).removeprefix("Value error, ")
     if any(is_secret(str(part)) for part in problem["loc"]):
         return f"{name!r} is {REDACTED}, but: {problem['msg']}"
-    return f"{name!r} is {redacted(problem.get('input'))!r}, but: {problem['msg']}"
+    return f"{name!r} is {redacted(problem.get('input'))!r}, but: {problem['msg'].removeprefix('Value error, ')}"
 
 
 def _fields_at(model: type[BaseModel], path: tuple[Any, ...]) -> Collection[str]:

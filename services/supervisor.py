@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from services.config import ServerSpec
-from services.errors import OperatorError, RunError
+from services.errors import EXIT_OPERATOR, OperatorError, RunError
 from services.launcher import Launcher, Process
 from services.roster import Roster
 from services.types import Json, Keys, Launch
@@ -41,6 +41,8 @@ class _Watched:
     instance: str = ""
     process: Process | None = None
     was_ready: bool = False
+    status: int = 0
+    """With which its process ended last."""
     since: float = 0.0
     pause_s: float = 0.0
 
@@ -109,7 +111,9 @@ class Supervisor:
         self._progress = Progress(say)
 
     async def start(self) -> None:
-        """Start all and wait until each is ready. Raises RunError naming the one that is not, with its log's end."""
+        """Start all and wait until each is ready. Raises RunError or OperatorError naming the one that is not, with its
+        log's end.
+        """
         await asyncio.gather(*(self._spawn(watched) for watched in self._watched))
         waiting = list(self._watched)
         while waiting:
@@ -119,7 +123,9 @@ class Supervisor:
                     waiting.remove(watched)
                     self._say(self._line(watched))
                 elif watched.process is None:
-                    raise RunError(f"{watched.title} ended before it was ready.\n{self._log_end(watched)}")
+                    # What its settings or this machine lack is the operator's to mend, whichever process found it.
+                    kind = OperatorError if watched.status == EXIT_OPERATOR else RunError
+                    raise kind(f"{watched.title} ended before it was ready.\n{self._log_end(watched)}")
                 else:
                     self._progress.tell(watched.title, self._roster.phase(watched.instance))
             late = [watched for watched in waiting if time.monotonic() > self._began + self._patience_s(watched)]
@@ -179,6 +185,7 @@ class Supervisor:
     async def _keep(self, watched: _Watched, process: Process) -> None:
         status = await process.wait()
         process.kill()  # what it may have left in its group
+        watched.status = status
         watched.was_ready = watched.was_ready or self._roster.is_ready(watched.instance)
         self._roster.remove(watched.instance)
         watched.process = None

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 WALL, FLOOR, TARGET, BOX, PLAYER = 0, 1, 2, 4, 5
 UP, DOWN, LEFT, RIGHT = 1, 2, 3, 4
+STEP_COST = 0.1
 MOVES = {"up": UP, "down": DOWN, "left": LEFT, "right": RIGHT}
 
 # A game keeps its board as ASCII bytes and edits them in place; "v" stands for √, which ASCII lacks.
@@ -79,14 +80,12 @@ class Game:
         """Start from `room`; the episode ends at the `max_steps`-th step if not before."""
         stride = room.cols + 1
         self._room = room
-        self._cells = _cells(room)
         self._deltas = (0, -stride, stride, -1, 1)
-        self._player = max(self._cells.find(b"P"), self._cells.find(b"S"))
         self._targets = room.fixed.count(TARGET)
         self.max_steps = max_steps
         self.steps = 0
         self.total_reward = 0.0
-        self.boxes_on_target = self._cells.count(_COVERED)
+        self._place(room)
         self.success = self.done = self.boxes_on_target == self._targets
 
     def board(self) -> str:
@@ -121,6 +120,24 @@ class Game:
         self.done = done = success or self.steps == self.max_steps
         self.total_reward += reward
         return Step(reward, done, effective, success)
+
+    def back_to(self, before: Room) -> float:
+        """Put an earlier position of this game back, at the price of a step; boxes count as they stand there.
+
+        Returns the reward. Not for a game that is done.
+        """
+        covered = self.boxes_on_target
+        self._place(before)
+        self.steps += 1
+        reward = -STEP_COST + (self.boxes_on_target - covered)
+        self.done = self.steps == self.max_steps
+        self.total_reward += reward
+        return reward
+
+    def _place(self, room: Room) -> None:
+        self._cells = _cells(room)
+        self._player = max(self._cells.find(b"P"), self._cells.find(b"S"))
+        self.boxes_on_target = self._cells.count(_COVERED)
 
     def _move(self, delta: int) -> bool:
         cells, here = self._cells, self._player

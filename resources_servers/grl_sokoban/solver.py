@@ -59,6 +59,16 @@ def solve(room: Room, most_states: int = MOST_STATES) -> Solution | None:
     return None if path is None or pushes is None else Solution(len(path), pushes, path)
 
 
+def fewest_moves(room: Room, most_states: int = MOST_STATES) -> int | None:
+    """How many moves are left at the least; None if `most_states` positions did not tell. Raises UnsolvableRoom."""
+    play = _play(room)
+    # A lost position shows in far fewer positions when they are counted by pushes.
+    if _fewest_pushes(play, most_states) is None:
+        return None
+    path = _fewest_moves(play, most_states)
+    return None if path is None else len(path)
+
+
 def is_deadlocked(room: Room, most_states: int = MOST_STATES) -> bool | None:
     """Whether no play can solve this position any more; None if `most_states` positions did not decide it."""
     try:

@@ -9,8 +9,9 @@ from typing import Any
 import orjson
 import pytest
 
-from resources_servers.grl_sokoban.app import GrlSokoban, prepared, read_move
+from resources_servers.grl_sokoban.app import GrlSokoban, read_move
 from resources_servers.grl_sokoban.generator import RoomSpec
+from resources_servers.grl_sokoban.task import prepared
 from services.types import Json
 from tests.inprocess import Wired, wired, world
 from tests.resources_servers.grl_sokoban.reference import trajectories

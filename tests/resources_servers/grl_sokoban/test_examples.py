@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from resources_servers.grl_sokoban.choice import difficulty
 from resources_servers.grl_sokoban.game import canonical_board
-from resources_servers.grl_sokoban.generate_test_examples import compat, difficulty, main, tuples
+from resources_servers.grl_sokoban.generate_test_examples import compat, main, tuples
 from resources_servers.grl_sokoban.generator import RoomSpec, generate
 from resources_servers.grl_sokoban.solver import solve
 

@@ -56,7 +56,7 @@ def gym_env(fixed: Array, state: Array, boxes: int, max_steps: int) -> Any:
 def test_the_same_moves_on_gyms_own_rooms_give_the_same_boards_rewards_and_ends(boxes: int) -> None:
     moves = random.Random(boxes)
     compared = 0
-    for seed in range(25):
+    for seed in range(17):  # gym spends seconds on the next room of three boxes
         if (made := gym_room(seed, SIZES[seed % len(SIZES)], boxes)) is None:
             continue
         max_steps = moves.choice((20, 40))
@@ -72,7 +72,7 @@ def test_the_same_moves_on_gyms_own_rooms_give_the_same_boards_rewards_and_ends(
             assert game.position().state == loaded(env.room_fixed, env.room_state).state
             assert game.boxes_on_target == env.boxes_on_target
             compared += 1
-    assert compared > 500
+    assert compared > 350
 
 
 def described(spec: RoomSpec) -> tuple[Array, Array] | None:

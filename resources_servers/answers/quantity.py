@@ -1,0 +1,160 @@
+r"""Plain numbers as people write them: `-1,018.50`, `\$18`, `50\%`, `3\frac{1}{2}`, `1.5 \times 10^3`, `18 \text{ cm}`.
+
+Values are exact fractions. What is not one number gives None and is somebody else's to read.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from fractions import Fraction
+
+from resources_servers.answers.latex import tidied
+
+MOST_DIGITS = 1000
+"""Longer numbers are not read: nobody means them, and their powers cost time."""
+_NUM = r"(?:\d{1,3}(?:,\d{2,3})*,\d{3}(?![\d,])|\d{1,3}(?:[ ]\d{3})+(?!\d)|\d+)(?:\.\d*)?|\.\d+"
+_PART = rf"[+-]?\s*(?:{_NUM})"
+_VALUE = re.compile(
+    rf"""\s*(?P<sign>[+-]?)\s*(?P<money>[$€£¥]?)\s*(?P<inner>[+-]?)\s*(?:
+      (?:(?P<whole>\d+)\s*)?\\frac\s*(?:\{{\s*(?P<up>{_PART})\s*\}}|(?P<up1>\d))
+                             \s*(?:\{{\s*(?P<down>{_PART})\s*\}}|(?P<down1>\d))
+    | (?:(?P<whole2>\d+)\s+)?(?P<up2>{_NUM})\s*/\s*(?P<down2>{_NUM})
+    | (?P<number>{_NUM})(?:\s*(?:\\times|\\cdot|\*|x)\s*10\s*\^\s*(?:\{{\s*(?P<power>[+-]?\d+)\s*\}}|(?P<power1>\d+))
+                          |[eE](?P<power2>[+-]?\d+))?
+    )\s*""",
+    re.VERBOSE,
+)
+_TAIL = re.compile(
+    r"(?:\\text\s*\{\s*(?P<text>[^{}]*?)\s*\}|(?P<bare>[a-zA-Z][a-zA-Z ./'-]*))\s*(?:\^\s*\{?(?P<power>[23])\}?)?"
+)
+_REPEATING = re.compile(r"(-?)(\d{1,50})\.(\d{0,50})\\(?:overline|bar)\s*\{(\d{1,50})\}")
+_SCALES = {
+    "hundred": 100, "thousand": 1000, "million": 10**6, "billion": 10**9, "trillion": 10**12, "dozen": 12,
+}  # fmt: skip
+_HEDGES = frozenset({"or", "and", "to", "not", "than", "least", "most", "more", "less", "plus", "minus", "over"})
+_UNITS = {
+    name: unit
+    for unit, names in {
+        "mm": "mm millimeter millimetre", "cm": "cm centimeter centimetre", "m": "m meter metre",
+        "km": "km kilometer kilometre", "in": "in inch inches", "ft": "ft foot feet", "yd": "yd yard",
+        "mi": "mi mile", "mg": "mg milligram", "g": "g gram", "kg": "kg kilogram kilo", "lb": "lb lbs pound",
+        "oz": "oz ounce", "ton": "ton tonne", "s": "s sec second", "min": "min minute", "h": "h hr hour", "day": "day",
+        "week": "week", "month": "month", "year": "yr year", "ml": "ml milliliter millilitre", "l": "l liter litre",
+        "gal": "gal gallon", "dollar": "dollar usd buck", "cent": "cent penny pennies", "euro": "euro eur",
+        "degree": "degree deg", "radian": "radian rad", "mph": "mph", "unit": "unit",
+    }.items()
+    for name in names.split()
+}  # fmt: skip
+_CURRENCIES = {"$": "dollar", "€": "euro", "£": "sterling", "¥": "yen", "": None}
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """One number with what stood around it."""
+
+    value: Fraction
+    decimals: int | None
+    """Digits after the point; None when it was written without one."""
+    percent: bool = False
+    unit: str | None = None
+    """A unit of measure under one name (`cm`, `cm^2`, `dollar`); other words behind a number are no unit."""
+
+
+def quantity(text: str, *, any_words: bool = False) -> Quantity | None:
+    """The one number that `text` is. `any_words`: bare words behind it (`18 eggs`) do not matter."""
+    text = _bare(tidied(text), any_words)
+    match = _VALUE.match(text)
+    if match is None or len(match.group()) > MOST_DIGITS or (match["inner"] and not match["money"]):
+        return None
+    value = _value(match)
+    if value is None:
+        return None
+    unit, tail = _CURRENCIES[match["money"]], text[match.end() :]
+    percent = False
+    if tail == "%":
+        percent = True
+    elif tail in ("^\\circ", "^\\circC", "^\\circF"):
+        unit = "degree"
+    elif tail in ("€", "£", "¥", "$"):
+        unit = _CURRENCIES[tail]
+    elif tail:
+        read = _tail(tail, any_words)
+        if read is None:
+            return None
+        scale, percent, named = read
+        value, unit = value * scale, named or unit
+    point = re.search(r"\.(\d+)", match.group())
+    return Quantity(value, len(point.group(1)) if point else None, percent, unit)
+
+
+def _bare(text: str, any_words: bool) -> str:
+    """Without what may stand before a number, and with repeating decimals as fractions."""
+    text = re.sub(r"^(?:=|\\approx)\s*", "", text)
+    if all_text := re.fullmatch(r"\\text\s*\{\s*([^{}]*\d[^{}]*)\}", text):
+        text = tidied(all_text[1])
+    if any_words and (before := re.match(r"\\text\s*\{([^{}\d]*)\}\s*(?=.*\d)", text)):
+        text = text if _HEDGES & set(before[1].lower().split()) else text[before.end() :]
+    if power := re.fullmatch(r"(-?)10\s*\^\s*\{?\s*([+-]?\d{1,3})\s*\}?", text):
+        text = f"{power[1]}1e{power[2]}"
+    if repeating := _REPEATING.fullmatch(text):
+        sign, whole, fixed, again = repeating.groups()
+        value = Fraction(int(whole + fixed + again) - int(whole + fixed), (10 ** len(again) - 1) * 10 ** len(fixed))
+        text = f"{sign}{value.numerator}/{value.denominator}"
+    return text
+
+
+def unit_of(text: str) -> str | None:
+    r"""The unit of measure behind a formula, such as `\frac{\pi}{2} \text{ cm}`; None when it has none."""
+    text = tidied(text)
+    if text.endswith("^\\circ"):
+        return "degree"
+    match = re.search(r"\\text\s*\{[^{}]*\}\s*(?:\^\s*\{?[23]\}?)?$", text)
+    read = _tail(match.group(), any_words=False) if match else None
+    return read[2] if read else None
+
+
+def _value(match: re.Match[str]) -> Fraction | None:
+    sign = -1 if (match["sign"] == "-") != (match["inner"] == "-") else 1
+    if match["number"] is not None:
+        power = int(match["power"] or match["power1"] or match["power2"] or 0)
+        return sign * _number(match["number"]) * Fraction(10) ** power if abs(power) <= MOST_DIGITS else None
+    above = _number(match["up"] or match["up1"] or match["up2"])
+    below = _number(match["down"] or match["down1"] or match["down2"])
+    whole = match["whole"] or match["whole2"]
+    if below == 0 or (whole and not 0 <= above < below):  # 3 5/2 is no mixed number
+        return None
+    return sign * (int(whole or 0) + above / below)
+
+
+def _number(text: str) -> Fraction:
+    return Fraction(re.sub(r"[ ,]|\.$", "", text))
+
+
+def _tail(tail: str, any_words: bool) -> tuple[int, bool, str | None] | None:
+    """What the words behind a number say: factor, percent or not, unit; None when they are not just words."""
+    match = _TAIL.fullmatch(tail)
+    if match is None:
+        return None
+    if match["bare"] and len(match["bare"].split()[0]) == 1:  # a variable
+        return None
+    spoken = [word.strip(".'") for word in (match["text"] or match["bare"] or "").lower().split()]
+    if _HEDGES & set(spoken):
+        return None
+    scale = 1
+    while spoken and spoken[0].removesuffix("s") in _SCALES:
+        scale *= _SCALES[spoken.pop(0).removesuffix("s")]
+    if not spoken:
+        return scale, False, None
+    power = match["power"] or ""
+    if len(spoken) > 1 and spoken[0] in ("square", "sq", "cubic"):
+        power = "3" if spoken[0] == "cubic" else "2"
+        spoken = spoken[1:]
+    if len(spoken) > 1 and spoken[1] in ("squared", "cubed"):
+        power = "3" if spoken[1] == "cubed" else "2"
+    if spoken[0].startswith("percent"):
+        return scale, True, None
+    unit = _UNITS.get(spoken[0]) or _UNITS.get(spoken[0].removesuffix("s"))
+    if unit is None and match["bare"] and not any_words:
+        return None
+    return scale, False, f"{unit}^{power}" if unit and power else unit

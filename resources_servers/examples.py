@@ -1,0 +1,19 @@
+"""`GET /examples`: a world's example rows, ready to be played."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fastapi import FastAPI
+
+from resources_servers.sources import read_rows
+from services.types import Json
+
+
+def serve_examples(app: FastAPI, folder: Path) -> None:
+    """Serve the rows of `data/example.jsonl` in the world's folder."""
+
+    @app.get("/examples")
+    async def examples() -> list[Json]:
+        """The world's example rows."""
+        return list(read_rows(folder / "data" / "example.jsonl"))

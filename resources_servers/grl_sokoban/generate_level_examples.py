@@ -1,0 +1,119 @@
+"""Write Sokoban task rows from level files, .xsb or Boxoban's .txt: each puzzle once, with its optimum where found."""
+
+import argparse
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+
+if __name__ == "__main__":  # also from a checkout that is not installed
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from resources_servers.grl_sokoban.choice import Choice, add_choice, choice_of
+from resources_servers.grl_sokoban.game import BOX, Room
+from resources_servers.grl_sokoban.levels import BadLevel, Level, levels_of
+from resources_servers.grl_sokoban.prompts import Wording
+from resources_servers.grl_sokoban.rows import Row, add_output, positive, row, wording_of, write
+from resources_servers.grl_sokoban.solver import Solution, UnsolvableRoom, solve
+from resources_servers.grl_sokoban.split import puzzle_of_board
+
+
+@dataclass
+class LevelRows:
+    """Makes rows of levels and counts why others were left out."""
+
+    choice: Choice
+    wording: Wording
+    max_rows: int
+    boxes: range
+    most_states: int
+    folder: Path | None = None
+    """If given, rows name file and level below it instead of holding the board."""
+    left_out: Counter[str] = field(default_factory=Counter)
+
+    def rows(self, paths: Iterable[Path]) -> Iterator[Row]:
+        """The rows of files, in their order. Raises BadLevel for the first wrong level, OSError."""
+        seen, made = set[str](), 0
+        for path in paths:
+            levels = levels_of(path)
+            if not levels:
+                raise BadLevel(f"{path} holds no level; one is lines of # space . $ * @ +")
+            for level in levels:
+                room = level.room()
+                puzzle = puzzle_of_board(room.board())
+                solution, why_not = self._judged(level, room, puzzle in seen)
+                seen.add(puzzle)
+                if why_not:
+                    self.left_out[why_not] += 1
+                    continue
+                for symmetry in self.choice.images(room):
+                    made += 1
+                    yield row(made, self._keys(path, level, room), solution, symmetry, self.wording)
+
+    def _judged(self, level: Level, room: Room, known: bool) -> tuple[Solution | None, str]:
+        """The optimum, and why the level becomes no row; empty if it does."""
+        if known:
+            return None, "the same puzzle as an earlier one"
+        if max(room.rows, room.cols) > self.max_rows:
+            return None, f"over {self.max_rows} rows or columns"
+        if (boxes := room.state.count(BOX)) not in self.boxes:
+            return None, f"{boxes} box{'es' * (boxes > 1)}"
+        try:
+            solution = solve(room, self.most_states)
+        except UnsolvableRoom as error:
+            raise BadLevel(f"{level.file}, level {level.index} (line {level.line}): {error}") from error
+        if solution is None and self.choice.needs_optimum:
+            return None, f"optimum not found in {self.most_states:,} positions"
+        return solution, "" if self.choice.takes(room, solution) else f"not {self.choice}"
+
+    def _keys(self, path: Path, level: Level, room: Room) -> Row:
+        if self.folder is not None:
+            return {"level_file": path.resolve().relative_to(self.folder).as_posix(), "level_index": level.index}
+        return {"level": room.board(), "source": f"{level.file}, level {level.index}"}
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Write the file; exits with a message for a wrong level or if nothing is left."""
+    options, maker = _options(arguments)
+    try:
+        rows = list(islice(maker.rows(options.input), options.num_examples))
+    except (BadLevel, OSError) as error:
+        sys.exit(f"{error}")
+    left_out = "".join(f"\n  left out {number}: {why}" for why, number in maker.left_out.items())
+    if not rows:
+        sys.exit(f"no level is left{left_out}")
+    write(rows, options.output)
+    print(f"{len(rows)} rows -> {options.output}{left_out}")
+
+
+def _options(arguments: list[str] | None) -> tuple[argparse.Namespace, LevelRows]:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--input", type=Path, nargs="+", required=True, help="the level files, .xsb or Boxoban's .txt")
+    add_output(parser)
+    parser.add_argument("--num-examples", type=positive, help="rows at the most (default all)")
+    parser.add_argument(
+        "--max-rows", type=positive, default=10, help="most rows and columns (default 10, the server's)"
+    )
+    parser.add_argument("--min-boxes", type=positive, default=1, help="fewest boxes (default 1)")
+    parser.add_argument("--max-boxes", type=positive, default=4, help="most boxes (default 4)")
+    parser.add_argument("--most-states", type=positive, default=100_000, help="positions searched (default 100,000)")
+    parser.add_argument(
+        "--levels-folder", type=Path, help="rows name their level below this folder, the server's levels_folder"
+    )
+    add_choice(parser)
+    options = parser.parse_args(arguments)
+    folder = options.levels_folder and options.levels_folder.resolve()
+    for path in options.input:
+        if folder is not None and not path.resolve().is_relative_to(folder):
+            parser.error(f"{path} is not below --levels-folder {options.levels_folder}")
+    boxes = range(options.min_boxes, options.max_boxes + 1)
+    if not boxes:
+        parser.error(f"--min-boxes {options.min_boxes} is more than --max-boxes {options.max_boxes}")
+    choice, wording = choice_of(parser, options), wording_of(options)
+    return options, LevelRows(choice, wording, options.max_rows, boxes, options.most_states, folder)
+
+
+if __name__ == "__main__":
+    main()

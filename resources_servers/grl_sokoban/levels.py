@@ -1,0 +1,115 @@
+"""Levels that others drew: board texts, and files of them as .xsb or as Boxoban's .txt."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from textwrap import dedent
+
+from resources_servers.grl_sokoban.game import Room
+
+_XSB = str.maketrans({" ": "_", "-": "_", ".": "O", "o": "O", "$": "X", "b": "X", "*": "√", "B": "√", "@": "P",
+                      "p": "P", "+": "S", "P": "S"})  # fmt: skip
+_OURS = str.maketrans({" ": "_", "-": "_"})
+_SYMBOLS = frozenset("#_OX√PS")
+_CELLS = r"[-#_ .$*@+pPbBoOX√S]"
+_LINE = re.compile(rf"(?=.*#)(?:(?:\d*{_CELLS}|\|)+|#.*#)")
+"""A line of a level: symbols and a wall among them; also what was meant as one, so that a slip in it is reported."""
+
+
+class BadLevel(ValueError):
+    """A level that cannot be played; the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """One level of a file."""
+
+    file: str
+    index: int
+    """Its place in the file, from 0."""
+    line: int
+    """The file's line where it begins, from 1."""
+    text: str
+
+    def room(self) -> Room:
+        """The level as a position. Raises BadLevel, which names file, level and line."""
+        try:
+            return read_level(self.text)
+        except BadLevel as error:
+            raise BadLevel(f"{self.file}, level {self.index} (line {self.line}): {error}") from error
+
+
+def levels_of(path: Path) -> tuple[Level, ...]:
+    """The levels of a file, not checked yet; titles, comments and blank lines stand between them. Raises OSError."""
+    return _levels_of(path, path.stat().st_mtime_ns)
+
+
+@lru_cache(maxsize=32)
+def _levels_of(path: Path, changed_ns: int) -> tuple[Level, ...]:
+    # Old collections are in old encodings, but never their boards.
+    lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
+    found: list[Level] = []
+    begun: int | None = None
+    for number, line in enumerate([*lines, ""]):
+        if _LINE.fullmatch(line.strip()):
+            begun = number if begun is None else begun
+        elif begun is not None:
+            found.append(Level(path.name, len(found), begun + 1, "\n".join(lines[begun:number])))
+            begun = None
+    return tuple(found)
+
+
+def read_level(text: str) -> Room:
+    """A board text as a position, in the symbols of `Room.board` or of .xsb. What the player cannot reach is wall.
+
+    Raises BadLevel for unknown symbols, a hole in the wall, a wrong number of players, boxes or targets, a box or a
+    target out of reach, and a level that is solved already.
+    """
+    lines = [line.rstrip() for line in dedent(text).strip("\r\n").split("\n")]
+    # A board needs a box, and .xsb has other signs for it.
+    symbols = _OURS if {"X", "√"} & set(text) else _XSB
+    lines = [line.translate(symbols) for line in lines]
+    if unknown := sorted(set("".join(lines)) - _SYMBOLS):
+        hint = (
+            "; run-length encoding is not read: write a character a cell" if set(unknown) & set("0123456789|") else ""
+        )
+        raise BadLevel(f"unknown symbols {' '.join(unknown)}; use # space . $ * @ + (or # _ O X √ P S){hint}")
+    try:
+        room = Room.parse(sealed(lines))
+    except BadLevel:
+        raise
+    except ValueError as error:
+        raise BadLevel(str(error)) from error
+    if "X" not in room.board():
+        raise BadLevel("every box stands on a target already: there is nothing to solve")
+    return room
+
+
+def sealed(lines: list[str]) -> str:
+    """The board as a rectangle, with wall wherever the player cannot get to. Raises BadLevel if he can get out."""
+    width = max(map(len, lines), default=0)
+    cells = [list(line.ljust(width, "_")) for line in lines]
+    places = [(row, col) for row, line in enumerate(cells) for col, symbol in enumerate(line) if symbol in "PS"]
+    if len(places) != 1:
+        raise BadLevel(f"a level needs one player; this has {len(places)}")
+    reached = set(places)
+    while places:
+        row, col = places.pop()
+        if row in (0, len(cells) - 1) or col in (0, width - 1):
+            raise BadLevel(f"the wall has a hole: the player could leave by row {row}, column {col} (from 0)")
+        for near in ((row - 1, col), (row + 1, col), (row, col - 1), (row, col + 1)):
+            if near not in reached and cells[near[0]][near[1]] != "#":
+                reached.add(near)
+                places.append(near)
+    for row, line in enumerate(cells):
+        for col, symbol in enumerate(line):
+            if (row, col) in reached:
+                continue
+            if symbol in "XO":
+                what = "box" if symbol == "X" else "target"
+                raise BadLevel(f"the {what} in row {row}, column {col} (from 0) is out of the player's reach")
+            line[col] = "#"
+    return "\n".join("".join(line) for line in cells)

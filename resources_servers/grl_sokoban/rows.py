@@ -1,0 +1,69 @@
+"""A task row, and what the scripts that write files of them share."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, get_args
+
+from resources_servers.grl_sokoban.choice import difficulty
+from resources_servers.grl_sokoban.observing import Observation
+from resources_servers.grl_sokoban.prompts import Wording
+from resources_servers.grl_sokoban.solver import Solution
+from resources_servers.grl_sokoban.symmetry import SymmetryName
+
+Row = dict[str, Any]
+
+
+def row(
+    level_id: int,
+    room: Row,
+    solution: Solution | None = None,
+    symmetry: SymmetryName = "same",
+    wording: Wording | None = None,
+) -> Row:
+    """One task row: its number, the keys that say which room, the image of it if not the room itself, and labels if
+    the optimum is given.
+    """
+    labels = {} if solution is None else {
+        "optimal_moves": solution.moves,
+        "optimal_pushes": solution.pushes,
+        "difficulty": difficulty(solution.moves),
+    }  # fmt: skip
+    image = {} if symmetry == "same" else {"symmetry": symmetry}
+    params = (wording or Wording()).create_params()
+    return {"level_id": level_id, **room, **image, **labels, "responses_create_params": params}
+
+
+def add_output(parser: argparse.ArgumentParser) -> None:
+    """The options of every script that writes rows."""
+    parser.add_argument("--output", type=Path, required=True, help="the JSONL file to write")
+    parser.add_argument(
+        "--observations",
+        nargs="+",
+        choices=get_args(Observation),
+        default=("text",),
+        help="what the server shows (its setting): the prompt explains it (default text)",
+    )
+    parser.add_argument("--undo", action="store_true", help="offer the tool undo, for a server that has it")
+
+
+def wording_of(options: argparse.Namespace) -> Wording:
+    """The wording that the options ask for."""
+    return Wording(tuple(options.observations), options.undo)
+
+
+def positive(text: str) -> int:
+    """An option's value as a whole number of 1 or more."""
+    if (value := int(text)) < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not 1 or more")
+    return value
+
+
+def write(rows: Iterable[Row], output: Path) -> None:
+    """Write a row a line, making the folder."""
+    output.parent.mkdir(parents=True, exist_ok=True)
+    lines = [json.dumps(item, ensure_ascii=False) + "\n" for item in rows]
+    output.write_text("".join(lines), encoding="utf-8")

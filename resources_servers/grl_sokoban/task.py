@@ -1,0 +1,143 @@
+"""What a row asks to be played: a room from a seed, a board of its own, or a level of a file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from resources_servers.base import BadTask
+from resources_servers.grl_sokoban.game import BOX, Room
+from resources_servers.grl_sokoban.generator import InfeasibleRoom, RoomSpec, generate
+from resources_servers.grl_sokoban.levels import BadLevel, levels_of, read_level
+from resources_servers.grl_sokoban.settings import SokobanSettings
+from resources_servers.grl_sokoban.solver import Solution, UnsolvableRoom, solve
+from resources_servers.grl_sokoban.symmetry import Symmetry, SymmetryName
+
+
+class SokobanTask(BaseModel):
+    """What a row says of its puzzle; the seed, the level or the level file is its room."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    seed: int | None = Field(default=None, ge=0, lt=2**32)
+    dim_room: tuple[int, int] = (6, 6)
+    num_boxes: int = Field(default=1, ge=1)
+    search_depth: int = Field(default=100, ge=1)
+    level: str | None = Field(default=None, max_length=10_000)
+    """A board text, in the symbols of `Room.board` or of .xsb."""
+    level_file: str | None = Field(default=None, max_length=200, pattern=r"^[^\x00]+$")
+    """A file below the server's `levels_folder`."""
+    level_index: int | None = Field(default=None, ge=0)
+    """Which of its levels, from 0."""
+    symmetry: SymmetryName = "same"
+    """Which image of that room is played."""
+    max_steps: int | None = Field(default=None, ge=1, le=1000)
+
+    @model_validator(mode="after")
+    def _one_room(self) -> SokobanTask:
+        found = [name for name in ("seed", "level", "level_file") if getattr(self, name) is not None]
+        if len(found) != 1:
+            raise ValueError(f"found {' and '.join(found) or 'no room'}; give one of seed, level and level_file")
+        if (self.level_file is None) != (self.level_index is None):
+            raise ValueError("level_file and level_index go together")
+        return self
+
+
+@dataclass(frozen=True)
+class Puzzle:
+    """A room and its optimum."""
+
+    room: Room
+    optimum: Solution | None
+    """None where the search gave up."""
+
+
+def read_task(row: Mapping[str, Any]) -> SokobanTask:
+    """The row's part that is ours. Raises BadTask."""
+    try:
+        return SokobanTask.model_validate(dict(row))
+    except ValidationError as error:
+        problems = (
+            ": ".join([*map(str, problem["loc"][:1]), problem["msg"].removeprefix("Value error, ")])
+            for problem in error.errors(include_url=False)
+        )
+        raise BadTask(f"not a Sokoban row: {'; '.join(problems)}") from error
+
+
+def puzzle_of(task: SokobanTask, settings: SokobanSettings) -> Puzzle:
+    """The room that a task names and its optimum. Raises BadTask for one that is impossible or over the caps."""
+    try:
+        puzzle = _from_seed(task, settings) if task.seed is not None else _from_level(task, settings)
+    except (InfeasibleRoom, BadLevel) as error:
+        raise BadTask(str(error)) from error
+    if task.symmetry == "same":
+        return puzzle
+    symmetry = Symmetry.named(task.symmetry)
+    return Puzzle(symmetry.room(puzzle.room), puzzle.optimum and symmetry.solution(puzzle.optimum))
+
+
+@lru_cache(maxsize=4096)
+def prepared(spec: RoomSpec, solver_states: int = 50_000) -> Puzzle:
+    """The puzzle of a specification; a task's repeats share it. Raises InfeasibleRoom."""
+    room = generate(spec)
+    return Puzzle(room, solve(room, solver_states))
+
+
+@lru_cache(maxsize=4096)
+def _solved(room: Room, solver_states: int) -> Puzzle:
+    return Puzzle(room, solve(room, solver_states))
+
+
+def _from_seed(task: SokobanTask, settings: SokobanSettings) -> Puzzle:
+    _check_caps(task.dim_room, task.num_boxes, settings)
+    if task.search_depth > settings.max_search_depth:
+        raise BadTask(_over("search_depth", task.search_depth, settings.max_search_depth))
+    assert task.seed is not None
+    spec = RoomSpec(task.seed, task.dim_room, task.num_boxes, task.search_depth)
+    return prepared(spec, settings.solver_states)
+
+
+def _from_level(task: SokobanTask, settings: SokobanSettings) -> Puzzle:
+    if task.level is not None:
+        name, room = "level", read_level(task.level)
+    else:
+        assert task.level_file is not None and task.level_index is not None
+        name = f"{task.level_file}, level {task.level_index}"
+        room = _filed(task.level_file, task.level_index, settings.levels_folder)
+    _check_caps((room.rows, room.cols), room.state.count(BOX), settings)
+    try:
+        return _solved(room, settings.solver_states)
+    except UnsolvableRoom as error:
+        raise BadTask(f"{name}: {error}") from error
+
+
+def _filed(name: str, index: int, folder: Path | None) -> Room:
+    if folder is None:
+        raise BadTask(f"the row names level_file {name!r}, but this server has no levels_folder (a setting)")
+    root = folder.resolve()
+    path = (root / name).resolve()
+    # Resolved first: neither .. nor a link leads out of the folder.
+    if not path.is_relative_to(root) or not path.is_file():
+        raise BadTask(f"level_file {name!r} is no file below this server's levels_folder")
+    levels = levels_of(path)
+    if index >= len(levels):
+        raise BadTask(f"level_index {index} of {name!r} is not there: it holds {len(levels)} levels, counted from 0")
+    return levels[index].room()
+
+
+def _check_caps(size: tuple[int, int], boxes: int, settings: SokobanSettings) -> None:
+    for what, found, most in (
+        ("dim_room", max(size), settings.max_rows),
+        ("num_boxes", boxes, settings.max_boxes),
+    ):
+        if found > most:
+            raise BadTask(_over(what, found, most))
+
+
+def _over(what: str, found: int, most: int) -> str:
+    return f"{what} {found} is over this server's cap of {most} (a setting of the world)"

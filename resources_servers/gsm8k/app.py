@@ -1,0 +1,36 @@
+"""GSM8K: grade-school word problems whose answer is a number."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from resources_servers.answers.serving import AnswerSettings, AnswerWorld, answering
+from resources_servers.base import BadTask, Verdict, Verification
+from resources_servers.gsm8k.forms import READINGS, gold_number
+
+
+class Gsm8k(AnswerWorld):
+    """One word problem."""
+
+    def __init__(self, task: Mapping[str, Any], settings: AnswerSettings) -> None:
+        """Read the row's gold number: `expected_answer`, or the last line of `answer`. Raises BadTask."""
+        super().__init__(task, settings)
+        written = str(task.get("expected_answer", task.get("answer", "")))
+        gold = gold_number(written)
+        if gold is None:
+            raise BadTask(
+                f"expected_answer is {written[:80]!r}; expected a number, or a solution that ends with #### 18"
+            )
+        form = task.get("form", "chat")
+        if form not in READINGS:
+            raise BadTask(f"form is {form!r}; expected one of {', '.join(READINGS)}")
+        self.gold, self.reading = gold, READINGS[form]
+
+    async def verify(self, response: Verification) -> Verdict:
+        """1 for the right number."""
+        return self.verdict(await self.judge.judge(self.gold, response, self.reading), self.gold)
+
+
+server = answering(Gsm8k, Path(__file__).parent)

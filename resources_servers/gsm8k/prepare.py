@@ -1,0 +1,56 @@
+"""Write GSM8K task rows from a local file, S3 or the Hugging Face hub (openai/gsm8k)."""
+
+import sys
+from pathlib import Path
+from random import Random
+
+if __name__ == "__main__":  # also from a checkout that is not installed
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from resources_servers.gsm8k.forms import READINGS, SYSTEM, create_params, gold_number
+from resources_servers.sources import HubFiles, prepare, read_rows, source_options
+from services.types import Json
+
+SHOTS = Path(__file__).parent / "data" / "fewshot.jsonl"
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Write the file; exits with a message if no source has rows."""
+    parser = source_options(__doc__)
+    parser.add_argument(
+        "--split", choices=("train", "test"), default="test", help="of the hub's data set (default test)"
+    )
+    parser.add_argument("--form", choices=tuple(READINGS), default="chat", help="how the question is asked")
+    parser.add_argument("--shots", type=int, help="worked examples before it (default: 8 in lm_eval_cot, else 0)")
+    parser.add_argument("--shots-from", type=Path, help="GSM8K rows to draw them from (lm_eval draws from train)")
+    parser.add_argument("--seed", type=int, default=42, help="of that draw (default 42)")
+    parser.add_argument("--system-prompt", default=SYSTEM, help="of the chat form; may be empty")
+    options = parser.parse_args(arguments)
+    count = options.shots if options.shots is not None else 8 if options.form == "lm_eval_cot" else 0
+    if options.form == "chat" and count:
+        parser.error("--shots belongs to the lm_eval forms")
+    if options.form == "lm_eval" and count and not options.shots_from:
+        parser.error("--shots of the form lm_eval are drawn from rows: name them with --shots-from")
+    pool = [(row["question"], row["answer"]) for row in read_rows(options.shots_from or SHOTS)]
+    if count > len(pool):
+        parser.error(f"--shots {count} is more than the {len(pool)} rows to take them from")
+    rng = Random(options.seed)
+
+    def make(number: int, row: Json) -> Json:
+        gold = gold_number(row["answer"])
+        if gold is None:
+            raise ValueError("its answer does not end with #### and a number")
+        shots = rng.sample(pool, count) if options.shots_from else pool[:count]
+        return {
+            "id": f"gsm8k_{number}",
+            "question": row["question"],
+            "expected_answer": gold,
+            "form": options.form,
+            "responses_create_params": create_params(options.form, row["question"], shots, options.system_prompt),
+        }
+
+    prepare(options, HubFiles("openai/gsm8k", f"main/{options.split}-*.parquet"), make)
+
+
+if __name__ == "__main__":
+    main()

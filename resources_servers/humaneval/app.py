@@ -1,0 +1,54 @@
+"""HumanEval: complete a Python function from its signature and docstring."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from resources_servers.base import BadTask, Verdict, Verification
+from resources_servers.humaneval.forms import as_it_stands, program
+from resources_servers.python_answers.scoring import Tests, score
+from resources_servers.python_answers.serving import ProgramSettings, ProgramWorld, programming
+
+
+class HumanEvalTask(BaseModel):
+    """What a row says of its task, in HumanEval's own names."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    prompt: str
+    """Python up to the docstring of the function that is asked for."""
+    entry_point: str
+    """The function's name."""
+    test: str
+    """Defines `check(candidate)`."""
+
+
+class HumanEval(ProgramWorld[ProgramSettings]):
+    """Write the rest of a function."""
+
+    def __init__(self, task: Mapping[str, Any], settings: ProgramSettings) -> None:
+        """Read the row. Raises BadTask."""
+        super().__init__(task, settings)
+        try:
+            self.row = HumanEvalTask.model_validate(dict(task))
+        except ValidationError as error:
+            problems = "; ".join(f"{one['loc'][0]}: {one['msg']}" for one in error.errors(include_url=False))
+            raise BadTask(f"not a HumanEval row: {problems}") from error
+        name = self.row.entry_point
+        if not name.isidentifier():
+            raise BadTask(f"entry_point is {name[:80]!r}; expected a function's name")
+        # The prompt's own helpers check answers too: the tests use the row's, not what an answer made of them.
+        self.tests = Tests((name,), (f"{self.row.test}\ncheck({name})",), prelude=self.row.prompt)
+
+    async def verify(self, response: Verification) -> Verdict:
+        """1 for a program that passes the check."""
+        row, text = self.row, response.text
+        found = program(row.prompt, row.entry_point, text)
+        return self.verdict(await score(self.sandbox, self.tests, as_it_stands(row.prompt, text), found))
+
+
+server = programming(HumanEval, Path(__file__).parent)

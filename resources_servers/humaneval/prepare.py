@@ -1,0 +1,36 @@
+"""Write HumanEval task rows from a local file, S3 or the Hugging Face hub (openai/openai_humaneval)."""
+
+import sys
+from pathlib import Path
+
+if __name__ == "__main__":  # also from a checkout that is not installed
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from resources_servers.humaneval.forms import FORMS, SYSTEM, create_params
+from resources_servers.sources import HubFiles, prepare, source_options
+from services.types import Json
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Write the file; exits with a message if no source has rows."""
+    parser = source_options(__doc__)
+    parser.add_argument("--form", choices=FORMS, default="chat", help="how the task is asked")
+    parser.add_argument("--system-prompt", default=SYSTEM, help="of the chat form; may be empty")
+    options = parser.parse_args(arguments)
+
+    def make(number: int, row: Json) -> Json:
+        return {
+            "id": row["task_id"],
+            "task_id": row["task_id"],
+            "prompt": row["prompt"],
+            "entry_point": row["entry_point"],
+            "test": row["test"],
+            "form": options.form,
+            "responses_create_params": create_params(options.form, row["prompt"], options.system_prompt),
+        }
+
+    prepare(options, HubFiles("openai/openai_humaneval", "openai_humaneval/test-*.parquet"), make)
+
+
+if __name__ == "__main__":
+    main()

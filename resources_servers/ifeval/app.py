@@ -1,0 +1,75 @@
+"""IFEval: prompts with instructions that a program can check."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+from resources_servers.answers.extraction import said
+from resources_servers.base import BadTask, Environment, Verdict, Verification, WorldSettings, hosting
+from resources_servers.examples import serve_examples
+from resources_servers.ifeval.language import require_langdetect
+from resources_servers.ifeval.scoring import instruction, outcome
+from services.server import Context
+from services.settings import ServerSettings
+
+
+class IfevalSettings(WorldSettings):
+    """What a config may set."""
+
+    score: Literal["strict", "lenient"] = "strict"
+    """Which score is the reward; the lenient one forgives a first line, a last line and asterisks."""
+    reward: Literal["prompt", "instruction"] = "prompt"
+    """1 when all instructions are followed, else 0; or the share of them that are."""
+
+
+class Ifeval(Environment[IfevalSettings]):
+    """One prompt with its instructions."""
+
+    def __init__(self, task: Mapping[str, Any], settings: IfevalSettings) -> None:
+        """Read the row's `instruction_id_list` and `kwargs`. Raises BadTask."""
+        super().__init__(task, settings)
+        kinds, told = task.get("instruction_id_list"), task.get("kwargs")
+        if not isinstance(kinds, list) or not isinstance(told, list) or not kinds or len(kinds) != len(told):
+            raise BadTask("expected instruction_id_list and kwargs, two lists of the same length, not empty")
+        try:
+            self.instructions = [(kind, instruction(kind, about)) for kind, about in zip(kinds, told, strict=True)]
+        except (ValueError, TypeError, AttributeError) as error:
+            raise BadTask(str(error)) from error
+
+    async def verify(self, response: Verification) -> Verdict:
+        """1 when every instruction is followed."""
+        spoken = said(response.text)
+        text = spoken if spoken == response.text else spoken.strip()
+        outcomes = [outcome(kind, checked, text) for kind, checked in self.instructions]
+        strict = [found.strict for found in outcomes]
+        loose = [found.loose for found in outcomes]
+        chosen = strict if self.settings.score == "strict" else loose
+        share = sum(chosen) / len(chosen)
+        missed = [found.kind for found, followed in zip(outcomes, chosen, strict=True) if not followed]
+        return Verdict(
+            reward=share if self.settings.reward == "instruction" else float(all(chosen)),
+            success=all(chosen),
+            strict_score=float(all(strict)),
+            lenient_score=float(all(loose)),
+            inst_level_strict=sum(strict) / len(strict),
+            inst_level_loose=sum(loose) / len(loose),
+            follow_instruction_list=strict,
+            follow_instruction_list_loose=loose,
+            reason=f"not followed: {', '.join(missed)}" if missed else "every instruction is followed",
+        )
+
+
+class IfevalServer(hosting(Ifeval)):  # type: ignore[misc]
+    """Hosts Ifeval and serves its example rows."""
+
+    Settings: ClassVar[type[ServerSettings]] = IfevalSettings
+
+    def __init__(self, settings: ServerSettings, context: Context) -> None:
+        require_langdetect(context.name)
+        super().__init__(settings, context)
+        serve_examples(self.app, Path(__file__).parent)
+
+
+server = IfevalServer

@@ -1,0 +1,44 @@
+"""Write IFEval task rows from a local file, S3 or the Hugging Face hub (google/IFEval)."""
+
+import sys
+from pathlib import Path
+
+if __name__ == "__main__":  # also from a checkout that is not installed
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from resources_servers.answers.prompts import chat
+from resources_servers.ifeval.scoring import instruction
+from resources_servers.sources import HubFiles, prepare, source_options
+from services.types import Json
+
+MAX_OUTPUT_TOKENS = 1280
+"""lm-eval's."""
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Write the file; exits with a message if no source has rows."""
+    parser = source_options(__doc__)
+    parser.add_argument("--form", choices=("chat", "lm_eval"), default="chat", help="lm_eval: at most 1,280 tokens")
+    parser.add_argument("--system-prompt", default="", help="none by default: the prompt says it all")
+    options = parser.parse_args(arguments)
+
+    def make(number: int, row: Json) -> Json:
+        told = [{key: value for key, value in about.items() if value is not None} for about in row["kwargs"]]
+        for kind, about in zip(row["instruction_id_list"], told, strict=True):
+            instruction(kind, about)
+        params = chat(row["prompt"], options.system_prompt)
+        if options.form == "lm_eval":
+            params["max_output_tokens"] = MAX_OUTPUT_TOKENS
+        return {
+            "id": f"ifeval_{row.get('key', number)}",
+            "prompt": row["prompt"],
+            "instruction_id_list": row["instruction_id_list"],
+            "kwargs": told,
+            "responses_create_params": params,
+        }
+
+    prepare(options, HubFiles("google/IFEval", "ifeval_input_data.jsonl"), make)
+
+
+if __name__ == "__main__":
+    main()

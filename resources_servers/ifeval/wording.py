@@ -1,0 +1,93 @@
+"""Instructions on words, letters, languages and capitals."""
+
+from __future__ import annotations
+
+import re
+
+from pydantic import Field
+
+from resources_servers.ifeval.instruction import Instruction, Relation, counted
+from resources_servers.ifeval.language import language_of
+from resources_servers.ifeval.sentences import tokens
+
+
+class Existence(Instruction):
+    """Contains every keyword, in any case, also inside words."""
+
+    keywords: list[str] = Field(min_length=1)
+
+    def _holds(self, text: str) -> bool:
+        return all(keyword.lower() in text.lower() for keyword in self.keywords)
+
+
+class Frequency(Instruction):
+    """Contains a keyword that often, in any case, also inside words."""
+
+    keyword: str = Field(min_length=1)
+    frequency: int
+    relation: Relation
+
+    def _holds(self, text: str) -> bool:
+        return counted(text.lower().count(self.keyword.strip().lower()), self.relation, self.frequency)
+
+
+class ForbiddenWords(Instruction):
+    """Contains none of the words as a whole word."""
+
+    forbidden_words: list[str] = Field(min_length=1)
+
+    def _holds(self, text: str) -> bool:
+        return not any(
+            re.search(rf"(?<!\w){re.escape(word)}(?!\w)", text, re.IGNORECASE) for word in self.forbidden_words
+        )
+
+
+class LetterFrequency(Instruction):
+    """Contains a character that often, in any case. Any character: Google's checker takes a random letter for `#`."""
+
+    letter: str = Field(min_length=1, max_length=1)
+    let_frequency: int
+    let_relation: Relation
+
+    def _holds(self, text: str) -> bool:
+        return counted(text.lower().count(self.letter.lower()), self.let_relation, self.let_frequency)
+
+
+class ResponseLanguage(Instruction):
+    """Is in one language; a text of no language is in none."""
+
+    language: str
+
+    def _holds(self, text: str) -> bool:
+        return language_of(text) == self.language
+
+
+class CapitalWordFrequency(Instruction):
+    """Has that many words in capitals only."""
+
+    capital_frequency: int
+    capital_relation: Relation
+
+    def _holds(self, text: str) -> bool:
+        return counted(sum(token.isupper() for token in tokens(text)), self.capital_relation, self.capital_frequency)
+
+
+class EnglishCapital(Instruction):
+    """English without a small letter."""
+
+    def _holds(self, text: str) -> bool:
+        return text.isupper() and language_of(text) == "en"
+
+
+class EnglishLowercase(Instruction):
+    """English without a capital."""
+
+    def _holds(self, text: str) -> bool:
+        return text.islower() and language_of(text) == "en"
+
+
+class NoComma(Instruction):
+    """Has no comma."""
+
+    def _holds(self, text: str) -> bool:
+        return "," not in text

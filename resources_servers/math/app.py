@@ -1,0 +1,37 @@
+"""MATH: competition problems whose answer is a formula, compared by meaning."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from resources_servers.answers.equality import MOST_CHARACTERS
+from resources_servers.answers.serving import AnswerSettings, AnswerWorld, answering
+from resources_servers.base import BadTask, Verdict, Verification
+from resources_servers.math.forms import READINGS, gold_answer
+
+
+class Math(AnswerWorld):
+    """One competition problem."""
+
+    def __init__(self, task: Mapping[str, Any], settings: AnswerSettings) -> None:
+        """Read the row's gold answer. Raises BadTask."""
+        super().__init__(task, settings)
+        gold = gold_answer(task)
+        if gold is None or len(gold) > MOST_CHARACTERS:
+            found = "none" if gold is None else f"{len(gold)} characters long"
+            raise BadTask(
+                f"the gold answer is {found}; expected expected_answer, answer, or a solution with a \\boxed{{}}"
+            )
+        form = task.get("form", "chat")
+        if form not in READINGS:
+            raise BadTask(f"form is {form!r}; expected one of {', '.join(READINGS)}")
+        self.gold, self.reading = gold, READINGS[form]
+
+    async def verify(self, response: Verification) -> Verdict:
+        """1 for an answer that means the gold one."""
+        return self.verdict(await self.judge.judge(self.gold, response, self.reading), self.gold)
+
+
+server = answering(Math, Path(__file__).parent)

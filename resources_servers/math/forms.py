@@ -1,0 +1,79 @@
+"""The forms in which MATH is asked, and how each one's answers are read."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from resources_servers.answers.extraction import Found, boxed, dollars, hashes, minerva, number, phrased, tagged
+from resources_servers.answers.judge import Reading, narrowed
+from resources_servers.answers.prompts import chat, completion, with_shots
+from resources_servers.math.hendrycks import between_dollars, same_string
+from services.types import Json
+
+SYSTEM = r"Think step by step, and put your final answer inside \boxed{...}."
+MAX_OUTPUT_TOKENS = 1024
+_WORD = re.compile(r"(?<![\\a-zA-Z])[a-zA-Z]{2,}")
+_FORMULA = re.compile(r"(?<!\\)\$+(.+?)(?<!\\)\$|\\\((.+?)\\\)")
+
+
+def gold_answer(row: Mapping[str, Any]) -> str | None:
+    r"""The row's `expected_answer`, or `answer`, or the last box of its `solution`; None when it has none of them."""
+    for key in ("expected_answer", "answer", "solution"):
+        written = row.get(key)
+        if isinstance(written, int | float) and not isinstance(written, bool):
+            written = str(written)
+        if isinstance(written, str) and written.strip():
+            # A whole solution may stand under any of the names.
+            box = boxed(written)
+            if box is not None and box.whole:
+                return box.text or None
+            return written.strip() if key != "solution" else None
+    return None
+
+
+def whole(text: str) -> Found | None:
+    """The text itself, when it is one line of few words and says nothing but the answer."""
+    line = text.strip()
+    if not line or "\n" in line or len(_WORD.findall(line)) > 3:
+        return None
+    return Found(line, "whole_text", len(text))
+
+
+def _formula_in(text: str) -> str:
+    """The first formula of a sentence; the sentence when it has none."""
+    match = _FORMULA.search(text)
+    return (match.group(1) or match.group(2)) if match else text
+
+
+_LENIENT = (
+    boxed,
+    tagged,
+    narrowed(minerva, _formula_in),
+    narrowed(hashes, _formula_in),
+    narrowed(phrased, _formula_in),
+    dollars,
+    whole,
+    number,
+)
+READINGS = {
+    "chat": Reading(stops=(), strict=boxed, lenient=_LENIENT),
+    "lm_eval_hendrycks": Reading(stops=("Problem:",), strict=between_dollars, lenient=_LENIENT, matches=same_string),
+    "lm_eval_minerva": Reading(
+        stops=("Problem:",),
+        strict=narrowed(minerva, _formula_in),
+        # A base model goes on: what it says where it was asked to counts before what stands in a box.
+        lenient=(narrowed(minerva, _formula_in), *_LENIENT),
+    ),
+}
+
+
+def create_params(form: str, problem: str, shots: Sequence[tuple[str, str]] = (), system: str = SYSTEM) -> Json:
+    """What the model is asked. `shots`: (problem, solution) pairs for the lm-eval forms. Raises KeyError."""
+    reading = READINGS[form]
+    if form == "chat":
+        return chat(problem, system)
+    asked = "Problem:\n{}\n\nSolution:" if form == "lm_eval_minerva" else "Problem: {}\nAnswer:"
+    prompt = with_shots([(asked.replace("{}", shot), answer) for shot, answer in shots], asked.replace("{}", problem))
+    return completion(prompt, reading.stops, MAX_OUTPUT_TOKENS)

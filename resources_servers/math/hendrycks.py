@@ -1,0 +1,49 @@
+r"""The string equality that the MATH data set came with, and the answer as lm-eval's hendrycks_math takes it.
+
+Both are kept for scores that can be compared with published ones: a \boxed{} answer without dollars is wrong to them.
+"""
+
+from __future__ import annotations
+
+import re
+
+from resources_servers.answers.extraction import Found
+
+_DROPPED = re.compile(r"\n|\\!|\\left|\\right|\^\{\\circ\}|\^\\circ|\\\$|\\%|%")
+_UNIT = re.compile(r"\\text\{ .*")
+_ROOT = re.compile(r"\\sqrt(?!\{)(.)")
+_FRACTION = re.compile(r"\\frac(?!\{)(.)(?:(?!\{)(.)|(?=\{))")
+_SLASH = re.compile(r"(-?\d+)/(-?\d+)")
+
+
+def between_dollars(text: str) -> Found | None:
+    """What stands between the first and the last dollar; all of the text when there are not two."""
+    first, last = text.find("$"), text.rfind("$")
+    if first < last:
+        return Found(text[first + 1 : last], "between_dollars", last + 1)
+    return Found(text, "whole_text", len(text)) if text.strip() else None
+
+
+def same_string(gold: str, answer: str) -> bool:
+    """Equal once both are spelled alike."""
+    return spelled(gold) == spelled(answer)
+
+
+def spelled(text: str) -> str:
+    """The spelling under which MATH's answers are compared."""
+    text = _DROPPED.sub("", text.replace(r"\\", "\\").replace("tfrac", "frac").replace("dfrac", "frac"))
+    text = _UNIT.sub("", text)
+    text = re.sub(r"(^|[ {])\.", r"\g<1>0.", text)
+    left, equals, right = text.partition("=")
+    if equals and len(left) <= 2 and "=" not in right:  # `x = 5`
+        text = right
+    text = _ROOT.sub(r"\\sqrt{\1}", text).replace(" ", "")
+    text = _FRACTION.sub(lambda match: _braced(match.group(1), match.group(2)), text)
+    if text == "0.5":
+        return r"\frac{1}{2}"
+    slash = _SLASH.fullmatch(text)
+    return rf"\frac{{{slash[1]}}}{{{slash[2]}}}" if slash else text
+
+
+def _braced(above: str, below: str | None) -> str:
+    return rf"\frac{{{above}}}" + (f"{{{below}}}" if below else "")

@@ -1,0 +1,63 @@
+"""MBPP: short Python programs, each with its tests."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from resources_servers.base import BadTask, Verdict, Verification
+from resources_servers.mbpp.forms import as_it_stands, names_used
+from resources_servers.python_answers.programs import find
+from resources_servers.python_answers.scoring import Tests, score
+from resources_servers.python_answers.serving import ProgramSettings, ProgramWorld, programming
+
+
+class MbppTask(BaseModel):
+    """What a row says of its task, in MBPP's own names."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    test_list: list[str]
+    test_setup_code: str = ""
+    """Run before the tests, with the answer's names at hand."""
+    challenge_test_list: list[str] = []
+    """Harder tests of the data set; only with the setting of that name."""
+
+
+class MbppSettings(ProgramSettings):
+    """What a config may set."""
+
+    challenge_tests: bool = False
+    """Ask the row's challenge tests too."""
+
+
+class Mbpp(ProgramWorld[MbppSettings]):
+    """Write a function that passes three tests."""
+
+    def __init__(self, task: Mapping[str, Any], settings: MbppSettings) -> None:
+        """Read the row's tests. Raises BadTask."""
+        super().__init__(task, settings)
+        try:
+            row = MbppTask.model_validate(dict(task))
+            tests = (*row.test_list, *(row.challenge_test_list if settings.challenge_tests else ()))
+            names = names_used(row.test_setup_code, tests)
+        except ValidationError as error:
+            problems = "; ".join(f"{one['loc'][0]}: {one['msg']}" for one in error.errors(include_url=False))
+            raise BadTask(f"not an MBPP row: {problems}") from error
+        except SyntaxError as error:
+            raise BadTask(f"the row's tests are no Python: {error}") from error
+        if not names:
+            raise BadTask("the row's tests call no function; expected something like: assert f(1) == 2")
+        self.tests = Tests(names, tests, setup=row.test_setup_code)
+
+    async def verify(self, response: Verification) -> Verdict:
+        """1 for a program that passes every test."""
+        text = response.text
+        found = find(text, self.tests.names)
+        return self.verdict(await score(self.sandbox, self.tests, as_it_stands(text), found))
+
+
+server = programming(Mbpp, Path(__file__).parent)

@@ -1,0 +1,55 @@
+"""Write MBPP task rows from a local file, S3 or the Hugging Face hub (google-research-datasets/mbpp)."""
+
+import sys
+from pathlib import Path
+
+if __name__ == "__main__":  # also from a checkout that is not installed
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from resources_servers.mbpp.forms import FORMS, SYSTEM, create_params, names_used
+from resources_servers.sources import HubFiles, prepare, read_rows, source_options
+from services.types import Json
+
+SHOTS = Path(__file__).parent / "data" / "fewshot.jsonl"
+SPLITS = {"prompt": (1, 10), "test": (11, 510), "validation": (511, 600), "train": (601, 974), "all": (1, 974)}
+"""First and last task id."""
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Write the file; exits with a message if no source has rows."""
+    parser = source_options(__doc__)
+    parser.add_argument("--split", choices=tuple(SPLITS), default="test", help="by task id (default test)")
+    parser.add_argument("--form", choices=FORMS, default="chat", help="how the task is asked")
+    parser.add_argument("--shots", type=int, help="solved tasks before it (default: 3 in lm_eval, else 0)")
+    parser.add_argument("--system-prompt", default=SYSTEM, help="of the chat form; may be empty")
+    options = parser.parse_args(arguments)
+    count = options.shots if options.shots is not None else 3 if options.form == "lm_eval" else 0
+    if options.form == "chat" and count:
+        parser.error("--shots belongs to the lm_eval form")
+    shots = list(read_rows(SHOTS))
+    if count > len(shots):
+        parser.error(f"--shots {count} is more than the {len(shots)} that lm-eval has")
+    first, last = SPLITS[options.split]
+
+    def make(number: int, row: Json) -> Json | None:
+        if not first <= row["task_id"] <= last:
+            return None
+        tests, setup = list(row["test_list"]), row.get("test_setup_code") or ""
+        names_used(setup, tests)  # a row whose tests cannot be read is no row
+        text = row.get("text") or row["prompt"]
+        return {
+            "id": f"mbpp_{row['task_id']}",
+            "task_id": row["task_id"],
+            "text": text,
+            "test_list": tests,
+            "test_setup_code": setup,
+            "challenge_test_list": list(row.get("challenge_test_list") or ()),
+            "form": options.form,
+            "responses_create_params": create_params(options.form, text, tests, shots[:count], options.system_prompt),
+        }
+
+    prepare(options, HubFiles("google-research-datasets/mbpp", "full/*.parquet"), make)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,226 @@
+"""Where the rows of the worlds' `prepare.py` come from: a local file, S3, the Hugging Face hub, in that order.
+
+Downloads go to a temporary folder that is removed, and the output appears whole or not at all, so nothing half-made is
+ever taken for data. Files may be .jsonl, .json (a list), each also as .gz, .parquet, .arrow, or a folder of them (what
+`datasets.save_to_disk` writes). S3 needs the extra `aws`; the hub, Parquet and Arrow need the extra `hub`.
+
+    with rows_from(Places(local=Path("test.jsonl"), hub=HubFiles("openai/gsm8k", "main/test-*.parquet"))) as rows:
+        write_rows(Path("out.jsonl"), (made(row) for row in rows))
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import gzip
+import importlib
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from services.errors import RunError
+from services.types import Json
+
+DESCRIPTIONS = ("dataset_info.json", "state.json", "dataset_dict.json")
+"""What `save_to_disk` writes beside its Arrow files: JSON, and no rows."""
+READABLE = (".jsonl", ".json", ".jsonl.gz", ".json.gz", ".parquet", ".arrow")
+EXTRAS = {"boto3": "aws", "huggingface_hub": "hub", "pyarrow": "hub"}
+
+
+@dataclass(frozen=True)
+class HubFiles:
+    """Files of a data set on the Hugging Face hub."""
+
+    repo: str
+    files: str
+    """A glob over the repository's paths, such as `main/test-*.parquet`."""
+    revision: str = "main"
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where rows may be; the first that has them is used, and those that failed before it are said."""
+
+    local: Path | None = None
+    """A file or a folder."""
+    s3: str | None = None
+    """`s3://bucket/key` of a file, or a prefix that ends with `/`."""
+    hub: HubFiles | None = None
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr)
+
+
+@contextlib.contextmanager
+def rows_from(places: Places, say: Callable[[str], None] = _say) -> Iterator[Iterator[Json]]:
+    """The rows of the first place that has them. Raises RunError when none has, with each one's reason."""
+    with tempfile.TemporaryDirectory(prefix="rollyard-rows-") as folder:
+        yield read_rows(_fetched(places, Path(folder), say))
+
+
+def read_rows(path: Path) -> Iterator[Json]:
+    """The rows of a file, or of a folder's files in the order of their names. Raises RunError for what is no data."""
+    if path.is_dir():
+        files = sorted(file for file in path.rglob("*") if _holds_rows(file.name))
+        if not files:
+            raise RunError(f"{path} holds no {', '.join(READABLE)} file")
+        for file in files:
+            yield from read_rows(file)
+        return
+    try:
+        for number, row in enumerate(_items(path), 1):
+            if not isinstance(row, dict):
+                raise RunError(f"{path}: row {number} is a JSON {type(row).__name__}; expected an object")
+            yield row
+    except (OSError, EOFError, ValueError) as error:  # pyarrow's errors are ValueErrors
+        raise RunError(f"{path} cannot be read: {error}") from error
+
+
+def write_rows(path: Path, rows: Iterable[Json]) -> int:
+    """Write JSON Lines that appear whole or not at all; how many. A failing iterator leaves what was there before."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_name(f"{path.name}.{os.getpid()}.partial")
+    count = 0
+    try:
+        with unfinished.open("wb") as file:
+            for row in rows:
+                file.write(orjson.dumps(row) + b"\n")
+                count += 1
+            file.flush()
+            os.fsync(file.fileno())
+        if not count:
+            raise RunError(f"no rows for {path}: the source is empty, or everything was filtered out")
+        unfinished.replace(path)
+    finally:
+        unfinished.unlink(missing_ok=True)
+    return count
+
+
+def source_options(description: str | None) -> argparse.ArgumentParser:
+    """The options that every `prepare.py` has."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--output", type=Path, required=True, help="the JSONL file to write")
+    parser.add_argument("--local", type=Path, help="a file or folder to read first")
+    parser.add_argument("--s3", help="s3://bucket/key, or a prefix ending with /, read if there is no local file")
+    parser.add_argument("--offline", action="store_true", help="do not ask the Hugging Face hub when neither has rows")
+    parser.add_argument("--limit", type=int, help="rows to write (default: all)")
+    return parser
+
+
+def prepare(options: argparse.Namespace, hub: HubFiles, make: Callable[[int, Json], Json | None]) -> None:
+    """Write the rows that `make` builds from each source row and its number (None: left out). Exits with a message."""
+    places = Places(options.local, options.s3, None if options.offline else hub)
+    try:
+        with rows_from(places) as rows:
+            made = (row for row in _made(rows, make) if row is not None)
+            count = write_rows(options.output, islice(made, options.limit))
+    except RunError as error:
+        sys.exit(str(error))
+    print(f"{count} rows -> {options.output}")
+
+
+def _made(rows: Iterator[Json], make: Callable[[int, Json], Json | None]) -> Iterator[Json | None]:
+    for number, row in enumerate(rows):
+        try:
+            yield make(number, row)
+        except (KeyError, TypeError, ValueError) as error:
+            found = ", ".join(sorted(row)) or "nothing"
+            raise RunError(f"row {number} (with {found}) is not what was expected: {error!r}") from error
+
+
+def _fetched(places: Places, folder: Path, say: Callable[[str], None]) -> Path:
+    """A file or folder that holds the rows, downloaded into `folder` if need be."""
+    ways: list[tuple[str, Callable[[Path], Path]]] = []
+    if places.local is not None:
+        ways.append((f"local file {places.local}", partial(_from_local, places.local)))
+    if places.s3 is not None:
+        ways.append((places.s3, partial(_from_s3, places.s3)))
+    if places.hub is not None:
+        ways.append((f"hub's {places.hub.repo}", partial(_from_hub, places.hub)))
+    reasons: list[str] = []
+    for number, (name, fetch) in enumerate(ways):
+        try:
+            target = folder / str(number)
+            target.mkdir()
+            return fetch(target)
+        except Exception as error:  # a library's own error, whichever: the reason is told, the next place is tried
+            reasons.append(f"{name}: {error}")
+            if number + 1 < len(ways):
+                say(f"{reasons[-1]}; next: {ways[number + 1][0]}")
+    raise RunError("no rows found. " + ("; ".join(reasons) or "No place was named: give --local or --s3"))
+
+
+def _from_local(path: Path, folder: Path) -> Path:
+    if not path.exists():
+        raise FileNotFoundError("no such file or folder")
+    return path
+
+
+def _from_s3(address: str, folder: Path) -> Path:
+    bucket, _, key = address.removeprefix("s3://").partition("/")
+    if not address.startswith("s3://") or not bucket or not key:
+        raise ValueError("expected s3://bucket/key")
+    client = _extra("boto3").client("s3")
+    keys = [key]
+    if key.endswith("/"):
+        pages = client.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=key)
+        keys = [item["Key"] for page in pages for item in page.get("Contents", []) if _holds_rows(item["Key"])]
+        if not keys:
+            raise FileNotFoundError(f"no {', '.join(READABLE)} object below this prefix")
+    for number, name in enumerate(sorted(keys)):
+        client.download_file(bucket, name, str(folder / f"{number:06d}-{name.rpartition('/')[2]}"))
+    return folder
+
+
+def _from_hub(hub: HubFiles, folder: Path) -> Path:
+    _extra("huggingface_hub").snapshot_download(
+        hub.repo, repo_type="dataset", revision=hub.revision, allow_patterns=[hub.files], local_dir=folder
+    )
+    # The library's own bookkeeping lies beside the files, and it is JSON too.
+    shutil.rmtree(folder / ".cache", ignore_errors=True)
+    if not any(_holds_rows(file.name) for file in folder.rglob("*")):
+        raise FileNotFoundError(f"no file {hub.files} at revision {hub.revision}")
+    return folder
+
+
+def _holds_rows(name: str) -> bool:
+    return name.endswith(READABLE) and name.rpartition("/")[2] not in DESCRIPTIONS
+
+
+def _items(path: Path) -> Iterator[Any]:
+    name = path.name.removesuffix(".gz")
+    if name.endswith(".parquet"):
+        with _extra("pyarrow.parquet").ParquetFile(path) as table:
+            for batch in table.iter_batches():
+                yield from batch.to_pylist()
+    elif name.endswith(".arrow"):
+        with _extra("pyarrow.ipc").open_stream(str(path)) as stream:
+            for batch in stream:
+                yield from batch.to_pylist()
+    else:
+        with gzip.open(path) if path.name.endswith(".gz") else path.open("rb") as file:
+            if name.endswith(".json"):
+                listed = orjson.loads(file.read())
+                yield from listed if isinstance(listed, list) else [listed]
+            else:
+                # Binary lines end at \n only: U+0085 and U+2028 inside a string are text.
+                yield from (orjson.loads(line) for line in file if line.strip())
+
+
+def _extra(module: str) -> Any:
+    """A module of an extra. Raises RunError with the command that installs it."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        extra = EXTRAS[module.partition(".")[0]]
+        raise RunError(f"{error.name} is not installed: pip install 'rollyard[{extra}]'") from error

@@ -1,0 +1,65 @@
+"""The command lines that start a zygote: in bubblewrap, or plainly where Landlock has to do."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from pathlib import Path
+
+from services.roots import INSTALLED
+from services.sandbox import enter
+from services.sandbox.python import Python
+
+_INSIDE = Path(__file__).parent / "inside"
+_SEEN_AT = "/jail"
+_FLAGS = ("-S", "-s", "-P", "-B", "-u", "-W", "ignore")
+"""No site-packages, no folder of the caller, no files written, no buffering, no warnings."""
+_ZYGOTE = "services.sandbox.inside.zygote"
+_DEVICES = ("/dev/null", "/dev/zero", "/dev/urandom")
+
+
+def find_bubblewrap() -> str | None:
+    """The program, if it is installed."""
+    return shutil.which("bwrap")
+
+
+def bubblewrap(program: str, python: Python) -> list[str]:
+    """A zygote in namespaces of its own, with the Python and nothing else in view, all of it read-only."""
+    files = [*python.files, (str(_INSIDE), f"{_SEEN_AT}/services/sandbox/inside")]
+    before = [program, "--unshare-user", "--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts"]
+    before += ["--unshare-cgroup-try", "--uid", str(enter.NOBODY), "--gid", str(enter.NOBODY), "--hostname", "jail"]
+    before += ["--die-with-parent", "--new-session", "--clearenv"]
+    for name, value in _environment(python, _SEEN_AT).items():
+        before += ["--setenv", name, value]
+    hidden = [f"{folder}/site-packages" for folder in python.places if Path(folder, "site-packages").is_dir()]
+    after = [word for folder in hidden for word in ("--tmpfs", folder, "--remount-ro", folder)]
+    after += [word for device in _DEVICES for word in ("--dev-bind", device, device)]
+    after += ["--dir", "/tmp", "--proc", "/proc", "--remount-ro", "/", "--chdir", "/"]
+    after += [python.program, *_FLAGS, "-m", _ZYGOTE]
+    return _entered({"bind": "--ro-bind", "files": files, "before": before, "after": after, "environment": {}})
+
+
+def plain(python: Python) -> list[str]:
+    """A zygote without namespaces: what it forks is locked in by Landlock and seccomp."""
+    after = [python.program, *_FLAGS, "-m", _ZYGOTE]
+    environment = _environment(python, str(INSTALLED))
+    return _entered({"bind": "", "files": [], "before": [], "after": after, "environment": environment})
+
+
+def readable(python: Python) -> tuple[str, ...]:
+    """What Landlock has to leave in view."""
+    return (*python.places, str(_INSIDE), *_DEVICES)
+
+
+def _entered(told: dict[str, object]) -> list[str]:
+    """As root, become nobody first."""
+    told = {"root": str(INSTALLED), **told}
+    base = os.path.realpath(getattr(sys, "_base_executable", sys.executable))
+    return [base, "-I", "-S", enter.__file__, json.dumps(told)]
+
+
+def _environment(python: Python, root: str) -> dict[str, str]:
+    """For the zygote alone, which clears it: sets come in the same order on every day."""
+    return {"PYTHONPATH": root, "PYTHONHASHSEED": "0", "LD_LIBRARY_PATH": python.library_path, "LC_ALL": "C.UTF-8"}

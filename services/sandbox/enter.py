@@ -1,0 +1,65 @@
+"""Run by the sandbox's own Python as root, before anything else: becomes nobody and then the jail's command.
+
+Root inside a user namespace is still root to the files outside, and its processes are not counted. Nobody, on the other
+hand, may not be able to reach the Python (a home folder is often closed): so its files are first mounted where they can
+be reached, in a mount namespace of our own that ends with the jail.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+if __name__ == "__main__":
+    # Only what stands beside this file is needed; the rest of the project may not be importable by this Python.
+    sys.path.insert(0, json.loads(sys.argv[1])["root"])
+
+from services.sandbox.inside import kernel
+
+NOBODY = 65534
+_STAGE = "/tmp"
+
+
+def main() -> None:
+    """`{"root": ..., "bind": "--ro-bind", "files": [[source, target], ...], "before": [...], "after": [...]}`."""
+    told = json.loads(sys.argv[1])
+    files = [(str(source), str(target)) for source, target in told["files"]]
+    if os.getuid() == 0:
+        try:
+            files = _staged(files)
+        except OSError as error:  # a container's root without CAP_SYS_ADMIN: the files must be readable as they are
+            print(f"sandbox: files stay where they are: {error}", file=sys.stderr)
+        os.setgroups([])
+        os.setresgid(NOBODY, NOBODY, NOBODY)
+        os.setresuid(NOBODY, NOBODY, NOBODY)
+    binds = [word for source, target in files for word in (told["bind"], source, target)] if told["bind"] else []
+    command = [*told["before"], *binds, *told["after"]]
+    try:
+        os.execve(command[0], command, told["environment"])
+    except PermissionError:
+        sys.exit(f"a user without privileges cannot run {command[0]}: name another Python (sandbox_python)")
+
+
+def _staged(files: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    """The same files below a temporary file system that everybody may enter and only we have."""
+    kernel.unshare(kernel.CLONE_NEWNS)
+    kernel.mount("none", "/", "none", kernel.MS_REC | kernel.MS_PRIVATE)
+    opened = [(os.open(source, os.O_PATH), Path(source).is_dir(), target) for source, target in files]
+    kernel.mount("tmpfs", _STAGE, "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV, "mode=755")
+    staged = []
+    for number, (descriptor, is_folder, target) in enumerate(opened):
+        place = f"{_STAGE}/{number}"
+        if is_folder:
+            Path(place).mkdir()
+        else:
+            Path(place).touch()
+        kernel.mount(f"/proc/self/fd/{descriptor}", place, "none", kernel.MS_BIND)
+        os.close(descriptor)
+        staged.append((place, target))
+    return staged
+
+
+if __name__ == "__main__":
+    main()

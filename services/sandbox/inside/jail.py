@@ -1,0 +1,69 @@
+"""Locking in: fresh namespaces, an empty /tmp and /proc, limits, and then the doors that shut behind a process."""
+
+from __future__ import annotations
+
+import os
+import resource
+
+from services.sandbox.inside import kernel, landlock, seccomp
+from services.sandbox.inside.plan import Plan
+
+_OWN = kernel.CLONE_NEWUSER | kernel.CLONE_NEWPID | kernel.CLONE_NEWNS | kernel.CLONE_NEWIPC
+_KEEPERS = 2
+"""Processes of ours that count against the limit: the warden and the tests."""
+
+
+def separate() -> None:
+    """Fresh namespaces: the next child is process 1 of its own. Raises OSError.
+
+    A user namespace of its own makes the limit on processes this answer's alone.
+    """
+    user, group = os.getuid(), os.getgid()
+    kernel.unshare(_OWN)
+    for name, text in (("setgroups", "deny"), ("uid_map", f"{user} {user} 1"), ("gid_map", f"{group} {group} 1")):
+        _write(f"/proc/self/{name}", text)
+
+
+def furnish(plan: Plan) -> None:
+    """A /tmp of its own and nothing in /proc, or else nothing but the Python to open. Raises OSError."""
+    if plan.landlock:
+        # The answer locks itself in once more, further in: then the tests may signal it, and it not them.
+        kernel.no_new_privileges()
+        landlock.restrict(plan.readable)
+    if not plan.namespaces:
+        return
+    flags = kernel.MS_NOSUID | kernel.MS_NODEV
+    kernel.mount("tmpfs", "/tmp", "tmpfs", flags, f"size={plan.tmp_size},nr_inodes=4096,mode=700")
+    kernel.mount("tmpfs", "/proc", "tmpfs", flags | kernel.MS_RDONLY, "size=0,nr_inodes=1,mode=555")
+
+
+def confine(plan: Plan, *, answer: bool) -> None:
+    """Limits and doors that no later step opens again; the `answer` is given less than the tests. Raises OSError."""
+    limits = {
+        resource.RLIMIT_CORE: 0,
+        resource.RLIMIT_AS: plan.memory,
+        resource.RLIMIT_FSIZE: plan.file_size,
+        resource.RLIMIT_NOFILE: plan.open_files,
+        resource.RLIMIT_MEMLOCK: 0,
+        resource.RLIMIT_MSGQUEUE: 0,
+    }
+    if plan.namespaces:  # elsewhere the count would be of all this user's processes on the machine
+        limits[resource.RLIMIT_NPROC] = plan.processes + _KEEPERS
+    for limit, value in limits.items():
+        resource.setrlimit(limit, (value, value))
+    # The second in between turns a limit that was met into a signal of its own.
+    resource.setrlimit(resource.RLIMIT_CPU, (plan.cpu_s, plan.cpu_s + 1))
+    kernel.drop_capabilities()
+    kernel.no_new_privileges()
+    if plan.landlock and answer:
+        landlock.restrict(plan.readable)
+    if plan.seccomp:
+        seccomp.install(processes=plan.namespaces or not answer)
+
+
+def _write(path: str, text: str) -> None:
+    opened = os.open(path, os.O_WRONLY)
+    try:
+        os.write(opened, text.encode())
+    finally:
+        os.close(opened)

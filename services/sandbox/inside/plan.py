@@ -1,0 +1,36 @@
+"""Plan: what the server tells the jail, once, when the jail is started."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How an answer is locked in. Sizes in bytes."""
+
+    namespaces: bool
+    """A user, process, mount and IPC namespace of its own for every answer."""
+    landlock: bool
+    """Landlock rules on files, the network and signals."""
+    seccomp: bool
+    readable: tuple[str, ...]
+    """What Landlock leaves in view: the Python."""
+    cpu_s: int
+    wall_s: float
+    memory: int
+    processes: int
+    file_size: int
+    open_files: int
+    tmp_size: int
+    output: int
+
+    def fields(self) -> dict[str, Any]:
+        """For a message."""
+        return asdict(self)
+
+    @classmethod
+    def of(cls, fields: dict[str, Any]) -> Plan:
+        """What `fields` said."""
+        return cls(**{**fields, "readable": tuple(fields["readable"])})

@@ -1,0 +1,131 @@
+"""Python values as JSON and back, without pickle: the far side can send data, never code.
+
+A value is rebuilt from its plain type. An answer's own classes, however they define `==`, come as references.
+"""
+
+from __future__ import annotations
+
+import builtins
+import collections
+import datetime
+import decimal
+import fractions
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import Any
+
+MOST_ITEMS = 1_000_000
+"""Taken from a generator; more than that is an answer without end."""
+_SAFE_DIGITS = 10**300
+"""Larger whole numbers travel as hexadecimal, which costs no quadratic time and meets no limit."""
+
+Keep = Callable[[Any], int]
+Find = Callable[[int], Any]
+
+
+def encode(value: Any, keep: Keep) -> Any:
+    """`value` as JSON; what has no plain form is given to `keep`, and its number travels."""
+    if value is None or isinstance(value, bool | str | float):
+        return _scalar(value)
+    if isinstance(value, int):
+        number = int(value)
+        return number if -_SAFE_DIGITS < number < _SAFE_DIGITS else {"int": hex(number)}
+    for kind, name, parts in _PLAIN:
+        if isinstance(value, kind):
+            return {name: [encode(part, keep) for part in parts(value)]}
+    if isinstance(value, type) and vars(builtins).get(name := type.__getattribute__(value, "__name__")) is value:
+        return {"type": [name]}
+    if isinstance(value, Iterator):
+        return {"iterator": [encode(part, keep) for part in _bounded(value)]}
+    return {"reference": keep(value)}
+
+
+def decode(sent: Any, find: Find) -> Any:
+    """What `encode` made. Raises ValueError, TypeError, KeyError for anything else."""
+    if not isinstance(sent, dict):
+        if isinstance(sent, list):
+            raise TypeError("a bare list is no value")
+        return sent
+    ((name, parts),) = sent.items()
+    if name == "reference":
+        return find(parts)
+    if name == "int":
+        return int(parts, 16)
+    return _BUILD[name]([decode(part, find) for part in parts])
+
+
+def _scalar(value: Any) -> Any:
+    """Without a subclass's manners."""
+    if value is None or isinstance(value, bool):
+        return value
+    return str.__str__(value) if isinstance(value, str) else float(value)
+
+
+def _bounded(values: Iterator[Any]) -> list[Any]:
+    taken = list(islice(values, MOST_ITEMS + 1))
+    if len(taken) > MOST_ITEMS:
+        raise ValueError(f"an iterator of more than {MOST_ITEMS} items")
+    return taken
+
+
+def _pairs(mapping: Any) -> list[Any]:
+    return [part for pair in mapping.items() for part in pair]
+
+
+def _paired(parts: list[Any]) -> list[tuple[Any, Any]]:
+    return list(zip(parts[::2], parts[1::2], strict=True))
+
+
+def _type(name: str) -> type:
+    found = getattr(builtins, name)
+    if not isinstance(found, type):
+        raise TypeError(f"{name} is no type of Python's own")
+    return found
+
+
+_PLAIN: list[tuple[type, str, Callable[[Any], Any]]] = [
+    (tuple, "tuple", tuple),
+    (list, "list", list),
+    (collections.Counter, "Counter", _pairs),
+    (collections.OrderedDict, "OrderedDict", _pairs),
+    (dict, "dict", _pairs),
+    (set, "set", list),
+    (frozenset, "frozenset", list),
+    (type({}.keys()), "set", list),
+    (type({}.items()), "set", list),
+    (type({}.values()), "list", list),
+    (collections.deque, "deque", list),
+    (range, "range", lambda found: (found.start, found.stop, found.step)),
+    (bytes, "bytes", lambda found: (found.hex(),)),
+    (bytearray, "bytearray", lambda found: (found.hex(),)),
+    (complex, "complex", lambda found: (found.real, found.imag)),
+    (decimal.Decimal, "Decimal", lambda found: (str(found),)),
+    (fractions.Fraction, "Fraction", lambda found: (found.numerator, found.denominator)),
+    (datetime.datetime, "datetime", lambda found: (found.isoformat(),)),
+    (datetime.date, "date", lambda found: (found.isoformat(),)),
+    (datetime.time, "time", lambda found: (found.isoformat(),)),
+    (datetime.timedelta, "timedelta", lambda found: (found.days, found.seconds, found.microseconds)),
+]
+
+_BUILD: dict[str, Callable[[list[Any]], Any]] = {
+    "tuple": tuple,
+    "list": list,
+    "Counter": lambda parts: collections.Counter(dict(_paired(parts))),
+    "OrderedDict": lambda parts: collections.OrderedDict(_paired(parts)),
+    "dict": lambda parts: dict(_paired(parts)),
+    "set": set,
+    "frozenset": frozenset,
+    "deque": collections.deque,
+    "range": lambda parts: range(*parts),
+    "bytes": lambda parts: bytes.fromhex(parts[0]),
+    "bytearray": lambda parts: bytearray.fromhex(parts[0]),
+    "complex": lambda parts: complex(*parts),
+    "Decimal": lambda parts: decimal.Decimal(parts[0]),
+    "Fraction": lambda parts: fractions.Fraction(*parts),
+    "datetime": lambda parts: datetime.datetime.fromisoformat(parts[0]),
+    "date": lambda parts: datetime.date.fromisoformat(parts[0]),
+    "time": lambda parts: datetime.time.fromisoformat(parts[0]),
+    "timedelta": lambda parts: datetime.timedelta(*parts),
+    "iterator": iter,
+    "type": lambda parts: _type(parts[0]),
+}

@@ -1,0 +1,70 @@
+"""The process that jails are forked from: a Python with the standard library's common part loaded, and nothing else.
+
+It reads no job: each comes on a socket of its own, which goes straight to the jail.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import os
+import signal
+import socket
+from collections.abc import Callable
+from os import environ
+
+from services.sandbox.inside import kernel, landlock, seccomp
+from services.sandbox.inside.channel import Channel
+from services.sandbox.inside.plan import Plan
+from services.sandbox.inside.warden import start_watching, watch
+
+_LOADED = (
+    "abc array bisect cmath collections copy dataclasses datetime decimal enum fractions functools hashlib heapq "
+    "itertools json math operator os random re statistics string sys textwrap time traceback typing unicodedata"
+)
+
+
+def main() -> None:
+    """Serve until the server hangs up. The first message out says what the kernel offers, the first in is the plan."""
+    control = socket.socket(fileno=0)
+    kernel.die_with_parent(signal.SIGKILL)
+    offered = {"seccomp": _works(lambda: seccomp.install(processes=True)), "landlock": landlock.version()}
+    Channel(control).send(offered)
+    plan = Plan.of(Channel(control).receive())
+    for name in _LOADED.split():
+        importlib.import_module(name)
+    environ.clear()
+    nothing = os.open("/dev/null", os.O_RDONLY)
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the wardens
+    gc.collect()
+    gc.freeze()  # a collection in a child would copy the parent's pages
+    while True:
+        message, received, _, _ = socket.recv_fds(control, 1, 1)
+        if not message:
+            return
+        for job in received:
+            if os.fork() == 0:
+                try:
+                    start_watching()
+                    os.dup2(nothing, control.fileno())
+                    watch(plan, job)
+                finally:
+                    os._exit(0)
+            os.close(job)
+
+
+def _works(attempt: Callable[[], None]) -> bool:
+    """Whether `attempt` succeeds, tried in a child because it cannot be undone."""
+    child = os.fork()
+    if child == 0:
+        try:
+            kernel.no_new_privileges()
+            attempt()
+            os._exit(0)
+        finally:
+            os._exit(1)
+    return os.waitpid(child, 0)[1] == 0
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,17 @@
+"""One pool of comparers for the tests of this folder: their processes take seconds to start."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest_asyncio
+
+from resources_servers.answers.workers import Workers
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def workers() -> AsyncIterator[Workers]:
+    """With little CPU time for a comparison."""
+    pool = Workers(2, 0.5)
+    yield pool
+    await pool.close()

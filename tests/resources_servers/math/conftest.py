@@ -1,0 +1,17 @@
+"""One judge for the tests of this folder: its processes take seconds to start."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest_asyncio
+
+from resources_servers.answers.judge import Judge
+from tests.resources_servers.answers.asking import judging
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def judge() -> AsyncIterator[Judge]:
+    """With a second of CPU time for a comparison."""
+    async with judging(cpu_s=1.0) as made:
+        yield made

@@ -1,0 +1,3 @@
+from tests.resources_servers.python_answers.sandboxes import sandbox
+
+__all__ = ["sandbox"]

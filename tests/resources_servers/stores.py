@@ -1,0 +1,77 @@
+"""A store of files that speaks as much of S3 and of the Hugging Face hub as their clients need."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import parse_qs, unquote, urlsplit
+
+import orjson
+
+SHA = "0123456789abcdef0123456789abcdef01234567"
+
+
+@contextlib.contextmanager
+def store(files: dict[str, bytes], *, broken: frozenset[str] = frozenset()) -> Iterator[str]:
+    """Serve `files` by path (`bucket/key`, or a file of the hub's data set); its address.
+
+    Of those in `broken` only the first half is sent, although the whole length is announced.
+    """
+
+    class Handler(BaseHTTPRequestHandler):
+        """Answers one request."""
+
+        def do_HEAD(self) -> None:
+            self._answer(head=True)
+
+        def do_GET(self) -> None:
+            self._answer(head=False)
+
+        def _answer(self, *, head: bool) -> None:
+            address = urlsplit(self.path)
+            path = unquote(address.path).lstrip("/")
+            query = parse_qs(address.query)
+            if path.startswith("api/datasets/"):
+                names = [{"rfilename": name, "type": "file", "path": name, "oid": "0", "size": 1} for name in files]
+                body = orjson.dumps(names if "/tree/" in path else {"id": "a/b", "sha": SHA, "siblings": names})
+                return self._send(200, body, head)
+            if "list-type" in query:
+                return self._send(200, _listing(path.strip("/"), query.get("prefix", [""])[0], files), head)
+            name = path.partition(f"/resolve/{SHA}/")[2] or path
+            if name not in files:
+                return self._send(404, b"", head)
+            return self._send(200, files[name], head, half=name in broken)
+
+        def _send(self, status: int, body: bytes, head: bool, *, half: bool = False) -> None:
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(body)))
+            self.send_header("ETag", f'"{hashlib.md5(body).hexdigest()}"')
+            self.send_header("X-Repo-Commit", SHA)
+            self.send_header("Last-Modified", "Sat, 21 Nov 2026 00:00:00 GMT")
+            self.end_headers()
+            if not head:
+                self.wfile.write(body[: len(body) // 2] if half else body)
+            if half:
+                self.close_connection = True
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Say nothing."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def _listing(bucket: str, prefix: str, files: dict[str, bytes]) -> bytes:
+    keys = [name.removeprefix(f"{bucket}/") for name in files]
+    entries = "".join(f"<Contents><Key>{key}</Key><Size>1</Size></Contents>" for key in keys if key.startswith(prefix))
+    return f'<?xml version="1.0"?><ListBucketResult><Name>{bucket}</Name>{entries}</ListBucketResult>'.encode()

@@ -1,0 +1,37 @@
+"""A sandbox of this machine's best isolation, shared by the tests of this folder."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from services.errors import OperatorError
+from services.sandbox.records import Limits
+from services.sandbox.sandbox import Sandbox
+
+QUICK = Limits(cpu_s=1, wall_s=3, memory_mb=256, processes=8)
+
+
+@pytest.fixture(scope="session", params=["bubblewrap", "landlock"])
+async def either(request: pytest.FixtureRequest) -> AsyncIterator[Sandbox]:
+    """The best isolation and the next best, where this machine has them."""
+    weaker = request.param == "landlock"
+    made = Sandbox(QUICK, bubblewrap=None, python="/usr/bin/python3") if weaker else Sandbox(QUICK)
+    try:
+        await made.start()
+    except OperatorError as error:
+        pytest.skip(str(error))
+    if made.layers.mode != request.param:
+        await made.stop()
+        pytest.skip(f"no {request.param} here")
+    yield made
+    await made.stop()
+
+
+@pytest.fixture(scope="session")
+async def sandbox() -> AsyncIterator[Sandbox]:
+    made = Sandbox(QUICK)
+    await made.start()
+    yield made
+    await made.stop()
