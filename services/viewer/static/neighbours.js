@@ -1,0 +1,36 @@
+/** Which rollout comes before and after this one: in the list one came from, else in the order of tasks. */
+import { PAGE_LENGTH } from './pages/list.js';
+import { useData } from './data.js';
+import { changed, link } from './route.js';
+import { count } from './words.js';
+
+/**
+ * The query of the list travels in the address, `at` is the place in it.
+ * @param {import('./route.js').Route} route
+ * @param {any} story
+ * @returns {{list: string, previous: string | null, next: string | null, place: string}}
+ */
+export function useNeighbours(route, story) {
+  const [, run, , task, repeat] = route.path;
+  const at = Number.parseInt(route.query.get('at') ?? '', 10);
+  const listed = Number.isFinite(at) && at >= 0;
+  const start = Math.max(0, at - 1);
+  const asked = changed(route.query, { at: null, start, limit: 3 });
+  const { value: page } = useData(listed ? `runs/${run}/rollouts?${asked}` : null);
+  const lines = page?.lines ?? [];
+  const here = lines.findIndex((line) => String(line.task) === task && String(line.repeat) === repeat);
+  const query = changed(route.query, { at: null });
+  if (listed && page && here >= 0) {
+    const to = (step) => {
+      const line = lines[here + step];
+      return line ? link(['runs', run, 'tasks', line.task, line.repeat], changed(query, { at: page.start + here + step })) : null;
+    };
+    const from = Math.floor(at / PAGE_LENGTH) * PAGE_LENGTH;
+    const list = link(['runs', run], changed(query, { start: from || null }));
+    return { list, previous: to(-1), next: to(1), place: `${count(page.start + here + 1)} of ${count(page.total)}` };
+  }
+  const same = story && String(story.line.task) === task && String(story.line.repeat) === repeat;
+  const waits = listed && !page;
+  const to = (place) => (same && place && !waits ? link(['runs', run, 'tasks', ...place]) : null);
+  return { list: link(['runs', run], query), previous: to(story?.previous), next: to(story?.next), place: '' };
+}

@@ -1,0 +1,79 @@
+/** Two runs against each other, task by task. */
+import { html } from '../vendor/htm-preact.js';
+import { useData } from '../data.js';
+import { useKeys } from '../keys.js';
+import { DifferenceTiles } from '../parts/differencetiles.js';
+import { Message, Trail } from '../parts/message.js';
+import { SortHead } from '../parts/sorthead.js';
+import { changed, go, link } from '../route.js';
+import { Name, spelled } from '../text.js';
+import { count, percent, plain, points, signed } from '../words.js';
+
+const LENGTH = 100;
+
+/** @param {{route: import('../route.js').Route, overview: any}} props */
+export function Compare({ route, overview }) {
+  const [, first, second] = route.path;
+  const { query } = route;
+  const start = Number(query.get('start') || 0);
+  const asked = new URLSearchParams({ first, second, sort: query.get('sort') || 'change', start: String(start), limit: String(LENGTH) });
+  const { value, error, stale } = useData(`compare?${asked}`);
+  const names = [first, second].map((run) => overview.runs[Number(run)].name);
+  const turn = (by) => {
+    const to = start + by * LENGTH;
+    if (value && to >= 0 && to < value.total) go(link(route.path, changed(query, { start: to || null })));
+  };
+  useKeys({ n: () => turn(1), p: () => turn(-1) });
+  return html`
+    <${Trail} name="Compare" title="Two runs, task by task" steps=${[['Overview', link([])]]}>
+      <div class="row"><${Which} label="First" runs=${overview.runs} at=${first} choose=${(run) => go(link(['compare', run, second]))} />
+        <${Which} label="Second" runs=${overview.runs} at=${second} choose=${(run) => go(link(['compare', first, run]))} /></div>
+    <//>
+    ${error && html`<${Message} error=${error} />`}
+    ${!value && !error && html`<${Message} busy="Comparing …" />`}
+    ${value && html`<div class=${stale ? 'stale' : ''}>
+      ${value.difference
+        ? html`<${DifferenceTiles} difference=${value.difference} names=${names} />`
+        : html`<p class="message"><${Name} value=${value.note || 'The two have no task in common.'} /></p>`}
+      <${Pairs} value=${value} query=${query} path=${route.path} names=${names} />
+      ${value.total > LENGTH && html`<nav class="paging" aria-label="Pages of tasks">
+        <button onClick=${() => turn(-1)} disabled=${start === 0}>Previous</button>
+        <span class="number small">${count(start + 1)}–${count(start + value.tasks.length)} of ${count(value.total)}</span>
+        <button onClick=${() => turn(1)} disabled=${start + value.tasks.length >= value.total}>Next</button>
+      </nav>`}
+    </div>`}`;
+}
+
+function Which({ label, runs, at, choose }) {
+  return html`<label class="row small soft">${label} <select onChange=${(event) => choose(event.target.value)}>
+    ${runs.map((run) => html`<option value=${run.run} selected=${String(run.run) === at}>${spelled(run.name)}</option>`)}
+  </select></label>`;
+}
+
+function Pairs({ value, query, path, names }) {
+  const sort = query.get('sort') || 'change';
+  const head = (name, key) => (key
+    ? html`<${SortHead} name=${name} sort=${key} now=${sort} path=${path} query=${query} />`
+    : html`<th scope="col">${name}</th>`);
+  // The server sorts by what the two are judged by: solved shares, or rewards where solved means nothing.
+  const judged = value.difference?.outcome === 'solve rate';
+  return value.tasks.length > 0 && html`<div class="table"><table class="wide">
+    <caption>Tasks: mean reward and solved share in <${Name} value=${names[0]} /> (first) and in
+      ${' '}<${Name} value=${names[1]} /> (second)</caption>
+    <thead><tr>${head('task', 'task')}${head('reward, first', 'first')}${head('second', 'second')}${head('change', judged ? '' : 'change')}
+      ${head('solved, first')}${head('second')}${head('change', judged ? 'change' : '')}${head('rollouts')}</tr></thead>
+    <tbody>${value.tasks.map((pair) => html`<${PairRow} key=${pair.task} pair=${pair}
+      href=${link([...path, 'tasks', pair.task])} />`)}</tbody>
+  </table></div>`;
+}
+
+function PairRow({ pair, href }) {
+  const change = ([before, after]) => (before === null || after === null ? null : after - before);
+  const cell = (value, say) => html`<td class=${value > 0 ? 'good' : value < 0 ? 'bad' : 'soft'}>${say(value)}</td>`;
+  return html`<tr class="link" onClick=${(event) => !event.target.closest('a') && !String(getSelection()) && go(href)}>
+    <th scope="row"><a href=${href} aria-label=${`Task ${pair.task}`}>${pair.task}</a></th>
+    <td>${plain(pair.rewards[0])}</td><td>${plain(pair.rewards[1])}</td>${cell(change(pair.rewards), signed)}
+    <td>${percent(pair.solved[0], 0)}</td><td>${percent(pair.solved[1], 0)}</td>${cell(change(pair.solved), points)}
+    <td class="soft">${count(pair.measured[0])} · ${count(pair.measured[1])}</td>
+  </tr>`;
+}

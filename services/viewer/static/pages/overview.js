@@ -1,0 +1,51 @@
+/** Every run in numbers and pictures, renewed while it grows. */
+import { html } from '../vendor/htm-preact.js';
+import { ALONE, useData } from '../data.js';
+import { Message, Trail } from '../parts/message.js';
+import { Progress } from '../parts/progress.js';
+import { RunPictures } from '../parts/runpictures.js';
+import { RunTiles } from '../parts/runtiles.js';
+import { link } from '../route.js';
+import { Name } from '../text.js';
+import { bytes, count, percent } from '../words.js';
+
+/** @param {{overview: any}} props */
+export function Overview({ overview }) {
+  const { runs } = overview;
+  const single = runs.length === 1;
+  return html`
+    <${Trail} steps=${[]} name="Overview" title=${html`<${Name} value=${overview.title || 'Overview'} />`} />
+    ${runs.map((run) => html`<${Run} key=${run.run} run=${run} single=${single} />`)}
+    <footer class="soft small block">Rollyard <${Name} value=${overview.version} /></footer>`;
+}
+
+/** One run. The numbers are asked for again when more of the file is read: a new place in it is a new question. */
+function Run({ run, single }) {
+  const { value, error, stale } = useData(`runs/${run.run}/profile?indexed=${run.indexed}`);
+  const all = ALONE ? 'Rollouts in this file' : `All ${count(run.measured + run.failed)} rollouts`;
+  const reading = run.indexed < run.size - run.torn;
+  return html`<section class=${single ? '' : 'block run'} aria-label=${`Run ${run.name}`}>
+    ${!single && html`<h2><a href=${link(['runs', run.run])}><${Name} value=${run.name} /></a></h2>`}
+    <p class="soft small"><${Name} value=${run.path} />, ${bytes(run.size)}
+      ${run.torn > 0 && `, of which ${bytes(run.torn)} are an unfinished last line`}</p>
+    ${run.error && html`<${Message} error=${new Error(run.error)} />`}
+    ${reading && !run.error && html`<p role="status" class="small soft">
+      <progress max="1" value=${run.indexed / run.size} aria-label="Reading the file"></progress>
+      ${` reading: ${percent(run.indexed / run.size, 0)} of ${bytes(run.size)}; numbers are of what is read`}</p>`}
+    ${run.status && html`<${Progress} status=${run.status} />`}
+    ${error && html`<${Message} error=${error} />`}
+    ${!value && !error && html`<${Message} busy="Counting …" />`}
+    ${value && html`<div class=${stale ? 'stale' : ''}>
+      <${RunTiles} profile=${value.profile} run=${run} />
+      <p><a class="button" href=${link(['runs', run.run])}>${all}</a></p>
+      <${Notes} notes=${value.profile.notes} />
+      <details class="folded" open=${run.run === 0}><summary class=${single ? 'hidden' : ''}>Pictures</summary>
+        <${RunPictures} profile=${value.profile} run=${run.run} />
+      </details>
+    </div>`}
+  </section>`;
+}
+
+function Notes({ notes }) {
+  return notes.length > 0 && html`<ul class="notes">${notes.map((note) => html`<li><${Name} value=${note} /></li>`)}</ul>`;
+}

@@ -1,0 +1,26 @@
+/** A task in two runs, side by side. */
+import { html } from '../vendor/htm-preact.js';
+import { useData } from '../data.js';
+import { useKeys } from '../keys.js';
+import { usePlayer } from '../player.js';
+import { Message, Trail } from '../parts/message.js';
+import { Side, Together, longest } from '../parts/side.js';
+import { go, link } from '../route.js';
+import { Name } from '../text.js';
+
+/** @param {{route: import('../route.js').Route, overview: any}} props */
+export function Pair({ route, overview }) {
+  const [, first, second, , task] = route.path;
+  const answers = [useData(`runs/${first}/tasks/${task}`), useData(`runs/${second}/tasks/${task}`)];
+  const player = usePlayer(Math.max(...answers.map(({ value }) => (value ? longest(value.stories) : 0))));
+  const up = link(['compare', first, second]);
+  useKeys({ u: () => go(up), ...(player.last > 0 ? player.keys : {}) });
+  return html`
+    <${Trail} name=${`Task ${task} in two runs`} title=${`Task ${task} in two runs`} steps=${[['Overview', link([])], ['Compare', up]]} />
+    <${Together} player=${player} />
+    <div class="halves">${[first, second].map((run, i) => html`<section aria-label=${`Run ${i + 1}`}>
+      <h2><a href=${link(['runs', run, 'tasks', task])}><${Name} value=${overview.runs[Number(run)].name} /></a></h2>
+      ${answers[i].error && html`<${Message} error=${answers[i].error} />`}
+      ${answers[i].value && html`<${Side} stories=${answers[i].value.stories} move=${player.at} />`}
+    </section>`)}</div>`;
+}

@@ -1,0 +1,101 @@
+/** One rollout, whole: its conversation, its board, its rewards, its tokens, what else is known of it. */
+import { html, useCallback, useMemo, useRef } from '../vendor/htm-preact.js';
+import { useData } from '../data.js';
+import { useKeys } from '../keys.js';
+import { useNeighbours } from '../neighbours.js';
+import { usePlayer } from '../player.js';
+import { Attempts } from '../parts/attempts.js';
+import { BoardPlayer } from '../parts/boardplayer.js';
+import { Conversation } from '../parts/conversation.js';
+import { Facts } from '../parts/facts.js';
+import { Message, Trail } from '../parts/message.js';
+import { Outcome } from '../parts/outcome.js';
+import { Raw } from '../parts/raw.js';
+import { Rewards, stepsOf } from '../parts/rewards.js';
+import { TokenTurns } from '../parts/tokenturns.js';
+import { go, link } from '../route.js';
+import { Name } from '../text.js';
+import { count, plain, seconds } from '../words.js';
+
+/** @param {{route: import('../route.js').Route, overview: any}} props */
+export function Rollout({ route, overview }) {
+  const [, run, , task, repeat] = route.path;
+  const { value: story, error, stale } = useData(`runs/${run}/rollouts/${task}/${repeat}`);
+  const around = useNeighbours(route, story);
+  useKeys({
+    '[': () => (around.previous ? go(around.previous) : false),
+    ']': () => (around.next ? go(around.next) : false),
+    u: () => go(around.list),
+  });
+  const file = html`<${Name} value=${overview.runs[Number(run)].name} />`;
+  return html`
+    <${Trail} name=${`Task ${task}, repeat ${repeat}`} title=${html`Task ${task} <span class="soft">repeat ${repeat}</span>`}
+      steps=${[['Overview', link([])], [file, around.list], [`Task ${task}`, link(['runs', run, 'tasks', task])]]}>
+      <${Steps} around=${around} />
+    <//>
+    ${error && html`<${Message} error=${error} />`}
+    ${!story && !error && html`<${Message} busy="Reading …" />`}
+    ${story && html`<div class=${stale ? 'stale' : ''}>
+      <${Told} key=${`${story.run}/${story.line.task}/${story.line.repeat}`} story=${story} />
+    </div>`}`;
+}
+
+/** The way to the neighbours, in the order of the list that one came from. */
+function Steps({ around }) {
+  const step = (href, word, key) => (href
+    ? html`<a class="button" href=${href} title=${`${word} (${key})`}>${word}</a>`
+    : html`<button disabled>${word}</button>`);
+  return html`<nav class="row" aria-label="Neighbours">
+    ${around.place && html`<span class="small soft number">${around.place}</span>`}
+    ${step(around.previous, 'Previous', '[')}${step(around.next, 'Next', ']')}
+  </nav>`;
+}
+
+function Told({ story }) {
+  const { replay, events, line } = story;
+  const steps = useMemo(() => stepsOf(story), [story]);
+  const player = usePlayer(steps.length);
+  const talk = useRef(null);
+  const current = steps[player.at]?.event ?? null;
+  const show = useCallback((call) => {
+    const found = steps.findLastIndex((step) => step.event === call);
+    if (found >= 0) player.go(found);
+  }, [story]);
+  const reveal = (step) => {
+    player.go(step);
+    talk.current.querySelector(`[data-call="${Number(steps[step].event ?? NaN)}"]`)?.scrollIntoView({ block: 'nearest' });
+  };
+  const walk = (by) => {
+    const all = [...talk.current.querySelectorAll('article')];
+    const at = all.indexOf(document.activeElement);
+    const next = all[Math.max(0, Math.min(all.length - 1, at + by))];
+    next?.focus();
+    next?.scrollIntoView({ block: 'nearest' });
+  };
+  useKeys({ j: () => walk(1), k: () => walk(-1), ...(steps.length > 0 ? player.keys : {}) });
+  const aside = replay || steps.length > 0;
+  return html`
+    <dl class="headfacts">
+      <div><dt>Outcome</dt><dd><${Outcome} line=${line} /></dd></div>
+      <div><dt>Reward</dt><dd>${plain(line.reward)}</dd></div>
+      <div><dt>Tool calls</dt><dd>${count(line.tool_calls)}</dd></div>
+      <div><dt>Turns</dt><dd>${count(line.turns)}</dd></div>
+      <div><dt>Output tokens</dt><dd>${count(line.output_tokens)}</dd></div>
+      <div><dt>Time</dt><dd>${seconds(line.seconds)}</dd></div>
+      <div><dt>End</dt><dd><${Name} value=${line.end} /></dd></div>
+      ${line.agent && html`<div><dt>Agent</dt><dd><${Name} value=${line.agent} /></dd></div>`}
+    </dl>
+    <div class=${aside ? 'beside' : ''}>
+      ${aside && html`<aside class="stage" aria-label="Board and rewards">
+        ${replay && html`<${BoardPlayer} replay=${replay} player=${player} />`}
+        ${steps.length > 1 && html`<${Rewards} steps=${steps} at=${player.at} pick=${reveal} />`}
+      </aside>`}
+      <section class="talk" aria-label="Conversation" ref=${talk}>
+        <${Conversation} events=${events} current=${current} show=${steps.length > 0 ? show : null} />
+      </section>
+    </div>
+    <${TokenTurns} events=${events} />
+    <${Attempts} attempts=${story.attempts} />
+    <${Facts} facts=${story.facts} />
+    <${Raw} path=${`runs/${story.run}/rollouts/${line.task}/${line.repeat}/raw`} name=${`rollout-${line.task}-${line.repeat}.json`} />`;
+}

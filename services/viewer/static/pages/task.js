@@ -1,0 +1,51 @@
+/** One task: all its repeats side by side, their boards played together. */
+import { html } from '../vendor/htm-preact.js';
+import { useData } from '../data.js';
+import { useKeys } from '../keys.js';
+import { usePlayer } from '../player.js';
+import { Message, Trail } from '../parts/message.js';
+import { Side, Together, longest } from '../parts/side.js';
+import { go, link } from '../route.js';
+import { Name } from '../text.js';
+
+/** @param {{route: import('../route.js').Route, overview: any}} props */
+export function Task({ route, overview }) {
+  const [, run, , task] = route.path;
+  const start = Number(route.query.get('start') || 0);
+  const { value, error, stale } = useData(`runs/${run}/tasks/${task}?start=${start}`);
+  const file = html`<${Name} value=${overview.runs[Number(run)].name} />`;
+  const other = (by) => link(['runs', run, 'tasks', Math.max(0, Number(task) + by)]);
+  useKeys({ '[': () => go(other(-1)), ']': () => go(other(1)), u: () => go(link(['runs', run])) });
+  return html`
+    <${Trail} name=${`Task ${task}`} title=${`Task ${task}`} steps=${[['Overview', link([])], [file, link(['runs', run])]]}>
+      <nav class="row" aria-label="Neighbours">
+        <a class="button" href=${link(['runs', run], { task })}>In the list</a>
+        <a class="button" href=${other(-1)} title="Previous task ([)">Previous</a>
+        <a class="button" href=${other(1)} title="Next task (])">Next</a>
+      </nav>
+    <//>
+    ${error && html`<${Message} error=${error} />`}
+    ${!value && !error && html`<${Message} busy="Reading …" />`}
+    ${value && html`<div class=${stale ? 'stale' : ''}>
+      <${Repeats} key=${`${run}/${value.task}/${value.start}`} stories=${value.stories} />
+      <${More} route=${route} value=${value} />
+    </div>`}`;
+}
+
+/** A task with very many repeats comes a stretch at a time. */
+function More({ route, value }) {
+  const end = value.start + value.stories.length;
+  return (value.start > 0 || end < value.total) && html`<nav class="paging" aria-label="More repeats">
+    ${value.start > 0 && html`<a class="button" href=${link(route.path)}>First</a>`}
+    <span class="small number">${value.start + 1}–${end} of ${value.total}</span>
+    ${end < value.total && html`<a class="button" href=${link(route.path, { start: end })}>Next</a>`}
+  </nav>`;
+}
+
+function Repeats({ stories }) {
+  const player = usePlayer(longest(stories));
+  useKeys(player.last > 0 ? player.keys : {});
+  return html`
+    <${Together} player=${player} />
+    <${Side} stories=${stories} move=${player.at} />`;
+}

@@ -1,0 +1,30 @@
+/** A rollout in short, beside others: how it ended and where the board stands. */
+import { html } from '../vendor/htm-preact.js';
+import { link } from '../route.js';
+import { Name, Text } from '../text.js';
+import { count, plain } from '../words.js';
+import { Board } from './board.js';
+import { Outcome } from './outcome.js';
+
+/** @param {{story: any, move: number}} props  `move`: which frame; beyond the last, the last. */
+export function Card({ story, move }) {
+  const { line, replay, run } = story;
+  const frames = replay?.frames ?? [];
+  const last = frames.length - 1;
+  const at = Math.min(move, last);
+  const frame = frames[at];
+  const answer = story.events.findLast((event) => event.speaker === 'answer');
+  return html`<article class="card" aria-label=${`Repeat ${line.repeat}`}>
+    <header>
+      <h3><a href=${link(['runs', run, 'tasks', line.task, line.repeat])}>Repeat ${line.repeat}</a></h3><${Outcome} line=${line} />
+    </header>
+    ${frame && html`<${Board} board=${frame.board} cells=${replay.cells} label=${`Board after ${at} of ${last} moves`} />`}
+    <dl class="inline">
+      <div><dt>reward</dt><dd>${plain(line.reward)}</dd></div>
+      <div><dt>calls</dt><dd>${count(line.tool_calls)}</dd></div>
+      ${frames.length > 1 && html`<div><dt>move</dt><dd>${at} of ${last}</dd></div>`}
+      <div><dt>end</dt><dd><${Name} value=${line.end} /></dd></div>
+    </dl>
+    ${!frame && answer && html`<${Text} value=${answer.text} lines=${6} characters=${280} />`}
+  </article>`;
+}

@@ -1,0 +1,27 @@
+/** What two runs differ by, over the tasks of both. */
+import { html } from '../vendor/htm-preact.js';
+import { Name } from '../text.js';
+import { count, interval, plain, points, several, signed } from '../words.js';
+import { Tile } from './runtiles.js';
+
+/** @param {{difference: any, names: string[]}} props */
+export function DifferenceTiles({ difference, names }) {
+  const { solve_rate: rate, reward, better, worse, equal, sign_test_p: p } = difference;
+  const bare = (share) => signed(Number((share * 100).toFixed(2)));
+  const chance = p < 0.001 ? 'p < 0.001' : `p = ${plain(p === null ? null : Number(p.toPrecision(2)))}`;
+  const alone = difference.only_baseline + difference.only_here;
+  const notes = [...difference.notes, ...difference.identity];
+  return html`
+    <p class="soft small"><${Name} value=${names[1]} /> minus <${Name} value=${names[0]} />,
+      ${` over the ${several(difference.tasks, 'task')} of both, each weighing the same.`}</p>
+    <dl class="tiles">
+      ${rate && html`<${Tile} label="Solve rate" large=${points(rate.mean)} says=${[interval(rate, bare)]} />`}
+      ${reward && html`<${Tile} label="Mean reward" large=${signed(reward.mean)} says=${[interval(reward, signed)]} />`}
+      <${Tile} label="Tasks better" large=${count(better)} says=${[`by ${difference.outcome}`]} />
+      <${Tile} label="Tasks worse" large=${count(worse)} says=${[`${count(equal)} equal`]} />
+      ${p !== null && html`<${Tile} label="Sign test" large=${chance} says=${['chance of so uneven a split']} />`}
+    </dl>
+    ${alone > 0 && html`<p class="soft small">
+      ${several(difference.only_baseline, 'task')} only in the first, ${count(difference.only_here)} only in the second.</p>`}
+    ${notes.length > 0 && html`<ul class="notes">${notes.map((line) => html`<li><${Name} value=${line} /></li>`)}</ul>`}`;
+}

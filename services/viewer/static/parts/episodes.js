@@ -1,0 +1,35 @@
+/** Rollouts that are being played: how many wait for what, and the oldest of them. */
+import { html } from '../vendor/htm-preact.js';
+import { Bars } from '../pictures/bars.js';
+import { Name } from '../text.js';
+import { count, seconds } from '../words.js';
+import { Heads } from './heads.js';
+
+const OLDEST = 50;
+
+/** How many are in a stage, and for how long. */
+function said(stage) {
+  const usual = stage.median_s === null ? '' : ` · usually ${seconds(stage.median_s)}`;
+  const stuck = stage.stuck ? ` · ${count(stage.stuck)} stuck` : '';
+  return `${count(stage.episodes)}${usual} · longest ${seconds(stage.slowest.stage_s)}${stuck}`;
+}
+
+/** @param {{stages: any[], episodes: any[], total: number}} props */
+export function Episodes({ stages, episodes, total }) {
+  if (!total) return null;
+  return html`<section class="block" aria-label="Rollouts being played"><h2>Rollouts being played</h2>
+    <${Bars} caption="What rollouts wait for" heads=${['stage', 'rollouts']} most=${total} rows=${stages.map((one) => ({
+      name: `${one.stage} at ${one.server}`, value: one.episodes,
+      says: said(one) }))} />
+    <div class="table" tabindex="0" role="region" aria-label="The oldest"><table class="wide">
+      <caption>The oldest ${episodes.length < total ? `${Math.min(OLDEST, episodes.length)} of ${count(total)}` : ''}</caption>
+      <${Heads} names=${['task', 'repeat', 'stage', 'at', 'turn', 'in it for', 'age']} words=${['stage', 'at']} />
+      <tbody>${episodes.slice(0, OLDEST).map((one) => html`<tr key=${one.episode}>
+        <th scope="row">${one.task ?? '–'}</th><td>${one.repeat ?? '–'}</td>
+        <td class=${`words ${one.stuck ? 'bad' : ''}`}>${one.stage}${one.stuck && ', stuck'}</td>
+        <td class="words"><${Name} value=${one.server} /></td>
+        <td>${one.turn}</td><td>${seconds(one.stage_s)}</td><td>${seconds(one.age_s)}</td>
+      </tr>`)}</tbody>
+    </table></div>
+  </section>`;
+}

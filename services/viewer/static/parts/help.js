@@ -1,0 +1,22 @@
+/** The keys, in a dialog. */
+import { html, useEffect, useRef } from '../vendor/htm-preact.js';
+import { KEYS } from '../keys.js';
+
+/** @param {{open: boolean, close: () => void}} props */
+export function Help({ open, close }) {
+  const dialog = useRef(null);
+  useEffect(() => {
+    if (open && !dialog.current.open) dialog.current.showModal();
+    if (!open && dialog.current.open) dialog.current.close();
+  }, [open]);
+  return html`<dialog ref=${dialog} class="help" onClose=${close} aria-labelledby="help-title">
+    <h2 id="help-title">Keys</h2>
+    <div class="groups">${KEYS.map(([where, keys]) => html`<section>
+      <h3>${where}</h3>
+      <dl>${keys.map(([key, what]) => html`<div>
+        <dt>${key.split('  ').map((one) => html`<kbd>${one}</kbd> `)}</dt><dd>${what}</dd>
+      </div>`)}</dl>
+    </section>`)}</div>
+    <form method="dialog"><button>Close</button></form>
+  </dialog>`;
+}

@@ -1,0 +1,53 @@
+/** The table of rollouts; a click on a head sorts. */
+import { html } from '../vendor/htm-preact.js';
+import { changed, go, link } from '../route.js';
+import { Name } from '../text.js';
+import { count, plain, seconds } from '../words.js';
+import { Outcome } from './outcome.js';
+import { SortHead } from './sorthead.js';
+
+/** Name, sort key, whether large values are looked for first, cell. @type {[string, string, boolean, (line: any) => any][]} */
+const COLUMNS = [
+  ['repeat', 'repeat', false, (line) => line.repeat],
+  ['outcome', 'success', true, (line) => html`<${Outcome} line=${line} />`],
+  ['reward', 'reward', true, (line) => plain(line.reward)],
+  ['calls', 'tool_calls', true, (line) => count(line.tool_calls)],
+  ['turns', 'turns', true, (line) => count(line.turns)],
+  ['tokens', 'output_tokens', true, (line) => count(line.output_tokens)],
+  ['time', 'seconds', true, (line) => seconds(line.seconds)],
+  ['end', 'end', false, (line) => html`<${Name} value=${line.end} />`],
+];
+const WORDS = new Set(['success', 'end']);
+
+/** @param {{run: number, page: any, query: URLSearchParams}} props */
+export function Lines({ run, page, query }) {
+  const nothing = page.searched < 1 ? 'Nothing found yet.' : 'No rollout passes these filters.';
+  if (!page.lines.length) return html`<p class="message">${nothing}</p>`;
+  const several = page.agents.length > 1;
+  const now = query.get('sort') || '';
+  const head = (name, sort, down, words) => html`<${SortHead} name=${name} sort=${sort} now=${now} down=${down}
+    words=${words} path=${['runs', run]} query=${query} />`;
+  return html`<div class="table"><table class="wide">
+    <caption class="hidden">Rollouts; the heads sort</caption>
+    <thead><tr>
+      ${head('task', 'task', false, true)}
+      ${COLUMNS.map(([name, key, down]) => head(name, key, down, WORDS.has(key)))}
+      ${several && html`<th scope="col" class="words">agent</th>`}
+    </tr></thead>
+    <tbody>${page.lines.map((line, i) => {
+      const href = link(['runs', run, 'tasks', line.task, line.repeat], changed(query, { start: null, at: page.start + i }));
+      return html`<tr class="link" key=${`${line.task}/${line.repeat}`} onClick=${(event) => open(event, href)}>
+        <th scope="row"><a href=${href} aria-label=${`Task ${line.task}, repeat ${line.repeat}`}>${line.task}</a></th>
+        ${COLUMNS.map(([, key, , cell]) => html`<td class=${WORDS.has(key) ? 'words' : ''}>${cell(line)}</td>`)}
+        ${several && html`<td class="words"><${Name} value=${line.agent} /></td>`}
+      </tr>`;
+    })}</tbody>
+  </table></div>`;
+}
+
+/** A click anywhere in a row opens it, unless text is being marked or the link itself was meant. */
+function open(event, href) {
+  if (event.target.closest('a') || String(getSelection())) return;
+  if (event.ctrlKey || event.metaKey) globalThis.open(href);
+  else go(href);
+}

@@ -1,0 +1,11 @@
+/** How a rollout came out, as a word and a sign: colour is never the only one. */
+import { html } from '../vendor/htm-preact.js';
+
+/** @param {{line: {outcome: string, success: boolean | null}}} props */
+export function Outcome({ line }) {
+  if (line.outcome === 'failed') return html`<span class="outcome bad"><span aria-hidden="true">! </span>failed</span>`;
+  if (line.success === null) return html`<span class="outcome soft">measured</span>`;
+  return line.success
+    ? html`<span class="outcome good"><span aria-hidden="true">✓ </span>solved</span>`
+    : html`<span class="outcome soft"><span aria-hidden="true">✗ </span>not solved</span>`;
+}

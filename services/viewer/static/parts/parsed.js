@@ -1,0 +1,36 @@
+/** A JSON object as a reader wants it: short values in a line, texts with lines of their own below. */
+import { html } from '../vendor/htm-preact.js';
+import { Name, Text } from '../text.js';
+
+const LONGEST = 50_000;
+const MOST_KEYS = 30;
+const SHORT = 120;
+
+/** The object that a text is, or null. @param {string} text @returns {Record<string, unknown> | null} */
+export function parsed(text) {
+  if (text.length > LONGEST || !text.trimStart().startsWith('{')) return null;
+  try {
+    const found = JSON.parse(text);
+    const keys = Object.keys(found);
+    return keys.length > 0 && keys.length <= MOST_KEYS ? found : null;
+  } catch {
+    return null;
+  }
+}
+
+function said(value) {
+  return typeof value === 'string' ? value : JSON.stringify(value);
+}
+
+/** @param {{value: Record<string, unknown>}} props */
+export function Parsed({ value }) {
+  const parts = Object.entries(value).map(([key, one]) => [key, said(one)]);
+  const long = (text) => text.includes('\n') || text.length > SHORT;
+  return html`
+    ${parts.filter(([, text]) => long(text)).map(([key, text]) => html`<div class="part">
+      <span class="key"><${Name} value=${key} /></span><${Text} value=${text} kind="mono" lines=${25} />
+    </div>`)}
+    <dl class="inline">${parts.filter(([, text]) => !long(text)).map(([key, text]) => html`<div>
+      <dt><${Name} value=${key} /></dt><dd><${Name} value=${text} /></dd>
+    </div>`)}</dl>`;
+}

@@ -1,0 +1,46 @@
+/** The numbers that stand above all: how much is measured, how much is solved, what it is worth. */
+import { html } from '../vendor/htm-preact.js';
+import { Name } from '../text.js';
+import { count, interval, percent, plain, several } from '../words.js';
+
+/** @param {{label: string, large: any, says?: any[]}} props */
+export function Tile({ label, large, says = [] }) {
+  return html`<div class="tile">
+    <dt>${label}</dt><dd class="large">${large}</dd>${says.filter(Boolean).map((line) => html`<dd>${line}</dd>`)}
+  </div>`;
+}
+
+/** @param {{profile: any, run: any}} props */
+export function RunTiles({ profile, run }) {
+  const { coverage, solved, rewards, tasks, tool_calls: calls, tokens, failures } = profile;
+  const last = tasks?.pass_at?.at(-1);
+  const measured = count(coverage.measured);
+  const failed = run.failed > 0 && html`<span class="bad">${count(run.failed)} without a reward</span>`;
+  return html`<dl class="tiles">
+    <${Tile} label="Measured" large=${coverage.expected === null ? measured : `${measured} of ${count(coverage.expected)}`}
+      says=${[several(coverage.tasks_measured, 'task'), failed]} />
+    ${solved && html`<${Tile} label="Success rate" large=${percent(solved.rate.mean)}
+      says=${[interval(solved.rate, percent), bounds(solved.bounds, coverage, percent),
+        html`<${Name} value=${solved.rule} />`]} />`}
+    ${rewards && html`<${Tile} label="Mean reward" large=${plain(rewards.mean.mean)}
+      says=${[interval(rewards.mean, plain), bounds(rewards.bounds, coverage, plain),
+        `median ${plain(rewards.median)}, ${plain(rewards.min)} to ${plain(rewards.max)}`]} />`}
+    ${last && last.k > 1 && html`<${Tile} label=${`pass@${last.k}`} large=${percent(last.any.mean)}
+      says=${[interval(last.any, percent), `pass^${last.k} ${percent(last.every.mean)}`]} />`}
+    ${calls && html`<${Tile} label="Tool calls" large=${plain(calls.mean)}
+      says=${[`${calls.min} to ${calls.max}`,
+        calls.correlation !== null && `correlation with reward ${plain(Number(calls.correlation.toFixed(2)))}`]} />`}
+    ${tokens.output && html`<${Tile} label="Output tokens" large=${plain(tokens.output.mean)}
+      says=${[`median ${plain(tokens.output.median)}, 95% under ${plain(tokens.output.p95)}`,
+        tokens.per_solved !== null && `${count(Math.round(tokens.per_solved))} tokens a solved one`]} />`}
+    ${failures.attempts > 0 && html`<${Tile} label="Failed attempts" large=${count(failures.attempts)}
+      says=${[`${count(failures.mended)} mended, ${count(failures.lost)} lost`]} />`}
+  </dl>`;
+}
+
+/** What it could be if nothing were missing, where something is. */
+function bounds(found, coverage, say) {
+  const missing = coverage.expected !== null && coverage.expected > coverage.measured;
+  if (!missing || found.lowest === null || found.highest === null) return '';
+  return `${say(found.lowest)} to ${say(found.highest)} with what is missing`;
+}

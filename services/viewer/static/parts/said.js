@@ -1,0 +1,45 @@
+/** One event of a conversation. */
+import { html, useMemo, useState } from '../vendor/htm-preact.js';
+import { Name, Text } from '../text.js';
+import { several, signed } from '../words.js';
+import { Parsed, parsed } from './parsed.js';
+
+const TITLES = {
+  system: 'System', user: 'User', reasoning: 'Reasoning', answer: 'Answer', call: 'Tool call', result: 'Result', other: 'Other',
+};
+
+/** Lines that are shown at first. */
+const LINES = { system: 3, call: 25, result: 25 };
+
+/**
+ * Arguments and results that are a JSON object are shown in its parts, and as they were written at a click.
+ * @param {{event: any, call: number | null, here: boolean, show: ((call: number) => void) | null, thoughts: boolean}} props
+ */
+export function Said({ event, call, here, show, thoughts }) {
+  const { speaker } = event;
+  const jump = show && call !== null;
+  const tool = speaker === 'call' || speaker === 'result';
+  const found = useMemo(() => (tool ? parsed(event.text) : null), [event]);
+  const [written, setWritten] = useState(false);
+  return html`<article class=${`said ${speaker} ${here ? 'here' : ''}`} tabindex="-1" data-call=${speaker === 'call' ? call : undefined}
+    aria-label=${`${TITLES[speaker] ?? speaker}${event.turn ? `, turn ${event.turn}` : ''}`} aria-current=${here ? 'step' : undefined}>
+    <header>
+      <strong class="speaker">${TITLES[speaker] ?? speaker}</strong>
+      ${event.name && html`<code><${Name} value=${event.name} /></code>`}
+      ${event.reward !== null && html`<span class="badge number">reward ${signed(event.reward)}</span>`}
+      ${event.tokens && html`<span class="small soft">${several(event.tokens.generated.length, 'token')}</span>`}
+      <span class="where small soft">
+        ${found && html`<button class="quiet as" aria-pressed=${written} onClick=${() => setWritten(!written)}>as written</button>`}
+        ${jump && speaker === 'call' && html`<button class="quiet" onClick=${() => show(call)}>show on the board</button>`}
+        ${event.turn > 0 && speaker !== 'result' && html`<span class="number">turn ${event.turn}</span>`}
+      </span>
+    </header>
+    ${speaker === 'reasoning'
+      ? html`<details open=${thoughts}>
+          <summary class="small soft">${several(event.text.length, 'character')}</summary><${Text} value=${event.text} lines=${25} />
+        </details>`
+      : found && !written
+        ? html`<${Parsed} value=${found} />`
+        : html`<${Text} value=${event.text} kind=${tool ? 'mono' : 'words'} lines=${LINES[speaker] ?? 60} />`}
+  </article>`;
+}

@@ -1,0 +1,84 @@
+/** The tokens of an episode's model calls: those of the prompt masked, those generated with their log-probabilities. */
+import { html, useMemo, useState } from '../vendor/htm-preact.js';
+import { Plot } from '../pictures/plot.js';
+import { Name } from '../text.js';
+import { count, plain, several } from '../words.js';
+import { CLASSES, TokenStrip } from './tokenstrip.js';
+
+const OPEN_AT_FIRST = 20;
+
+/** Where a turn's prompt stops being what the turn before had seen and said. @param {number[]} prompt @param {number[]} before */
+function shared(prompt, before) {
+  const most = Math.min(prompt.length, before.length);
+  let same = 0;
+  while (same < most && prompt[same] === before[same]) same += 1;
+  return same;
+}
+
+/** The model calls that have tokens on record. @param {any[]} events */
+function turnsOf(events) {
+  let before = [];
+  let segment = 0;
+  return events.filter((event) => event.tokens).map((event, i) => {
+    const { prompt, generated, trace } = event.tokens;
+    const seen = shared(prompt, before);
+    const broken = i > 0 && seen < before.length;
+    segment = typeof trace?.segment === 'number' ? trace.segment : segment + Number(broken);
+    const turn = { ...event.tokens, turn: event.turn, seen, broken, segment, lost: before.length - seen };
+    before = [...prompt, ...generated];
+    return turn;
+  });
+}
+
+/** @param {{events: any[]}} props */
+export function TokenTurns({ events }) {
+  const turns = useMemo(() => turnsOf(events), [events]);
+  if (!turns.length) return null;
+  return html`<${Turns} turns=${turns} />`;
+}
+
+function Turns({ turns }) {
+  const [most, setMost] = useState(OPEN_AT_FIRST);
+  const all = useMemo(() => turns.flatMap((turn) => turn.log_probs), [turns]);
+  const data = useMemo(() => [all.map((_, i) => i), all], [all]);
+  const mean = all.reduce((sum, value) => sum + value, 0) / (all.length || 1);
+  const masked = turns.reduce((sum, turn) => sum + turn.prompt.length - turn.seen, 0);
+  return html`<section class="block tokens" aria-label="Tokens"><h2>Tokens</h2>
+    <p class="small soft">${several(all.length, 'generated token')} in ${several(turns.length, 'model call')},
+      ${` ${count(masked)}`} masked of prompts; mean log-probability ${plain(mean)}, perplexity ${plain(Math.exp(-mean))}.</p>
+    <${Legend} />
+    ${all.length > 1 && html`<${Plot} label="Log-probability of every generated token, in order" data=${data} x="token" high=${150}
+      series=${[{ name: 'log-probability', say: (value) => plain(value), points: all.length < 3000 }]} />
+      <p class="small soft">Log-probability of every generated token, in order. Drag to look closer, double-click to see all.</p>`}
+    ${turns.slice(0, most).map((turn, i) => html`<${Turn} key=${i} turn=${turn} first=${i === 0} />`)}
+    ${turns.length > most && html`<button onClick=${() => setMost(turns.length)}>
+      Show the other ${turns.length - most} model calls</button>`}
+  </section>`;
+}
+
+function Legend() {
+  return html`<ul class="legend" aria-label="What colours mean">
+    ${CLASSES.map(({ name, says }) => html`<li><span class=${`token ${name}`}>id</span>${says}</li>`)}
+    <li><span class="token masked">id</span>masked: of the prompt, nothing is learnt from it</li>
+  </ul>`;
+}
+
+function Turn({ turn, first }) {
+  const broke = turn.trace?.break;
+  const reason = broke && typeof broke === 'object' ? broke.reason : broke;
+  const known = first ? '' : `, ${count(turn.seen)} of them from the turn before`;
+  const learnt = turn.trained ? '' : ', not trained on';
+  const sizes = `${count(turn.prompt.length)} of the prompt${known}; ${count(turn.generated.length)} generated${learnt}`;
+  return html`<article class=${`turn ${turn.broken || broke ? 'broken' : ''}`} aria-label=${`Tokens of turn ${turn.turn}`}>
+    <header class="row small"><strong>Turn ${turn.turn}</strong>
+      <span class="badge soft">segment ${turn.segment}</span>
+      ${typeof turn.trace?.way === 'string' && html`<span class="badge soft"><${Name} value=${turn.trace.way} /></span>`}
+      ${(turn.broken || broke) && html`<span class="badge bad">break${reason && html`: <${Name} value=${reason} />`}</span>`}
+      <span class="soft">${sizes}</span>
+    </header>
+    ${turn.broken && html`<p class="small bad">Its prompt leaves the turn before at token ${count(turn.seen)}:
+      ${` ${several(turn.lost, 'token')}`} of that turn ${turn.lost === 1 ? 'is' : 'are'} not there.</p>`}
+    <${TokenStrip} prompt=${turn.prompt} seen=${first ? 0 : turn.seen} generated=${turn.generated}
+      logProbs=${turn.log_probs} trained=${turn.trained} />
+  </article>`;
+}

@@ -1,0 +1,38 @@
+/** Playing frames one after another: where it is, whether it runs, how fast. */
+import { useCallback, useEffect, useState } from './vendor/htm-preact.js';
+
+export const SPEEDS = [1, 2, 4, 8];
+const FRAME_MS = 1000;
+
+/**
+ * It starts at the last frame: how it ended is what one looks for first.
+ * @param {number} length
+ */
+export function usePlayer(length) {
+  const last = Math.max(0, length - 1);
+  const [at, setAt] = useState(last);
+  const [playing, setPlaying] = useState(false);
+  const [speed, setSpeed] = useState(4);
+  useEffect(() => {
+    if (!playing) return undefined;
+    if (at >= last) {
+      setPlaying(false);
+      return undefined;
+    }
+    const timer = setTimeout(() => setAt(at + 1), FRAME_MS / speed);
+    return () => clearTimeout(timer);
+  }, [playing, at, speed, last]);
+  const stop = useCallback(() => setPlaying(false), []);
+  const go = useCallback((to) => {
+    setPlaying(false);
+    setAt(Math.max(0, Math.min(last, to)));
+  }, [last]);
+  const toggle = () => {
+    if (!playing && at >= last) setAt(0);
+    setPlaying(!playing);
+  };
+  const keys = {
+    ' ': toggle, ArrowLeft: () => go(at - 1), ArrowRight: () => go(at + 1), Home: () => go(0), End: () => go(last),
+  };
+  return { at: Math.min(at, last), last, playing, speed, setSpeed, go, stop, toggle, keys };
+}

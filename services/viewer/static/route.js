@@ -1,0 +1,50 @@
+/** Where the page is: what stands behind the # of its address, as `#/runs/0/tasks/12?sort=-reward`. */
+import { useEffect, useState } from './vendor/htm-preact.js';
+
+/** @typedef {{path: string[], query: URLSearchParams}} Route */
+
+/** @param {string} hash @returns {Route} */
+export function parse(hash) {
+  const cut = hash.indexOf('?');
+  const path = (cut < 0 ? hash : hash.slice(0, cut)).replace(/^#\/?/, '');
+  return { path: path.split('/').filter(Boolean), query: new URLSearchParams(cut < 0 ? '' : hash.slice(cut + 1)) };
+}
+
+/**
+ * The address of a place; what is empty in the query is left out.
+ * @param {(string | number)[]} path
+ * @param {URLSearchParams | Record<string, string | number | null>} [query]
+ */
+export function link(path, query = {}) {
+  const pairs = query instanceof URLSearchParams ? [...query] : Object.entries(query);
+  const kept = pairs.filter(([, value]) => value !== '' && value !== null && value !== undefined);
+  const said = new URLSearchParams(kept.map(([key, value]) => [key, String(value)])).toString();
+  return `#/${path.map(encodeURIComponent).join('/')}${said ? `?${said}` : ''}`;
+}
+
+/** Goes there; with `replace` the way back skips this place. @param {string} href */
+export function go(href, replace = false) {
+  if (replace) location.replace(href);
+  else location.hash = href;
+}
+
+/** The same query with some of it changed. @param {URLSearchParams} query @param {Record<string, string | number | null>} changes */
+export function changed(query, changes) {
+  const made = new URLSearchParams(query);
+  for (const [key, value] of Object.entries(changes)) {
+    if (value === '' || value === null) made.delete(key);
+    else made.set(key, String(value));
+  }
+  return made;
+}
+
+/** @returns {Route} */
+export function useRoute() {
+  const [route, set] = useState(() => parse(location.hash));
+  useEffect(() => {
+    const moved = () => set(parse(location.hash));
+    addEventListener('hashchange', moved);
+    return () => removeEventListener('hashchange', moved);
+  }, []);
+  return route;
+}

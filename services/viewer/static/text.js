@@ -1,0 +1,62 @@
+/** Text out of rollouts, which is hostile: shown letter by letter, what cannot be seen as its code, what is long cut. */
+import { html, useState } from './vendor/htm-preact.js';
+import { count } from './words.js';
+
+/** Controls, marks that turn the direction of writing, letters without width, tags, halves of letters. */
+const UNSEEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u061c\u115f\u1160\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\u3164\ufeff\uffa0\ufff9-\ufffb\u{e0000}-\u{e0fff}]|\p{Cs}/gu;
+const MOST_CHARACTERS = 4000;
+const MOST_LINES = 60;
+const LONGEST_NAME = 1000;
+
+/** @param {string} letter */
+function code(letter) {
+  const point = letter.codePointAt(0).toString(16);
+  return point.length > 4 ? `\\u{${point}}` : `\\u${point.padStart(4, '0')}`;
+}
+
+/** The text in pieces: words, and codes of what cannot be seen. @param {unknown} value */
+export function visible(value) {
+  const text = String(value ?? '').replaceAll('\r\n', '\n');
+  const pieces = [];
+  let from = 0;
+  for (const match of text.matchAll(UNSEEN)) {
+    if (match.index > from) pieces.push(text.slice(from, match.index));
+    pieces.push(html`<span class="unseen">${code(match[0])}</span>`);
+    from = match.index + match[0].length;
+  }
+  pieces.push(text.slice(from));
+  return pieces;
+}
+
+/** The same as one string, where an element can hold no other. @param {unknown} value */
+export function spelled(value) {
+  return String(value ?? '').replace(UNSEEN, code);
+}
+
+/** A short text in a line: a name, a reason. @param {{value: unknown}} props */
+export function Name({ value }) {
+  const text = String(value ?? '');
+  return html`<bdi class="name">${visible(text.length > LONGEST_NAME ? `${text.slice(0, LONGEST_NAME)}…` : text)}</bdi>`;
+}
+
+/** Where to cut, or -1. @param {string} text @param {number} lines @param {number} characters */
+function cutAt(text, lines, characters) {
+  let at = -1;
+  for (let line = 0; line < lines; line += 1) {
+    at = text.indexOf('\n', at + 1);
+    if (at < 0 || at > characters) break;
+  }
+  if (at >= 0 && at <= characters) return at + 1 < text.length ? at : -1;
+  return text.length > characters * 1.1 ? characters : -1;
+}
+
+/** A text of any length. @param {{value: string, lines?: number, characters?: number, kind?: string}} props */
+export function Text({ value, lines = MOST_LINES, characters = MOST_CHARACTERS, kind = 'words' }) {
+  const [whole, setWhole] = useState(false);
+  const text = String(value ?? '');
+  const cut = whole ? -1 : cutAt(text, lines, characters);
+  return html`
+    <div class="text ${kind}" dir="auto">${visible(cut < 0 ? text : text.slice(0, cut))}${cut >= 0 && ' …'}</div>
+    ${cut >= 0 && html`<button class="quiet" onClick=${() => setWhole(true)}>show all ${count(text.length)} characters</button>`}
+    ${whole && html`<button class="quiet" onClick=${() => setWhole(false)}>show less</button>`}`;
+}

@@ -1,0 +1,69 @@
+/** Numbers as people read them. What is not known is a dash. */
+
+const DASH = '–';
+const whole = new Intl.NumberFormat('en');
+
+/** @param {number | null | undefined} n */
+export function count(n) {
+  return n === null || n === undefined ? DASH : whole.format(n);
+}
+
+/** @param {number} n @param {string} noun */
+export function several(n, noun) {
+  return `${count(n)} ${noun}${n === 1 ? '' : 's'}`;
+}
+
+/** @param {number | null | undefined} share */
+export function percent(share, digits = 1) {
+  return share === null || share === undefined ? DASH : `${(share * 100).toFixed(digits)}%`;
+}
+
+/** A reward or another plain number: four digits that count, no trailing zeros. @param {number | null | undefined} value */
+export function plain(value) {
+  if (value === null || value === undefined) return DASH;
+  if (value === 0) return '0';
+  const size = Math.abs(value);
+  if (size >= 1e7 || size < 1e-4) return value.toExponential(2).replace('-', '−').replace('e−', 'e-');
+  const digits = Math.max(0, Math.min(6, 3 - Math.floor(Math.log10(size))));
+  return whole4(value, digits).replace('-', '−');
+}
+
+function whole4(value, digits) {
+  return new Intl.NumberFormat('en', { maximumFractionDigits: Math.min(digits, 4) }).format(value);
+}
+
+/** With its sign. @param {number | null | undefined} value */
+export function signed(value) {
+  return value === null || value === undefined ? DASH : `${value > 0 ? '+' : ''}${plain(value)}`;
+}
+
+/** A difference of shares in percentage points. @param {number | null | undefined} share */
+export function points(share) {
+  return share === null || share === undefined ? DASH : `${signed(Number((share * 100).toFixed(2)))} points`;
+}
+
+/** @param {number | null | undefined} s */
+export function seconds(s) {
+  if (s === null || s === undefined) return DASH;
+  if (s < 0.9995) return `${plain(Number((s * 1000).toPrecision(3)))} ms`;
+  if (s < 120) return `${s.toFixed(s < 10 ? 2 : 1)} s`;
+  if (s < 7200) return `${Math.floor(s / 60)} min ${Math.round(s % 60)} s`;
+  return `${Math.floor(s / 3600)} h ${Math.round((s % 3600) / 60)} min`;
+}
+
+/** @param {number} n */
+export function bytes(n) {
+  if (n < 1000) return `${n} B`;
+  const step = Math.min(4, Math.floor(Math.log10(n) / 3));
+  return `${(n / 1000 ** step).toFixed(1)} ${' kMGT'[step]}B`;
+}
+
+/**
+ * The 95 % interval of an estimate, or ''.
+ * @param {{low: number | null, high: number | null} | null} estimate
+ * @param {(value: number) => string} say
+ */
+export function interval(estimate, say) {
+  if (!estimate || estimate.low === null || estimate.high === null) return '';
+  return `95% interval ${say(estimate.low)} to ${say(estimate.high)}`;
+}
