@@ -63,7 +63,7 @@ demo: $(READY)
 	@PATH="$(CURDIR)/$(BIN):$$PATH" sh configs/demo.sh
 
 test: $(READY)
-	$(BIN)/python -m pytest --ignore tests/crash --ignore tests/sandbox
+	$(BIN)/python -m pytest --ignore tests/crash --ignore tests/sandbox -n auto --maxprocesses 4 --dist loadfile
 
 test-crash: $(READY)
 	$(BIN)/python -m pytest tests/crash

@@ -167,7 +167,7 @@ async def test_watch_waits_for_a_run_that_is_not_there_yet(tmp_path: Path) -> No
 @pytest.mark.parametrize("columns", [80, 200])
 async def test_the_collectors_bar_fits_its_terminal(tmp_path: Path, columns: int) -> None:
     shutil.copy(EXAMPLES, tmp_path / "in.jsonl")
-    quick = SLOW.replace("=30", "=0.1")
+    quick = SLOW.replace("=30", "=0.3")
     async with (
         ng_run(config(SOKOBAN), quick, "+colocate=true", "+head_port=0", cwd=tmp_path),
         Terminal(columns, tmp_path, *COLLECT) as terminal,
