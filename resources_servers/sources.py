@@ -14,7 +14,6 @@ import argparse
 import contextlib
 import gzip
 import importlib
-import os
 import shutil
 import sys
 import tempfile
@@ -27,13 +26,15 @@ from typing import Any
 
 import orjson
 
+from services import s3
 from services.errors import RunError
+from services.jsonl import replace
 from services.types import Json
 
 DESCRIPTIONS = ("dataset_info.json", "state.json", "dataset_dict.json")
 """What `save_to_disk` writes beside its Arrow files: JSON, and no rows."""
 READABLE = (".jsonl", ".json", ".jsonl.gz", ".json.gz", ".parquet", ".arrow")
-EXTRAS = {"boto3": "aws", "huggingface_hub": "hub", "pyarrow": "hub"}
+EXTRAS = {"huggingface_hub": "hub", "pyarrow": "hub"}
 
 
 @dataclass(frozen=True)
@@ -89,20 +90,17 @@ def read_rows(path: Path) -> Iterator[Json]:
 def write_rows(path: Path, rows: Iterable[Json]) -> int:
     """Write JSON Lines that appear whole or not at all; how many. A failing iterator leaves what was there before."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(f"{path.name}.{os.getpid()}.partial")
     count = 0
-    try:
-        with unfinished.open("wb") as file:
-            for row in rows:
-                file.write(orjson.dumps(row) + b"\n")
-                count += 1
-            file.flush()
-            os.fsync(file.fileno())
+
+    def lines() -> Iterator[bytes]:
+        nonlocal count
+        for row in rows:
+            yield orjson.dumps(row) + b"\n"
+            count += 1
         if not count:
             raise RunError(f"no rows for {path}: the source is empty, or everything was filtered out")
-        unfinished.replace(path)
-    finally:
-        unfinished.unlink(missing_ok=True)
+
+    replace(path, lines())
     return count
 
 
@@ -167,10 +165,8 @@ def _from_local(path: Path, folder: Path) -> Path:
 
 
 def _from_s3(address: str, folder: Path) -> Path:
-    bucket, _, key = address.removeprefix("s3://").partition("/")
-    if not address.startswith("s3://") or not bucket or not key:
-        raise ValueError("expected s3://bucket/key")
-    client = _extra("boto3").client("s3")
+    bucket, key = s3.split(address)
+    client = s3.client(address)
     keys = [key]
     if key.endswith("/"):
         pages = client.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=key)

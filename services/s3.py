@@ -1,4 +1,4 @@
-"""S3: small texts by address. Needs the extra `aws`."""
+"""S3: what stands at an address. Needs the extra `aws`."""
 
 from __future__ import annotations
 
@@ -24,16 +24,28 @@ def read_text(place: str) -> str:
         raise OperatorError(f"{place} is no text: {error}") from error
 
 
-def _object(address: str) -> bytes:
+def split(address: str) -> tuple[str, str]:
+    """Bucket and key of `s3://bucket/key`. Raises OperatorError when it is not of that form."""
     bucket, _, key = address.removeprefix(SCHEME).partition("/")
-    if not bucket or not key:
-        raise OperatorError(f"{address} names no object; expected s3://bucket/key")
+    if not address.startswith(SCHEME) or not bucket or not key:
+        raise OperatorError(f"{address!r} names nothing in S3; expected s3://bucket/key")
+    return bucket, key
+
+
+def client(wanted_for: str) -> Any:
+    """boto3's client. Raises OperatorError when boto3 is not installed, naming what it was wanted for."""
     try:
         boto3: Any = importlib.import_module("boto3")
     except ImportError as error:
-        raise OperatorError(f"{address} needs boto3: pip install 'rollyard[aws]'") from error
+        raise OperatorError(f"{wanted_for} needs boto3: pip install 'rollyard[aws]'") from error
+    return boto3.client("s3")
+
+
+def _object(address: str) -> bytes:
+    bucket, key = split(address)
+    s3 = client(address)
     try:
-        data: bytes = boto3.client("s3").get_object(Bucket=bucket, Key=key)["Body"].read()
+        data: bytes = s3.get_object(Bucket=bucket, Key=key)["Body"].read()
     except Exception as error:  # botocore makes its error classes at run time
         raise OperatorError(f"{address} cannot be read: {error}") from error
     return data

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 import shutil
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
-from services.errors import OperatorError
+from services import s3
 from services.evaluation.checkpoints import step_of, what_is_missing
 
 
@@ -56,16 +55,12 @@ class S3Source:
     """Prefixes below a prefix; copied to `folder` one at a time."""
 
     def __init__(self, address: str, folder: Path, pattern: str = "*") -> None:
-        """Raises OperatorError when boto3 is not there."""
-        self._bucket, _, prefix = address.removeprefix("s3://").partition("/")
-        self._prefix = prefix.rstrip("/") + "/" if prefix else ""
+        """Raises OperatorError when boto3 is not there, or the address names no folder."""
+        self._bucket, prefix = s3.split(address)
+        self._prefix = prefix.rstrip("/") + "/"
         self._folder = folder
         self._pattern = pattern
-        try:
-            boto3: Any = importlib.import_module("boto3")
-        except ImportError as error:
-            raise OperatorError(f"{address} needs boto3: pip install 'rollyard[aws]'") from error
-        self._client = boto3.client("s3")
+        self._client = s3.client(address)
 
     def names(self) -> list[str]:
         """See `Source`."""

@@ -39,7 +39,9 @@ def store(files: dict[str, bytes], *, broken: frozenset[str] = frozenset()) -> I
                 body = orjson.dumps(names if "/tree/" in path else {"id": "a/b", "sha": SHA, "siblings": names})
                 return self._send(200, body, head)
             if "list-type" in query:
-                return self._send(200, _listing(path.strip("/"), query.get("prefix", [""])[0], files), head)
+                folders = "delimiter" in query
+                listing = _listing(path.strip("/"), query.get("prefix", [""])[0], files, folders=folders)
+                return self._send(200, listing, head)
             name = path.partition(f"/resolve/{SHA}/")[2] or path
             if name not in files:
                 return self._send(404, b"", head)
@@ -71,7 +73,13 @@ def store(files: dict[str, bytes], *, broken: frozenset[str] = frozenset()) -> I
         thread.join()
 
 
-def _listing(bucket: str, prefix: str, files: dict[str, bytes]) -> bytes:
-    keys = [name.removeprefix(f"{bucket}/") for name in files]
-    entries = "".join(f"<Contents><Key>{key}</Key><Size>1</Size></Contents>" for key in keys if key.startswith(prefix))
+def _listing(bucket: str, prefix: str, files: dict[str, bytes], *, folders: bool) -> bytes:
+    """Every key, or with `folders` the keys and folders just below `prefix`."""
+    keys = [name.removeprefix(f"{bucket}/") for name in files if name.startswith(f"{bucket}/{prefix}")]
+    below = {prefix + key.removeprefix(prefix).partition("/")[0] + "/" for key in keys if "/" in key[len(prefix) :]}
+    if folders:
+        keys = [key for key in keys if "/" not in key[len(prefix) :]]
+    entries = "".join(f"<Contents><Key>{key}</Key><Size>1</Size></Contents>" for key in keys)
+    if folders:
+        entries += "".join(f"<CommonPrefixes><Prefix>{name}</Prefix></CommonPrefixes>" for name in sorted(below))
     return f'<?xml version="1.0"?><ListBucketResult><Name>{bucket}</Name>{entries}</ListBucketResult>'.encode()

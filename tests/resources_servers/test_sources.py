@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import importlib
 import os
 import subprocess
 import sys
@@ -40,9 +41,9 @@ def numbers(places: Places, said: list[str] | None = None) -> list[int]:
 
 
 def test_a_file_may_be_lines_a_list_zipped_parquet_arrow_or_a_folder_of_them(tmp_path: Path) -> None:
-    pa: Any = pytest.importorskip("pyarrow")
-    ipc: Any = pytest.importorskip("pyarrow.ipc")
-    parquet: Any = pytest.importorskip("pyarrow.parquet")
+    pa: Any = importlib.import_module("pyarrow")
+    ipc: Any = importlib.import_module("pyarrow.ipc")
+    parquet: Any = importlib.import_module("pyarrow.parquet")
 
     table = pa.table({"n": [1, 2]})
     (tmp_path / "a.jsonl").write_bytes(LINES)
@@ -66,7 +67,6 @@ def test_what_is_no_data_is_refused_with_its_name(tmp_path: Path, content: bytes
 
 
 def test_the_local_file_comes_first_then_s3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("boto3")
     (tmp_path / "rows.jsonl").write_bytes(b'{"n": 7}\n')
     with store({"bucket/data/rows.jsonl": LINES}) as address:
         monkeypatch.setenv("AWS_ENDPOINT_URL_S3", address)
@@ -78,7 +78,6 @@ def test_the_local_file_comes_first_then_s3(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_an_s3_prefix_gives_all_its_files_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("boto3")
     files = {"bucket/set/b.jsonl": b'{"n": 3}\n', "bucket/set/a.jsonl": LINES, "bucket/set/state.json": b"{}"}
     with store(files) as address:
         monkeypatch.setenv("AWS_ENDPOINT_URL_S3", address)
@@ -90,7 +89,6 @@ def test_an_s3_prefix_gives_all_its_files_in_order(monkeypatch: pytest.MonkeyPat
 def test_a_download_that_breaks_off_gives_no_rows_and_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pytest.importorskip("boto3")
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     key = "bucket/rows.jsonl"
     with store({key: LINES * 1000}, broken=frozenset({key})) as address:
@@ -101,7 +99,6 @@ def test_a_download_that_breaks_off_gives_no_rows_and_leaves_nothing(
 
 
 def test_the_hub_comes_last(tmp_path: Path) -> None:
-    pytest.importorskip("huggingface_hub")
     code = (
         "from resources_servers.sources import *\n"
         "with rows_from(Places(Path('missing.jsonl'), hub=HubFiles('a/b', 'main/test*.jsonl'))) as rows:\n"

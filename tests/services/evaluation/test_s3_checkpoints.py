@@ -1,0 +1,60 @@
+"""Checkpoints in S3, by real boto3 against a store on this machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from services.errors import OperatorError
+from services.evaluation.sources import S3Source
+from services.s3 import read_text
+from tests.resources_servers.stores import store
+from tests.services.evaluation.checkpoint_files import safetensors
+
+
+@pytest.fixture(autouse=True)
+def somebody(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "x")
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+
+
+def checkpoint(step: int, weights: bytes) -> dict[str, bytes]:
+    return {f"bucket/run/step_{step}/config.json": b"{}", f"bucket/run/step_{step}/model.safetensors": weights}
+
+
+def test_whole_checkpoints_are_copied_and_given_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = {**checkpoint(20, safetensors()), **checkpoint(3, safetensors()), "bucket/run/notes.txt": b"x"}
+    with store(files) as url:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", url)
+        source = S3Source("s3://bucket/run", tmp_path / "copies", "step_*")
+        assert source.names() == ["step_3", "step_20"]
+        folder, missing = source.fetch("step_20")
+        assert (missing, folder is not None and (folder / "model.safetensors").read_bytes()) == ("", safetensors())
+        source.done("step_20")
+    assert list((tmp_path / "copies").iterdir()) == []
+
+
+def test_one_that_is_still_being_uploaded_is_not_taken_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = checkpoint(1, safetensors()[:20])
+    with store(files) as url:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", url)
+        source = S3Source("s3://bucket/run/", tmp_path / "copies")
+        folder, missing = source.fetch("step_1")
+        assert folder is None and "model.safetensors has 20 bytes" in missing
+        assert list((tmp_path / "copies").iterdir()) == []
+        files["bucket/run/step_1/model.safetensors"] = safetensors()
+        assert source.fetch("step_1")[0] == tmp_path / "copies/step_1"
+
+
+def test_an_order_file_is_read_from_s3_and_one_that_is_not_there_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    with store({"bucket/orders/a.txt": b"one\ntwo\n"}) as url:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", url)
+        assert read_text("s3://bucket/orders/a.txt") == "one\ntwo\n"
+        with pytest.raises(OperatorError, match=r"s3://bucket/orders/b\.txt cannot be read"):
+            read_text("s3://bucket/orders/b.txt")
+    with pytest.raises(OperatorError, match="expected s3://bucket/key"):
+        read_text("s3://bucket")
