@@ -28,7 +28,8 @@ def main() -> None:
     files = [(str(source), str(target)) for source, target in told["files"]]
     if os.getuid() == 0:
         try:
-            files = _staged(files)
+            # Without files there is nothing to stage, and what is mounted for it would hide a project below /tmp.
+            files = _staged(files) if files else []
         except OSError as error:  # a container's root without CAP_SYS_ADMIN: the files must be readable as they are
             print(f"sandbox: files stay where they are: {error}", file=sys.stderr)
         os.setgroups([])
