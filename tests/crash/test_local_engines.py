@@ -12,7 +12,7 @@ import orjson
 import pytest
 
 from services.config import RunConfig
-from services.errors import RunError
+from services.errors import OperatorError, RunError
 from services.stack import Stack
 from tests.responses_api_models.local_engines import FAKE, LONG_S, MARK, alive, all_gone
 from tests.services.fixtures import closed_port, until
@@ -98,7 +98,7 @@ async def test_a_ray_cluster_that_is_not_there_is_named_before_vllm_is_started(t
 
 
 async def test_a_model_that_is_no_folder_is_named_before_vllm_is_started(tmp_path: Path) -> None:
-    with pytest.raises(RunError) as raised:
+    with pytest.raises(OperatorError) as raised:
         async with processes(a_run(tmp_path, model="/nowhere/tiny"), tmp_path):
             pass
     assert "found '/nowhere/tiny', which is no folder here" in str(raised.value)
