@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,6 +15,8 @@ from services.errors import OperatorError, RunError
 from services.evaluation.benchmarks import UNSAFE, Benchmark
 from services.types import Json
 
+_GRACE_S = 20.0
+"""For an interrupted lm_eval to end its engine."""
 _TAIL = 30
 """Lines of the log that are shown when lm_eval fails."""
 
@@ -104,8 +109,14 @@ class Harness:
         log.parent.mkdir(parents=True, exist_ok=True)
         tail: list[str] = []
         try:
+            # A group of its own: vLLM's engine is a child of lm_eval's, and would outlive it.
             process = subprocess.Popen(
-                line, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment, errors="replace"
+                line,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                env=environment,
+                errors="replace",
+                start_new_session=True,
             )
         except FileNotFoundError as error:
             raise OperatorError(
@@ -123,12 +134,21 @@ class Harness:
                     show(text.rstrip())
             status = process.wait()
         finally:
-            if process.poll() is None:
-                process.terminate()
-                process.wait()
+            _end(process)
         if status != 0:
             end = "\n".join(tail)
             raise RunError(f"lm_eval ended with {status} on {benchmark.title}. The end of its log, {log}:\n{end}")
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    """End what is left of its group: at once where it ended by itself, else after some time to clean up."""
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGTERM)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(_GRACE_S)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
 
 
 def _pairs(given: Mapping[str, Any]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from pathlib import Path
 
@@ -16,6 +17,10 @@ def main() -> int:
     with (output.parents[2] / "asked.jsonl").open("a") as file:
         file.write(json.dumps(sys.argv[1:]) + "\n")
     print("loading", folder.name, flush=True)
+    if (folder / "slow").is_file():
+        engine = subprocess.Popen(["sleep", "600"])
+        print("engine", engine.pid, flush=True)
+        engine.wait()
     broken = folder / "broken"
     if broken.is_file():
         broken.rename(folder / "mended")

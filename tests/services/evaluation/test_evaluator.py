@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from pathlib import Path
 from threading import Event, Timer
 
@@ -100,6 +101,35 @@ def test_an_evaluation_that_was_killed_is_done_again(tmp_path: Path) -> None:
     partial.parent.mkdir(parents=True)
     partial.write_text('{"results": {')
     assert len(looked(tmp_path).ledger.scores) == 1
+
+
+def runs(process: int) -> bool:
+    """Whether it is there, other than as an orphan that nobody has reaped yet."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_an_interrupted_evaluation_leaves_no_engine_behind_and_is_not_on_record(tmp_path: Path) -> None:
+    folder = checkpoint(tmp_path / "checkpoints/step_1")
+    (folder / "slow").touch()
+    engines: list[int] = []
+
+    def show(text: str) -> None:
+        if text.startswith("engine "):
+            engines.append(int(text.split()[1]))
+            raise KeyboardInterrupt
+
+    made = Evaluator(Harness(command=FAKE), Ledger(tmp_path / "out"), [GSM8K], {}, show=show)
+    with pytest.raises(KeyboardInterrupt):
+        made.evaluate("step_1", Model(str(folder)))
+    (engine,) = engines
+    deadline = time.monotonic() + 10
+    while runs(engine):  # it was told; it needs a moment
+        assert time.monotonic() < deadline, f"process {engine} goes on"
+        time.sleep(0.01)
+    assert Ledger(tmp_path / "out").wants("step_1", GSM8K)
 
 
 def test_the_command_line_is_the_seeds(tmp_path: Path) -> None:
