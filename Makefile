@@ -1,6 +1,7 @@
 # make demo   the main job on the built-in policy, from nothing to a result
 # make test   set up and run the tests
 # make test-sandbox  all of MBPP and HumanEval in the sandbox
+# make test-math  wrong answers made from all of MATH
 # make test-ray  the same for +ray_head_node_address, on real Ray clusters
 # make test-vllm  on a real vLLM, on the CPU, with a tiny random model
 # make test-lm-eval  with EleutherAI's own lm_eval
@@ -19,7 +20,7 @@ BROWSER := .venv-browser
 LMEVAL := .venv-lm-eval
 TRACK  := .venv-track
 
-.PHONY: setup demo test test-crash test-sandbox test-ray test-vllm test-lm-eval test-track test-browser pictures check bench bench-quick format lock clean
+.PHONY: setup demo test test-crash test-sandbox test-math test-ray test-vllm test-lm-eval test-track test-browser pictures check bench bench-quick format lock clean
 
 setup: $(READY)
 
@@ -71,6 +72,10 @@ test-crash: $(READY)
 # Every gold program of MBPP and HumanEval in the sandbox.
 test-sandbox: $(READY)
 	$(BIN)/python -m pytest tests/sandbox
+
+# Every wrong answer that can be made from all of MATH.
+test-math: $(READY)
+	$(BIN)/python -m pytest tests/resources_servers/math/whole_wrong_answers.py
 
 # Real Ray clusters, in an environment of their own (590 MB). Two machines: as root, in network namespaces.
 test-ray: $(RAY)/.ready

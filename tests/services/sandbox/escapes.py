@@ -1,9 +1,12 @@
 """Answers that want out of the jail. What gets out, or sees what it should not, prints ESCAPED."""
 
+from services.roots import INSTALLED
+
 ESCAPES = {
-    "reads_the_hosts_files": """
+    "reads_the_hosts_files": f"""
 import os
-for name in ("/etc/passwd", "/etc/hostname", "/root/.bashrc", "/var/log", "/home", "/sys/kernel", "/work", "/usr/bin"):
+project = {str(INSTALLED)!r}
+for name in ("/etc/passwd", "/etc/hostname", "/root/.bashrc", "/var/log", "/home", "/sys/kernel", project, "/usr/bin"):
     try: print("ESCAPED", name, os.listdir(name) if os.path.isdir(name) else open(name).read(10))
     except OSError: pass
 """,
