@@ -8,9 +8,16 @@ import warnings
 from functools import lru_cache
 from typing import Any
 
-from resources_servers.answers.equality import DECIMALS, Comparison, brackets, without_name
+from resources_servers.answers.brackets import brackets
+from resources_servers.answers.equality import DECIMALS, Comparison, without_name
 from resources_servers.answers.latex import tidied
 
+TINY = 1e-9
+"""Numbers below it are compared by their ratio, to as many digits."""
+_SLASHED = re.compile(r"(?<![\w.}^_/])(\d+)/(\d+)(?=\s*(?:\\(?!frac|times|cdot)|[a-zA-Z]))")
+_TRIGONOMETRY = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc)(?![a-z])")
+_DEGREES = re.compile(r"(\d+(?:\.\d+)?) *\^\\circ")
+_JUNCTION = re.compile(r"(?:<|>|\\[lg]e).*\b(or|and)\b")
 _RELATION = re.compile(r"=|<|>|\\(?:le|ge|ne|in)(?![a-z])|\\text\s*\{[^{}]*(?:or|and)[^{}]*\}")
 
 
@@ -18,10 +25,16 @@ def thorough(gold: str, answer: str) -> Comparison:
     """math-verify's opinion on a pair that `quick` left open."""
     gold, answer = without_name(gold, answer)
     gold, answer = _ordered_alike(gold, answer)
+    if (found := _compared(gold, answer)).equal or (rewritten := _SLASHED.sub(r"\\frac{\1}{\2}", answer)) == answer:
+        return found
+    return _compared(gold, rewritten)  # `1/2x` is x/2 to some and 1/(2x) to others
+
+
+def _compared(gold: str, answer: str) -> Comparison:
     golds, answers = _parsed(gold), _parsed(answer)
     if not answers:
         return Comparison(equal=False, reason="the answer is not mathematics that can be read")
-    if not _equal(golds, answers, 6, 15):
+    if not _equal(golds, answers, 6, 15) or _tiny_and_unlike(golds[0], answers[0]):
         return Comparison(equal=False, reason="not equal")
     exact = "." not in gold + answer or _equal(golds, answers, 12, 30)
     return Comparison(equal=True, exact=exact, reason="equal" if exact else f"equal to {DECIMALS} decimals")
@@ -48,9 +61,42 @@ def _ordered_alike(gold: str, answer: str) -> tuple[str, str]:
 def _parsed(text: str) -> tuple[Any, ...]:
     from math_verify import LatexExtractionConfig, parse  # type: ignore[import-untyped]
 
+    if _TRIGONOMETRY.search(text):
+        text = _DEGREES.sub(r"(\\frac{\1\\pi}{180})", text)
     # A worker has limits of its own, on CPU time; the library's are on wall time, and a busy machine would decide.
     read = parse(f"\\boxed{{{text}}}", extraction_config=[LatexExtractionConfig()], parsing_timeout=None)
-    return tuple(read)
+    return tuple(_joined(_with_one_i(part), text) for part in read)
+
+
+def _joined(expression: Any, text: str) -> Any:
+    r"""The numbers for which `x < 2 \text{ or } x > 3` holds; other expressions as they are."""
+    from sympy import And, FiniteSet, Or, Rel  # type: ignore[import-untyped]
+
+    word = _JUNCTION.search(text)
+    several = isinstance(expression, FiniteSet) and all(isinstance(part, Rel) for part in expression)
+    if word is None or not several or len(expression.free_symbols) != 1:
+        return expression
+    return (Or if word[1] == "or" else And)(*expression).as_set()
+
+
+def _with_one_i(expression: Any) -> Any:
+    """`i` as the imaginary unit, and other variables as real ones: the parser's own choice hangs on spaces."""
+    from sympy import I, Symbol
+
+    symbols = getattr(expression, "free_symbols", ())
+    if not any(symbol.name == "i" for symbol in symbols):
+        return expression
+    return expression.subs({old: I if old.name == "i" else Symbol(old.name, real=True) for old in symbols})
+
+
+def _tiny_and_unlike(gold: Any, answer: Any) -> bool:
+    """True for numbers so small that math-verify takes their difference for nothing."""
+    from sympy import Expr
+
+    if not (isinstance(gold, Expr) and isinstance(answer, Expr) and gold.is_number and answer.is_number):
+        return False
+    one, other = gold.evalf(), answer.evalf()
+    return bool(abs(one) < TINY and abs(one - other) > TINY * abs(one))
 
 
 def _equal(golds: tuple[Any, ...], answers: tuple[Any, ...], rounding: int, precision: int) -> bool:

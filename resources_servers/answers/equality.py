@@ -9,14 +9,13 @@ from __future__ import annotations
 import re
 from fractions import Fraction
 
+from resources_servers.answers.brackets import brackets, half_open, misshapen
 from resources_servers.answers.latex import squeezed, tidied, unquoted, words
 from resources_servers.answers.quantity import Quantity, quantity, unit_of
 from services.types import Record
 
 MOST_CHARACTERS = 2000
 """Longer answers are wrong unread: no gold answer comes near, and parsers take seconds over them."""
-DEEPEST = 10
-"""Brackets in brackets; the parser's time doubles with each."""
 DECIMALS = 6
 """A decimal with so many digits behind the point stands for the exact number that it is rounded from."""
 _BASES = {
@@ -29,6 +28,7 @@ _BASED = re.compile(
 _NAMED = re.compile(
     r"\s*((?:[a-zA-Z]|\\[a-z]+|\\text\s*\{[^{}]*\})(?:_\{?\w+\}?)?(?:\([a-z]\))?)\s*(=|\\in(?![a-z]))\s*"
 )
+_CLOCK = re.compile(r"(?:\\text\{)?(\d{1,2})(?::(\d\d))?\}?(?:(?:\\text\{)?([ap])\.?m\.?\}?)?", re.IGNORECASE)
 _HEDGE = re.compile(r"\\text\s*\{[^{}]*\b(?:or|not|and)\b[^{}]*\}|\bor\b")
 
 
@@ -50,27 +50,17 @@ def quick(gold: str, answer: str, *, any_words: bool = False) -> Comparison | No
         return Comparison(equal=True, reason="the same text")
     if len(answer) > MOST_CHARACTERS:
         return Comparison(equal=False, reason=f"the answer has {len(answer)} characters, over {MOST_CHARACTERS}")
-    if (problem := _misshapen(answer)) is not None:
+    if (problem := misshapen(answer)) is not None:
         return Comparison(equal=False, reason=problem)
     gold, answer = without_name(gold, answer)
     return (
         _same_base(gold, answer)
+        or _same_time(gold, answer)
         or _same_words(gold, answer)
         or _same_quantity(gold, answer, any_words)
         or _contradiction(answer, any_words)
         or _same_brackets(gold, answer)
     )
-
-
-def _misshapen(answer: str) -> str | None:
-    """What is wrong with the brackets."""
-    depth = deepest = 0
-    for character in answer:
-        depth += (character in "([{") - (character in ")]}")
-        deepest = max(deepest, depth)
-    if depth:
-        return "its brackets are not balanced"
-    return f"its brackets are nested {deepest} deep, over {DEEPEST}" if deepest > DEEPEST else None
 
 
 def _same_base(gold: str, answer: str) -> Comparison | None:
@@ -96,19 +86,36 @@ def _base_words(based: tuple[str, int] | None) -> str:
     return "no base" if based is None else f"base {based[1]}" if based else ""
 
 
+def _same_time(gold: str, answer: str) -> Comparison | None:
+    """Times of day, one at least with `a.m.` or `p.m.`: a bare `4:30` may be a ratio."""
+    wanted, given = _CLOCK.fullmatch(squeezed(gold)), _CLOCK.fullmatch(squeezed(answer))
+    if not wanted or not given or not (wanted[3] or given[3]):
+        return None
+    halves = {half.lower() for half in (wanted[3], given[3]) if half}
+    clocks = {(int(time[1]), int(time[2] or 0)) for time in (wanted, given)}
+    equal = len(halves) == len(clocks) == 1
+    return Comparison(equal=equal, reason="the same time" if equal else "another time")
+
+
 def _same_words(gold: str, answer: str) -> Comparison | None:
     wanted = words(gold)
     if wanted is None:
         return None
-    given = words(answer) or tidied(answer).strip("().").casefold()
-    equal = wanted == given
+    given = words(answer) or unquoted(answer).strip("().").casefold()
+    equal = wanted == given or (_letters(wanted) is not None and _letters(wanted) == _letters(given))
     return Comparison(equal=equal, reason="the same words" if equal else "other words")
+
+
+def _letters(spoken: str) -> list[str] | None:
+    """Of a choice of several, `C, E`: their order says nothing."""
+    named = [letter.strip("( )") for letter in spoken.replace(" and ", ",").split(",")]
+    return sorted(named) if all(len(letter) == 1 and letter.isalpha() for letter in named) else None
 
 
 def _same_quantity(gold: str, answer: str, any_words: bool) -> Comparison | None:
     wanted, given = quantity(gold, any_words=any_words), quantity(answer, any_words=any_words)
     units = (wanted.unit if wanted else unit_of(gold)), (given.unit if given else unit_of(answer))
-    if all(units) and units[0] != units[1]:
+    if units[0] and units[1] and _unlike(units[0], units[1]):
         return Comparison(equal=False, reason=f"in {units[1]}; expected {units[0]}")
     if wanted is None or given is None:
         return None
@@ -117,6 +124,11 @@ def _same_quantity(gold: str, answer: str, any_words: bool) -> Comparison | None
     if wanted.percent == given.percent and _rounds(wanted, given):
         return Comparison(equal=True, exact=False, reason=f"equal to {DECIMALS} decimals")
     return Comparison(equal=False, reason="another number")
+
+
+def _unlike(one: str, other: str) -> bool:
+    """True for two units; `dollars` may be short for `dollars per hour`."""
+    return any(part != counterpart for part, counterpart in zip(one.split("/"), other.split("/"), strict=False))
 
 
 def _meanings(wanted: Quantity, given: Quantity) -> tuple[Fraction, ...]:
@@ -130,41 +142,37 @@ def _meanings(wanted: Quantity, given: Quantity) -> tuple[Fraction, ...]:
 
 
 def _rounds(one: Quantity, other: Quantity) -> bool:
-    """True when one is written as a decimal that the other, exact one rounds to."""
+    """True when one is written as a decimal that stands for the other, exact one; long ones may be cut, not rounded."""
     decimal, exact = (one, other) if one.decimals is not None else (other, one)
     if exact.decimals is not None or decimal.decimals is None or decimal.decimals < DECIMALS:
         return False
-    return decimal.value != 0 and round(exact.value, decimal.decimals) == decimal.value
+    if decimal.value == 0:
+        return False
+    last = Fraction(1, 10**decimal.decimals)
+    error = abs(exact.value - decimal.value)
+    return error < last if decimal.decimals > DECIMALS else 2 * error <= last
 
 
 def _contradiction(answer: str, any_words: bool) -> Comparison | None:
     """`5 = 6` would be 6 to whoever reads the last side."""
     sides = [quantity(side, any_words=any_words) for side in tidied(answer).split("=")]
-    values = {side.value for side in sides if side is not None}
-    if len(sides) > 1 and None not in sides and len(values) > 1:
+    values = {side.value / (100 if side.percent else 1) for side in sides if side is not None}
+    if len(values) > 1:
         return Comparison(equal=False, reason="the answer says that different numbers are equal")
     return None
 
 
 def _same_brackets(gold: str, answer: str) -> Comparison | None:
-    """A set is no pair and no interval."""
+    """A set is no pair and no interval, and a half-open interval is none of the others."""
     kinds = brackets(gold), brackets(answer)
     if "{" in kinds and (set(kinds) & {"(", "["}):
         return Comparison(equal=False, reason="a set is no pair and no interval")
+    # At an infinite end both brackets mean the same.
+    if all(kinds) and half_open(gold) != half_open(answer) and "\\infty" not in tidied(gold + answer):
+        return Comparison(equal=False, reason="other brackets")
     if _HEDGE.search(tidied(answer)) and not re.search(r"\\text|\bor\b|,|\\pm|\\cup|<|>|\\[lg]e", gold):
         return Comparison(equal=False, reason="more than one answer is given")
     return None
-
-
-def brackets(text: str) -> str:
-    """The bracket that holds all of `text`: `(`, `[`, `{`, or nothing."""
-    text = tidied(text).replace(r"\{", "⟨").replace(r"\}", "⟩")
-    depth = 0
-    for place, character in enumerate(text):
-        depth += (character in "([⟨") - (character in ")]⟩")
-        if depth <= 0 and place < len(text) - 1:
-            return ""
-    return {"(": "(", "[": "[", "⟨": "{"}.get(text[:1], "") if text[-1:] in ")]⟩" else ""
 
 
 def without_name(gold: str, answer: str) -> tuple[str, str]:

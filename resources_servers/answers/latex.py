@@ -10,17 +10,18 @@ _SIGNS = {
     "−": "-", "﹣": "-", "－": "-", "–": "-", "＋": "+", "×": r"\times ", "✕": r"\times ", "·": r"\cdot ",
     "⋅": r"\cdot ", "÷": "/", "⁄": "/", "／": "/", "π": r"\pi ", "∞": r"\infty ", "√": r"\sqrt ", "∪": r"\cup ",
     "∩": r"\cap ", "≤": r"\le ", "≥": r"\ge ", "≠": r"\ne ", "≈": r"\approx ", "±": r"\pm ", "∈": r"\in ",
-    "∅": r"\emptyset ", "°": r"^\circ ", "％": "%", "，": ",", "．": ".", "（": "(", "）": ")", "＝": "=", "＄": "$",
-    "\u00a0": " ", "\u2009": " ", "\u202f": " ", "\u2007": " ", "\u200b": "", "\ufeff": "",
+    "∅": r"\emptyset ", "°": r"^\circ ", "％": "%", "，": ",", "．": ".", "（": "(", "）": ")", "⟨": "(", "⟩": ")",
+    "＝": "=", "＄": "$", "\u00a0": " ", "\u2009": " ", "\u202f": " ", "\u2007": " ", "\u200b": "", "\ufeff": "",
 }  # fmt: skip
 _SUPERSCRIPTS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻", "0123456789-")
 _SUPERSCRIPT = re.compile("[⁰¹²³⁴⁵⁶⁷⁸⁹⁻]+")
 _ROOT = re.compile(r"\\sqrt\s+(?:\(([^()]*)\)|(\d+|[a-zA-Z]))")
 _BARE_ROOT = re.compile(r"(?<![\\a-zA-Z])sqrt\s*(?:\(([^()]*)\)|\{([^{}]*)\})")
-_BARE_NAME = re.compile(r"(?<![\\a-zA-Z{])(pi|infty)(?![a-zA-Z])")
+_BARE_NAME = re.compile(r"(?<![\\a-zA-Z{])(pi|infty|sin|cos|tan|cot|sec|csc|log|ln)(?![a-zA-Z])")
 _RELATIONS = re.compile(r"\\([lg]e|ne)q(?:slant)?(?![a-z])")
 _SIGN_IN_TEXT = re.compile(r"\\text\s*\{\s*([$%€£¥])\s*\}")
 _SIZES = re.compile(r"\\(?:left|right|[bB]igg?[lr]?)(?![a-zA-Z])\s*\.?")
+_THOUSANDS = re.compile(r",\s*\\!\s*|\{,\}")
 _TIGHT = re.compile(r"\\!\s*")
 _FREE_SPACE = re.compile(r"(?<!\d) | (?!\d)")
 _TEXT = re.compile(r"\\text\s*\{([^{}]*)\}")
@@ -28,7 +29,10 @@ _STYLES = re.compile(r"\\(?:displaystyle|textstyle|limits|nolimits)(?![a-zA-Z])"
 _SPACES = re.compile(r"(?<!\\)\\[,;: ]|\\(?:quad|qquad|enspace|thinspace)(?![a-zA-Z])|~|\s+")
 _TEXTS = re.compile(r"\\(?:mbox|textbf|textrm|textit|textsf|mathrm|mathbf|mathsf|mathit|operatorname|rm|bf)\s*(?=\{)")
 _FRACTIONS = re.compile(r"\\[dtc]frac")
-_DEGREES = re.compile(r"\^\s*\{?\s*\\circ\s*\}?|\\degree(?![a-zA-Z])")
+_DEGREES = re.compile(r"\^\s*\{?\s*\\circ\s*\}?|\\degree(?![a-zA-Z])| ?\\text *\{ *degrees? *\}")
+_ANGLES = re.compile(r"\\([lr])angle(?![a-z])\s*")
+_LOGIC = re.compile(r"\\(lor|vee|land|wedge)(?![a-z])")
+_RATIO = re.compile(r"(?<=\d) *(?:\\text *\{ *to *\}|to) *(?=\d)")
 _WORDS_IN_TEXT = re.compile(r"[^\W\d_][^\W\d_ ,.'’&-]*(?:[ ,.'’&-]+[^\W\d_]+)*")
 _WORDS = re.compile(r"[^\W\d_]{4,}(?: [^\W\d_]{2,})*")
 _CHOICE = re.compile(r"\([A-Z]\)")
@@ -48,10 +52,12 @@ def tidied(text: str) -> str:
     """`text` with one spelling for each thing that has several."""
     text = ascii_signs(text).strip()
     text = _unwrapped(text)
-    text = _STYLES.sub("", _SIZES.sub("", _TIGHT.sub("", text.replace("{,}", ","))))
+    text = _STYLES.sub("", _SIZES.sub("", _TIGHT.sub("", _THOUSANDS.sub(",", text))))
     text = _SPACES.sub(" ", _TEXTS.sub(r"\\text", _FRACTIONS.sub(r"\\frac", text)))
     text = _DEGREES.sub(r"^\\circ", text).replace(r"\%", "%").replace(r"\$", "$").replace(r"\lbrace", r"\{")
     text = _RELATIONS.sub(r"\\\1", text.replace(r"\rbrace", r"\}"))
+    text = _LOGIC.sub(lambda match: rf"\text{{ {'or' if match[1] in ('lor', 'vee') else 'and'} }}", text)
+    text = _RATIO.sub(":", _ANGLES.sub(lambda match: "(" if match[1] == "l" else ")", text))
     text = _SIGN_IN_TEXT.sub(r"\1", text).replace(r"\varnothing", r"\emptyset")
     text = _BARE_NAME.sub(r"\\\1", text)
     text = _ROOT.sub(lambda match: rf"\sqrt{{{match.group(1) or match.group(2)}}}", text)

@@ -26,7 +26,7 @@ _VALUE = re.compile(
     re.VERBOSE,
 )
 _TAIL = re.compile(
-    r"(?:\\text\s*\{\s*(?P<text>[^{}]*?)\s*\}|(?P<bare>[a-zA-Z][a-zA-Z ./'-]*))\s*(?:\^\s*\{?(?P<power>[23])\}?)?"
+    r"(?:\\text\s*\{\s*(?P<text>[^{}]*?)\s*\}|(?P<bare>[a-zA-Z][a-zA-Z ./'-]*))\s*(?:\^\s*\{?(?P<power>\d)\}?)?"
 )
 _REPEATING = re.compile(r"(-?)(\d{1,50})\.(\d{0,50})\\(?:overline|bar)\s*\{(\d{1,50})\}")
 _SCALES = {
@@ -42,7 +42,8 @@ _UNITS = {
         "oz": "oz ounce", "ton": "ton tonne", "s": "s sec second", "min": "min minute", "h": "h hr hour", "day": "day",
         "week": "week", "month": "month", "year": "yr year", "ml": "ml milliliter millilitre", "l": "l liter litre",
         "gal": "gal gallon", "dollar": "dollar usd buck", "cent": "cent penny pennies", "euro": "euro eur",
-        "degree": "degree deg", "radian": "radian rad", "mph": "mph", "unit": "unit",
+        "degree": "degree deg", "radian": "radian rad", "mi/h": "mph", "km/h": "kph kmh", "unit": "unit",
+        "a.m.": "am a.m", "p.m.": "pm p.m",
     }.items()
     for name in names.split()
 }  # fmt: skip
@@ -109,7 +110,7 @@ def unit_of(text: str) -> str | None:
     text = tidied(text)
     if text.endswith("^\\circ"):
         return "degree"
-    match = re.search(r"\\text\s*\{[^{}]*\}\s*(?:\^\s*\{?[23]\}?)?$", text)
+    match = re.search(r"\\text\s*\{[^{}]*\}\s*(?:\^\s*\{?\d\}?)?$", text)
     read = _tail(match.group(), any_words=False) if match else None
     return read[2] if read else None
 
@@ -146,15 +147,28 @@ def _tail(tail: str, any_words: bool) -> tuple[int, bool, str | None] | None:
         scale *= _SCALES[spoken.pop(0).removesuffix("s")]
     if not spoken:
         return scale, False, None
-    power = match["power"] or ""
-    if len(spoken) > 1 and spoken[0] in ("square", "sq", "cubic"):
-        power = "3" if spoken[0] == "cubic" else "2"
-        spoken = spoken[1:]
-    if len(spoken) > 1 and spoken[1] in ("squared", "cubed"):
-        power = "3" if spoken[1] == "cubed" else "2"
     if spoken[0].startswith("percent"):
         return scale, True, None
-    unit = _UNITS.get(spoken[0]) or _UNITS.get(spoken[0].removesuffix("s"))
+    unit = _unit(spoken, match["power"] or "")
     if unit is None and match["bare"] and not any_words:
         return None
-    return scale, False, f"{unit}^{power}" if unit and power else unit
+    return scale, False, unit
+
+
+def _unit(spoken: list[str], power: str) -> str | None:
+    """`cm^2` of `square centimeters`, `mi/h` of `miles per hour`; None when the words begin with no unit."""
+    first, *others = re.split(r" ?/ ?| per ", " ".join(spoken))
+    names, own = first.split(), ""
+    if len(names) > 1 and names[0] in ("square", "sq", "cubic"):
+        own = "^3" if names[0] == "cubic" else "^2"
+        names = names[1:]
+    elif len(names) > 1 and names[1] in ("squared", "cubed"):
+        own = "^3" if names[1] == "cubed" else "^2"
+    unit = _named(names)
+    below = [named for other in others if (named := _named(other.split()))]
+    return "/".join([unit + own, *below]) + (f"^{power}" if power else "") if unit else None
+
+
+def _named(names: list[str]) -> str | None:
+    """The unit that the first word names."""
+    return (_UNITS.get(names[0]) or _UNITS.get(names[0].removesuffix("s"))) if names else None

@@ -1,4 +1,4 @@
-"""One pool of comparers for the tests of this folder: their processes take seconds to start."""
+"""Pools of comparers for the tests of this folder: their processes take seconds to start."""
 
 from __future__ import annotations
 
@@ -11,7 +11,15 @@ from resources_servers.answers.workers import Workers
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def workers() -> AsyncIterator[Workers]:
-    """With little CPU time for a comparison."""
+    """With little CPU time for a comparison: tests wait until it is over."""
     pool = Workers(2, 0.5)
+    yield pool
+    await pool.close()
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def patient() -> AsyncIterator[Workers]:
+    """With enough CPU time for every pair, on a busy machine too."""
+    pool = Workers(2, 5.0)
     yield pool
     await pool.close()

@@ -12,6 +12,6 @@ from tests.resources_servers.answers.asking import judging
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def judge() -> AsyncIterator[Judge]:
-    """With a second of CPU time for a comparison."""
-    async with judging(cpu_s=1.0) as made:
+    """With two seconds of CPU time for a comparison."""
+    async with judging(cpu_s=2.0) as made:
         yield made

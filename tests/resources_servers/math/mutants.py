@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+TWICE = ("x+11, 11+x", "12x -34, -34 + 12x", r"15\frac{39}{40}, \frac{639}{40}")
+"""Gold answers that say the same thing twice: leaving one away is no mistake."""
 _PAIR = re.compile(r"\s*(?:\\left)?\s*([(\[])([^()\[\]]*),([^()\[\],]*?)(?:\\right)?\s*([)\]])")
 _UNITS = (("cm", "m"), ("inches", "feet"), ("degrees", "radians"), ("cents", "dollars"), ("\\$", "\\text{cents }"))
 _FRACTION = re.compile(r"\\frac\{([^{}]*)\}\{([^{}]*)\}")
@@ -13,7 +15,11 @@ _FRACTION = re.compile(r"\\frac\{([^{}]*)\}\{([^{}]*)\}")
 def mutants(gold: str) -> Iterator[tuple[str, str]]:
     """(what was done, the wrong answer) for each mistake that this gold answer allows."""
     made = [*_numbers(gold), *_lists(gold), *_forms(gold)]
-    yield from ((name, answer) for name, answer in made if answer.replace(" ", "") != gold.replace(" ", ""))
+    yield from ((name, answer) for name, answer in made if _bare(answer) != _bare(gold))
+
+
+def _bare(text: str) -> str:
+    return re.sub(r" |\\left|\\right", "", text)
 
 
 def _numbers(gold: str) -> Iterator[tuple[str, str]]:
@@ -39,7 +45,7 @@ def _lists(gold: str) -> Iterator[tuple[str, str]]:
         if "infty" not in first:
             yield "other bracket", f"{'[' if opening == '(' else '('}{first},{second}{ending}"
         yield "a set", f"\\{{{first},{second}\\}}"
-    elif "," in gold and not re.search(r"\d,\\?!?\s?\d{3}", gold) and "\\cup" not in gold:
+    elif "," in gold and not re.search(r"\d, ?\\?!?\s?\d{3}", gold) and "\\cup" not in gold and gold not in TWICE:
         yield "one too few", gold.rpartition(",")[0].removeprefix("\\{")
         yield "one too many", f"{gold},77"
     if "\\cup" in gold:
