@@ -16,6 +16,9 @@ MAX_OUTPUT_TOKENS = 512
 _HASHES = re.compile(r"#### (-?[0-9.,]+)")
 _ANSWER_IS = re.compile(r"The answer is (-?[0-9.,]+)\.")
 _LEADING = re.compile(r"[^\d\-.$]*((?:-\s?)?\$?\s?-?(?:\d[\d,]*(?:\.\d+)?|\.\d+)(?:\s*/\s*\d+)?%?)")
+_HEDGED = re.compile(
+    r"(?:[^\d=]*\b(?:not|between|either|neither)\b|[^\d=]*[\d.,]+ ?(?:or|to|-|–) ?\$?\d[^=]*$)", re.IGNORECASE
+)
 
 
 def gold_number(answer: str) -> str | None:
@@ -44,7 +47,7 @@ def _number_in(text: str) -> str:
     if quantity(text, any_words=True) is not None:
         return text
     match = _LEADING.match(text.rpartition("=")[2])
-    return match.group(1) if match else text
+    return match.group(1) if match and not _HEDGED.match(text) else text
 
 
 _LENIENT = (

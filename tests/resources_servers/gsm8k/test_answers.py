@@ -77,7 +77,7 @@ async def test_no_wrong_number_made_from_a_gold_one_is_right() -> None:
         r"\boxed{17} is wrong, \boxed{18}", r"hm \boxed{17}</think> So \boxed{18}", "<answer>18</answer>",
         "The answer is $18 per day.", "The answer is **18**.", "Answer: $18$", r"So the final answer is \(18\).",
         "The answer is 9 * 2 = 18 dollars.", "The answer is 18 because 9*2=18", "The answer is:\n\n18", "18",
-        "The answer is 18. Bye, now., ok", "A: 18",
+        "The answer is 18. Bye, now., ok", "A: 18", "The answer is 18, not 19.", "The answer is 20-2 = 18.", "答案是18。",
     ],
 )  # fmt: skip
 async def test_the_right_number_in_other_clothes_is_right(text: str) -> None:
@@ -95,6 +95,8 @@ async def test_the_right_number_in_other_clothes_is_right(text: str) -> None:
         r"\boxed{−18}",
         r"\boxed{18 \text{ thousand}}", r"\boxed{0.18}", r"\boxed{18 = 19}", r"\boxed{19 = 18}", "eighteen or so",
         r"\boxed{1e1000000000}", r"\boxed{" + "9" * 5000 + "}", r"\boxed{18:00}", r"\boxed{18_{9}}",
+        "The answer is 18 or 19.", "The answer is 18-20.", "The answer is $18 to $20.", "The answer is not 18.",
+        "The answer is between 18 and 20.",
     ],
 )  # fmt: skip
 async def test_what_is_not_the_right_number_is_wrong(text: str) -> None:
