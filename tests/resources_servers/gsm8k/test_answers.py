@@ -77,7 +77,8 @@ async def test_no_wrong_number_made_from_a_gold_one_is_right() -> None:
         r"\boxed{17} is wrong, \boxed{18}", r"hm \boxed{17}</think> So \boxed{18}", "<answer>18</answer>",
         "The answer is $18 per day.", "The answer is **18**.", "Answer: $18$", r"So the final answer is \(18\).",
         "The answer is 9 * 2 = 18 dollars.", "The answer is 18 because 9*2=18", "The answer is:\n\n18", "18",
-        "The answer is 18. Bye, now., ok", "A: 18", "The answer is 18, not 19.", "The answer is 20-2 = 18.", "答案是18。",
+        "The answer is 18. Bye, now., ok", "A: 18", "The answer is 18, not 19.", "The answer is 20-2 = 18.",
+        "答案是18。",
     ],
 )  # fmt: skip
 async def test_the_right_number_in_other_clothes_is_right(text: str) -> None:
