@@ -9,8 +9,9 @@ from functools import lru_cache
 from typing import Any
 
 from resources_servers.answers.brackets import brackets
-from resources_servers.answers.equality import DECIMALS, Comparison, without_name
+from resources_servers.answers.equality import DECIMALS, Comparison
 from resources_servers.answers.latex import tidied
+from resources_servers.answers.naming import without_names
 
 TINY = 1e-9
 """Numbers below it are compared by their ratio, to as many digits."""
@@ -23,7 +24,7 @@ _RELATION = re.compile(r"=|<|>|\\(?:le|ge|ne|in)(?![a-z])|\\text\s*\{[^{}]*(?:or
 
 def thorough(gold: str, answer: str) -> Comparison:
     """math-verify's opinion on a pair that `quick` left open."""
-    gold, answer = without_name(gold, answer)
+    gold, answer = without_names(gold, answer)
     gold, answer = _ordered_alike(gold, answer)
     if (found := _compared(gold, answer)).equal or (rewritten := _SLASHED.sub(r"\\frac{\1}{\2}", answer)) == answer:
         return found

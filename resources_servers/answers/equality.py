@@ -11,6 +11,7 @@ from fractions import Fraction
 
 from resources_servers.answers.brackets import brackets, half_open, misshapen
 from resources_servers.answers.latex import squeezed, tidied, unquoted, words
+from resources_servers.answers.naming import without_names
 from resources_servers.answers.quantity import Quantity, quantity, unit_of
 from services.types import Record
 
@@ -25,9 +26,8 @@ _BASES = {
 _BASED = re.compile(
     r"\(?(-?[0-9A-Fa-f]+(?:\.[0-9A-Fa-f]+)?)\)?(?:_\{?(?:\\text\{)?(?:base)?(\w+)\}*|\\text\{\(?(?:in)?base(\w+)\)?\}|\\text\{\(?(?:in)?base\}(\d+))"
 )
-_NAMED = re.compile(
-    r"\s*((?:[a-zA-Z]|\\[a-z]+|\\text\s*\{[^{}]*\})(?:_\{?\w+\}?)?(?:\([a-z]\))?)\s*(=|\\in(?![a-z]))\s*"
-)
+_CHOICE_AND_VALUE = re.compile(r"(?:\\text\s*\{ *)?\(([A-Z])\)(?!.*\([A-Z]\)).*")
+"""`\\textbf{(B)} 5`: the letter is what was asked for."""
 _CLOCK = re.compile(r"(?:\\text\{)?(\d{1,2})(?::(\d\d))?\}?(?:(?:\\text\{)?([ap])\.?m\.?\}?)?", re.IGNORECASE)
 _HEDGE = re.compile(r"\\text\s*\{[^{}]*\b(?:or|not|and)\b[^{}]*\}|\bor\b")
 
@@ -52,7 +52,7 @@ def quick(gold: str, answer: str, *, any_words: bool = False) -> Comparison | No
         return Comparison(equal=False, reason=f"the answer has {len(answer)} characters, over {MOST_CHARACTERS}")
     if (problem := misshapen(answer)) is not None:
         return Comparison(equal=False, reason=problem)
-    gold, answer = without_name(gold, answer)
+    gold, answer = without_names(gold, answer)
     return (
         _same_base(gold, answer)
         or _same_time(gold, answer)
@@ -102,6 +102,8 @@ def _same_words(gold: str, answer: str) -> Comparison | None:
     if wanted is None:
         return None
     given = words(answer) or unquoted(answer).strip("().").casefold()
+    if (led := _CHOICE_AND_VALUE.fullmatch(tidied(answer))) and not _HEDGE.search(answer):
+        given = led[1].casefold()
     equal = wanted == given or (_letters(wanted) is not None and _letters(wanted) == _letters(given))
     return Comparison(equal=equal, reason="the same words" if equal else "other words")
 
@@ -173,17 +175,3 @@ def _same_brackets(gold: str, answer: str) -> Comparison | None:
     if _HEDGE.search(tidied(answer)) and not re.search(r"\\text|\bor\b|,|\\pm|\\cup|<|>|\\[lg]e", gold):
         return Comparison(equal=False, reason="more than one answer is given")
     return None
-
-
-def without_name(gold: str, answer: str) -> tuple[str, str]:
-    r"""Both without `x =` or `x \in` where one of them leaves it away, or both have the same."""
-    of_gold, of_answer = _NAMED.match(tidied(gold)), _NAMED.match(tidied(answer))
-    rests = [
-        tidied(text)[name.end() :] if name else tidied(text) for text, name in ((gold, of_gold), (answer, of_answer))
-    ]
-    if any(re.search(r"=|<|>|\\(?:le|ge|ne)(?![a-z])", rest) for rest in rests):
-        return gold, answer
-    if of_gold and of_answer and squeezed(of_gold[1]) != squeezed(of_answer[1]):
-        return gold, answer
-    # Several named values (`x = 1, y = 2`) keep their names.
-    return (rests[0], rests[1]) if of_gold or of_answer else (gold, answer)

@@ -1,67 +1,56 @@
-r"""One spelling for what can be written in many: spaces, brackets, fractions, signs of Unicode. Values never change."""
+r"""One spelling for what can be written in many: spaces, brackets, fractions, roots. Values never change."""
 
 from __future__ import annotations
 
 import re
-import unicodedata
 from functools import lru_cache
 
-_SIGNS = {
-    "−": "-", "﹣": "-", "－": "-", "–": "-", "＋": "+", "×": r"\times ", "✕": r"\times ", "·": r"\cdot ",
-    "⋅": r"\cdot ", "÷": "/", "⁄": "/", "／": "/", "π": r"\pi ", "∞": r"\infty ", "√": r"\sqrt ", "∪": r"\cup ",
-    "∩": r"\cap ", "≤": r"\le ", "≥": r"\ge ", "≠": r"\ne ", "≈": r"\approx ", "±": r"\pm ", "∈": r"\in ",
-    "∅": r"\emptyset ", "°": r"^\circ ", "％": "%", "，": ",", "．": ".", "（": "(", "）": ")", "⟨": "(", "⟩": ")",
-    "＝": "=", "＄": "$", "\u00a0": " ", "\u2009": " ", "\u202f": " ", "\u2007": " ", "\u200b": "", "\ufeff": "",
-}  # fmt: skip
-_SUPERSCRIPTS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻", "0123456789-")
-_SUPERSCRIPT = re.compile("[⁰¹²³⁴⁵⁶⁷⁸⁹⁻]+")
-_ROOT = re.compile(r"\\sqrt\s+(?:\(([^()]*)\)|(\d+|[a-zA-Z]))")
-_BARE_ROOT = re.compile(r"(?<![\\a-zA-Z])sqrt\s*(?:\(([^()]*)\)|\{([^{}]*)\})")
-_BARE_NAME = re.compile(r"(?<![\\a-zA-Z{])(pi|infty|sin|cos|tan|cot|sec|csc|log|ln)(?![a-zA-Z])")
-_RELATIONS = re.compile(r"\\([lg]e|ne)q(?:slant)?(?![a-z])")
-_SIGN_IN_TEXT = re.compile(r"\\text\s*\{\s*([$%€£¥])\s*\}")
-_SIZES = re.compile(r"\\(?:left|right|[bB]igg?[lr]?)(?![a-zA-Z])\s*\.?")
-_THOUSANDS = re.compile(r",\s*\\!\s*|\{,\}")
-_TIGHT = re.compile(r"\\!\s*")
+from resources_servers.answers.signs import ascii_signs
+
+_REWRITTEN = tuple(
+    (re.compile(pattern), spelling)
+    for pattern, spelling in (
+        (r",\s*\\!\s*|\{,\}", ","),  # in 1,\!000 and 1{,}000
+        (r"\\!\s*", ""),
+        (r"\\(?:left|right|[bB]igg?[lr]?)(?![a-zA-Z])\s*\.?", ""),
+        (r"\\\\\s*\[[^\[\]]*[a-z]{2}\]", r"\\\\"),  # the gap in \\[4pt]
+        (r"\\(?:displaystyle|textstyle|limits|nolimits|[lL]arge|LARGE|[hH]uge|small)(?![a-zA-Z])", ""),
+        (r"\\(?:text)?color\s*\{\w+\}", ""),
+        (r"\\[dtc]frac", r"\\frac"),
+        (r"\\(?:mbox|textbf|textrm|textit|textsf|mathrm|mathbf|mathsf|mathit|operatorname|rm|bf)\s*(?=\{)", r"\\text"),
+        (r"(?<!\\)\\[,;: ]|\\(?:quad|qquad|enspace|thinspace)(?![a-zA-Z])|~|\s+", " "),
+        (r"\^\s*\{?\s*\\circ\s*\}?|\\degree(?![a-zA-Z])| ?\\text *\{ *degrees? *\}", r"^\\circ"),
+        (r"\\([%$])", r"\1"),
+        (r"\\lbrace(?![a-z])", r"\\{"),
+        (r"\\rbrace(?![a-z])", r"\\}"),
+        (r"\\langle(?![a-z]) *", "("),
+        (r"\\rangle(?![a-z]) *", ")"),
+        (r"\\([lg]e|ne)q(?:slant)?(?![a-z])", r"\\\1"),
+        (r"\\(?:lor|vee)(?![a-z])", r"\\text{ or }"),
+        (r"\\(?:land|wedge)(?![a-z])", r"\\text{ and }"),
+        (r"(?<=\d) *(?:\\text *\{ *to *\}|to) *(?=\d)", ":"),  # 1 to 3
+        (r"\\text\s*\{\s*([$%€£¥])\s*\}", r"\1"),
+        (r"\\varnothing(?![a-z])", r"\\emptyset"),
+        (r"(?<![\\a-zA-Z{])(pi|infty|sin|cos|tan|cot|sec|csc|log|ln)(?![a-zA-Z])", r"\\\1"),
+        (r"\\sqrt\s+(?:\(([^()]*)\)|(\d+|[a-zA-Z]))", r"\\sqrt{\1\2}"),
+        (r"(?<![\\a-zA-Z])sqrt\s*(?:\(([^()]*)\)|\{([^{}]*)\})", r"\\sqrt{\1\2}"),
+    )
+)
+"""In this order."""
 _FREE_SPACE = re.compile(r"(?<!\d) | (?!\d)")
 _TEXT = re.compile(r"\\text\s*\{([^{}]*)\}")
-_STYLES = re.compile(r"\\(?:displaystyle|textstyle|limits|nolimits)(?![a-zA-Z])")
-_SPACES = re.compile(r"(?<!\\)\\[,;: ]|\\(?:quad|qquad|enspace|thinspace)(?![a-zA-Z])|~|\s+")
-_TEXTS = re.compile(r"\\(?:mbox|textbf|textrm|textit|textsf|mathrm|mathbf|mathsf|mathit|operatorname|rm|bf)\s*(?=\{)")
-_FRACTIONS = re.compile(r"\\[dtc]frac")
-_DEGREES = re.compile(r"\^\s*\{?\s*\\circ\s*\}?|\\degree(?![a-zA-Z])| ?\\text *\{ *degrees? *\}")
-_ANGLES = re.compile(r"\\([lr])angle(?![a-z])\s*")
-_LOGIC = re.compile(r"\\(lor|vee|land|wedge)(?![a-z])")
-_RATIO = re.compile(r"(?<=\d) *(?:\\text *\{ *to *\}|to) *(?=\d)")
 _WORDS_IN_TEXT = re.compile(r"[^\W\d_][^\W\d_ ,.'’&-]*(?:[ ,.'’&-]+[^\W\d_]+)*")
 _WORDS = re.compile(r"[^\W\d_]{4,}(?: [^\W\d_]{2,})*")
 _CHOICE = re.compile(r"\([A-Z]\)")
 _WRAPPERS = (("$$", "$$"), ("$", "$"), (r"\(", r"\)"), (r"\[", r"\]"), ("**", "**"), ("`", "`"))
 
 
-def ascii_signs(text: str) -> str:
-    """Digits of every script as 0-9, signs as their LaTeX; superscripts and vulgar fractions keep their meaning."""
-    if text.isascii():
-        return text
-    text = _SUPERSCRIPT.sub(lambda match: f"^{{{match.group().translate(_SUPERSCRIPTS)}}}", text)
-    return "".join(_ascii(character) for character in text)
-
-
 @lru_cache(maxsize=1024)
 def tidied(text: str) -> str:
     """`text` with one spelling for each thing that has several."""
-    text = ascii_signs(text).strip()
-    text = _unwrapped(text)
-    text = _STYLES.sub("", _SIZES.sub("", _TIGHT.sub("", _THOUSANDS.sub(",", text))))
-    text = _SPACES.sub(" ", _TEXTS.sub(r"\\text", _FRACTIONS.sub(r"\\frac", text)))
-    text = _DEGREES.sub(r"^\\circ", text).replace(r"\%", "%").replace(r"\$", "$").replace(r"\lbrace", r"\{")
-    text = _RELATIONS.sub(r"\\\1", text.replace(r"\rbrace", r"\}"))
-    text = _LOGIC.sub(lambda match: rf"\text{{ {'or' if match[1] in ('lor', 'vee') else 'and'} }}", text)
-    text = _RATIO.sub(":", _ANGLES.sub(lambda match: "(" if match[1] == "l" else ")", text))
-    text = _SIGN_IN_TEXT.sub(r"\1", text).replace(r"\varnothing", r"\emptyset")
-    text = _BARE_NAME.sub(r"\\\1", text)
-    text = _ROOT.sub(lambda match: rf"\sqrt{{{match.group(1) or match.group(2)}}}", text)
-    text = _BARE_ROOT.sub(lambda match: rf"\sqrt{{{match.group(1) or match.group(2)}}}", text)
+    text = _unwrapped(ascii_signs(text).strip())
+    for pattern, spelling in _REWRITTEN:
+        text = pattern.sub(spelling, text)
     return text.strip().rstrip(".;,\\ ").strip()
 
 
@@ -96,17 +85,3 @@ def _unwrapped(text: str) -> str:
             if opening not in bare and ending not in bare:
                 return _unwrapped(inner.strip())
     return text
-
-
-def _ascii(character: str) -> str:
-    if character.isascii():
-        return character
-    if (sign := _SIGNS.get(character)) is not None:
-        return sign
-    if (digit := unicodedata.decimal(character, None)) is not None:
-        return str(digit)
-    parts = unicodedata.decomposition(character).split()
-    if parts[:1] == ["<fraction>"]:
-        above, _, below = "".join(chr(int(part, 16)) for part in parts[1:]).partition("⁄")
-        return rf"\frac{{{above}}}{{{below}}}"
-    return character
