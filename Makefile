@@ -1,7 +1,7 @@
 # make demo   the main job on the built-in policy, from nothing to a result
 # make test   set up and run the tests
 # make test-sandbox  all of MBPP and HumanEval in the sandbox
-# make test-math  wrong answers made from all of MATH
+# make test-math  every formula of MATH, written otherwise and made wrong
 # make test-ray  the same for +ray_head_node_address, on real Ray clusters
 # make test-vllm  on a real vLLM, on the CPU, with a tiny random model
 # make test-lm-eval  with EleutherAI's own lm_eval
@@ -73,9 +73,9 @@ test-crash: $(READY)
 test-sandbox: $(READY)
 	$(BIN)/python -m pytest tests/sandbox
 
-# Every wrong answer that can be made from all of MATH.
+# Every formula of MATH, written otherwise and made wrong.
 test-math: $(READY)
-	$(BIN)/python -m pytest tests/resources_servers/math/whole_wrong_answers.py
+	$(BIN)/python -m pytest tests/resources_servers/math/whole_of_math.py
 
 # Real Ray clusters, in an environment of their own (590 MB). Two machines: as root, in network namespaces.
 test-ray: $(RAY)/.ready

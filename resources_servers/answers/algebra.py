@@ -32,7 +32,7 @@ def thorough(gold: str, answer: str) -> Comparison:
 
 
 def _compared(gold: str, answer: str) -> Comparison:
-    golds, answers = _parsed(gold), _parsed(answer)
+    golds, answers = read(gold), read(answer)
     if not answers:
         return Comparison(equal=False, reason="the answer is not mathematics that can be read")
     if not _equal(golds, answers, 6, 15) or _tiny_and_unlike(golds[0], answers[0]):
@@ -59,14 +59,15 @@ def _ordered_alike(gold: str, answer: str) -> tuple[str, str]:
 
 
 @lru_cache(maxsize=256)
-def _parsed(text: str) -> tuple[Any, ...]:
+def read(text: str) -> tuple[Any, ...]:
+    """What `text` is to math-verify: expressions of sympy, then the text itself; empty when it is nothing."""
     from math_verify import LatexExtractionConfig, parse  # type: ignore[import-untyped]
 
     if _TRIGONOMETRY.search(text):
         text = _DEGREES.sub(r"(\\frac{\1\\pi}{180})", text)
     # A worker has limits of its own, on CPU time; the library's are on wall time, and a busy machine would decide.
-    read = parse(f"\\boxed{{{text}}}", extraction_config=[LatexExtractionConfig()], parsing_timeout=None)
-    return tuple(_joined(_with_one_i(part), text) for part in read)
+    found = parse(f"\\boxed{{{text}}}", extraction_config=[LatexExtractionConfig()], parsing_timeout=None)
+    return tuple(_joined(_with_one_i(part), text) for part in found)
 
 
 def _joined(expression: Any, text: str) -> Any:

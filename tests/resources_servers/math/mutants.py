@@ -9,12 +9,16 @@ TWICE = ("x+11, 11+x", "12x -34, -34 + 12x", r"15\frac{39}{40}, \frac{639}{40}")
 """Gold answers that say the same thing twice: leaving one away is no mistake."""
 _PAIR = re.compile(r"\s*(?:\\left)?\s*([(\[])([^()\[\]]*),([^()\[\],]*?)(?:\\right)?\s*([)\]])")
 _UNITS = (("cm", "m"), ("inches", "feet"), ("degrees", "radians"), ("cents", "dollars"), ("\\$", "\\text{cents }"))
+_SIGNS = (
+    ("no root", "\\sqrt", ""), ("cube root", "\\sqrt", "\\sqrt[3]"), ("no pi", "\\pi", ""), ("conjugate", "+ ", "- "),
+    ("open for closed", "\\le", "<"), ("closed for open", "<", "\\le "), ("product for quotient", "\\frac{", "{"),
+)  # fmt: skip
 _FRACTION = re.compile(r"\\frac\{([^{}]*)\}\{([^{}]*)\}")
 
 
 def mutants(gold: str) -> Iterator[tuple[str, str]]:
     """(what was done, the wrong answer) for each mistake that this gold answer allows."""
-    made = [*_numbers(gold), *_lists(gold), *_forms(gold)]
+    made = [*_numbers(gold), *_lists(gold), *_forms(gold), *_signs(gold)]
     yield from ((name, answer) for name, answer in made if _bare(answer) != _bare(gold))
 
 
@@ -63,3 +67,11 @@ def _forms(gold: str) -> Iterator[tuple[str, str]]:
         yield "a row for a column", gold.replace("\\\\", " & ")
     if gold.startswith("\\text{"):
         yield "another word", "\\text{something else}"
+
+
+def _signs(gold: str) -> Iterator[tuple[str, str]]:
+    if "\\left" not in gold:
+        yield from ((name, gold.replace(sign, other, 1)) for name, sign, other in _SIGNS if sign in gold)
+    hidden = re.sub(r"\\(?:text|mbox)\{[^{}]*\}|\\[a-z]+", lambda match: "#" * len(match[0]), gold)
+    if variable := re.search(r"(?<![a-zA-Z{])[xyzabn](?![a-zA-Z{=])", hidden):
+        yield "another variable", gold[: variable.start()] + "w" + gold[variable.end() :]
