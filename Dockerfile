@@ -11,7 +11,7 @@ COPY resources_servers resources_servers
 COPY responses_api_models responses_api_models
 COPY agents agents
 COPY configs configs
-RUN /opt/venv/bin/pip install --no-cache-dir --no-deps .
+RUN /opt/venv/bin/pip install --no-cache-dir --no-deps --no-build-isolation .
 
 ENV PATH=/opt/venv/bin:$PATH
 RUN useradd --create-home rollyard && install -d -o rollyard -g rollyard /home/rollyard/results

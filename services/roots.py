@@ -12,8 +12,11 @@ INSTALLED = Path(__file__).resolve().parent.parent
 
 
 def there(path: Path, roots: Sequence[Path]) -> Path:
-    """`path` in the first root that has it. Raises OperatorError when none has."""
-    found = find_file(path, roots)
+    """`path` in the first root that has it. Raises OperatorError when none has, or it may not be looked for."""
+    try:
+        found = find_file(path, roots)
+    except OSError as error:
+        raise OperatorError(f"{path} cannot be read: {error.strerror}") from error
     if found is None:
         raise OperatorError(f"{path} is not there (looked in {', '.join(map(str, roots))})")
     return found

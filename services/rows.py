@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,9 @@ import orjson
 
 from services.errors import OperatorError
 from services.types import Json
+
+_GZIPPED = b"\x1f\x8b"
+_KINDS = {type(None): "null", bool: "true or false", int: "a number", float: "a number", str: "a text", list: "a list"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +66,7 @@ def with_seed(metadata: Any, seed: int) -> Json:
     if metadata is None:
         metadata = {}
     if not isinstance(metadata, dict):
-        raise ValueError(f"metadata is a JSON {type(metadata).__name__}; expected an object")
+        raise ValueError(f"metadata is {json_kind(metadata)}; expected an object")
     text = metadata.get("extra_body") or "{}"
     try:
         extra = orjson.loads(text) if isinstance(text, str) else None
@@ -81,21 +85,58 @@ def agent_of(row: Json) -> str | None:
     return own.get("name") or None
 
 
+def json_kind(value: Any) -> str:
+    """What a value is called in JSON, to be read after `is`."""
+    return _KINDS.get(type(value), "an object")
+
+
+def parsed(line: bytes, number: int) -> Any:
+    """The value of a file's line. Raises ValueError, which says what is wrong to be read after `is not JSON:`."""
+    try:
+        # A mark that editors on Windows put before the first line, and `cat` then before others.
+        return orjson.loads(line.removeprefix(codecs.BOM_UTF8))
+    except orjson.JSONDecodeError as error:
+        raise ValueError(_why_unreadable(line, number, error)) from error
+
+
 def _row(line: bytes, number: int, offset: int) -> Row:
     try:
-        value = orjson.loads(line)
-    except orjson.JSONDecodeError as error:
+        value = parsed(line, number)
+    except ValueError as error:
         return Row(number, offset, {}, f" is not JSON: {error}")
     if not isinstance(value, dict):
-        return Row(number, offset, {}, f" is a JSON {type(value).__name__}; expected an object")
+        return Row(number, offset, {}, f" is {json_kind(value)}; expected an object")
     return Row(number, offset, value, _problem(value))
+
+
+def _why_unreadable(line: bytes, number: int, error: orjson.JSONDecodeError) -> str:
+    """In words for whoever made the file: mostly it is another kind of file, or half of one."""
+    if line.startswith(_GZIPPED):
+        return "the file is compressed; unpack it with gunzip"
+    if line.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return "the file is UTF-16; expected UTF-8 (iconv -f UTF-16 -t UTF-8)"
+    if b"\0" in line:
+        return "it holds zero bytes; expected UTF-8 text (a crash leaves such holes, UTF-16 looks so too)"
+    try:
+        line.decode()
+    except UnicodeDecodeError as wrong:
+        return f"it is not UTF-8: byte {line[wrong.start]:#x} at {wrong.start + 1}"
+    if number == 1 and line.split() in ([b"["], [b"[{"], [b"[", b"{"], [b"{"]):
+        return "a row goes on over several lines; expected one row a line (jq -c '.[]' makes that of a list)"
+    cut = "" if line.endswith(b"\n") else ", where the file ends: it was cut off"
+    return f"{error.msg} at character {error.colno}{cut}"
 
 
 def _problem(row: Json) -> str:
     params = row.get("responses_create_params")
-    if not isinstance(params, dict) or not isinstance(params.get("input"), str | list):
+    asked = params.get("input") if isinstance(params, dict) else None
+    if not isinstance(params, dict) or not isinstance(asked, str | list):
         found = ", ".join(sorted(row)) or "nothing"
         return f" has {found}; expected responses_create_params with an `input`, a text or a list"
+    if isinstance(asked, list):
+        for place, item in enumerate(asked):
+            if not isinstance(item, dict):
+                return f": input[{place}] is {json_kind(item)}; expected a message, an object"
     try:
         with_seed(params.get("metadata"), 0)
         agent_of(row)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
 from pathlib import Path
 from typing import Any
 
 from services.errors import OperatorError
+from services.extras import load
 
 SCHEME = "s3://"
 
@@ -15,7 +15,7 @@ def read_text(place: str) -> str:
     """The text at a path or an s3:// address. Raises OperatorError saying why it cannot be read."""
     try:
         data = _object(place) if place.startswith(SCHEME) else Path(place).read_bytes()
-        return data.decode()
+        return data.decode("utf-8-sig")
     except OperatorError:
         raise
     except OSError as error:
@@ -33,19 +33,18 @@ def split(address: str) -> tuple[str, str]:
 
 
 def client(wanted_for: str) -> Any:
-    """boto3's client. Raises OperatorError when boto3 is not installed, naming what it was wanted for."""
-    try:
-        boto3: Any = importlib.import_module("boto3")
-    except ImportError as error:
-        raise OperatorError(f"{wanted_for} needs boto3: pip install 'rollyard[aws]'") from error
-    return boto3.client("s3")
+    """boto3's client. Raises OperatorError when boto3 is not installed, as `extras.require` does."""
+    return load("boto3", "aws", wanted_for).client("s3")
 
 
 def _object(address: str) -> bytes:
     bucket, key = split(address)
-    s3 = client(address)
     try:
-        data: bytes = s3.get_object(Bucket=bucket, Key=key)["Body"].read()
+        data: bytes = client(address).get_object(Bucket=bucket, Key=key)["Body"].read()
+    except OperatorError:
+        raise
     except Exception as error:  # botocore makes its error classes at run time
-        raise OperatorError(f"{address} cannot be read: {error}") from error
+        known = "credentials" in str(error)
+        hint = "; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE" if known else ""
+        raise OperatorError(f"{address} cannot be read: {error}{hint}") from error
     return data

@@ -90,6 +90,14 @@ def test_every_module_says_what_it_is_for() -> None:
     assert silent == []
 
 
+def test_what_tests_need_goes_on_top_of_what_the_demo_runs_on() -> None:
+    demo, tests = (
+        set(re.findall(r"^\S+==\S+", (ROOT / lock).read_text(), re.MULTILINE))
+        for lock in ("requirements.lock", "requirements-dev.lock")
+    )
+    assert demo < tests
+
+
 def test_locks_hold_hashes_and_no_address() -> None:
     for lock in ROOT.glob("requirements*.lock"):
         text = lock.read_text()

@@ -9,10 +9,11 @@ from typing import Any, ClassVar, Literal, TypeVar
 from pydantic import Field
 
 from resources_servers.answers.judge import Judge, Judgement
-from resources_servers.answers.workers import Workers, require_math_verify
+from resources_servers.answers.workers import Workers
 from resources_servers.base import Environment, ResourcesServer, Verdict, WorldSettings
 from resources_servers.environment import settings_of
 from resources_servers.examples import serve_examples
+from services.extras import require
 from services.server import Context
 from services.settings import ServerSettings
 
@@ -67,7 +68,7 @@ def answering(world: type[AnswerWorld], folder: Path) -> type[ResourcesServer]:
             assert isinstance(settings, AnswerSettings)
             self._workers: Workers | None = None
             if settings.equality == "math_verify":
-                require_math_verify(context.name)
+                require("math_verify", "math", context.name)
                 self._workers = Workers(settings.verify_workers, settings.verify_cpu_s)
             members: Mapping[str, Any] = {"judge": Judge(self._workers), "__doc__": world.__doc__}
             super().__init__(type(world.__name__, (world,), dict(members)), settings, context)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import importlib.util
 import os
 import signal
 import sys
@@ -12,19 +11,11 @@ import sys
 import orjson
 
 from resources_servers.answers.equality import Comparison
-from services.errors import Failure, FailureKind, OperatorError
+from services.errors import Failure, FailureKind
 from services.roots import INSTALLED
 
 WALL_S = 120.0
 """A comparison that used up neither its CPU time nor this is at work on a machine that has no time for it."""
-
-
-def require_math_verify(world: str) -> None:
-    """Raises OperatorError with the command that installs it."""
-    if importlib.util.find_spec("math_verify") is None:
-        raise OperatorError(
-            f"{world} compares answers with math-verify, which is missing: pip install 'rollyard[math]'"
-        )
 
 
 class Workers:

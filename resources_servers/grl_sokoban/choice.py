@@ -5,12 +5,18 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal, get_args
 
+from resources_servers.base import BadTask
 from resources_servers.grl_sokoban.game import Room
+from resources_servers.grl_sokoban.settings import SokobanSettings
 from resources_servers.grl_sokoban.solver import Solution
-from resources_servers.grl_sokoban.split import Split, split_of
+from resources_servers.grl_sokoban.split import Split, puzzle_of_board, split_of
 from resources_servers.grl_sokoban.symmetry import SymmetryName, distinct
+from resources_servers.grl_sokoban.task import puzzle_of, read_task
+from resources_servers.sources import read_rows
+from services.errors import RunError
 
 Band = Literal["easy", "medium", "hard"]
 BANDS: tuple[Band, ...] = get_args(Band)
@@ -34,6 +40,8 @@ class Choice:
     split: Split | None = None
     test_share: float = 0.1
     symmetries: bool = False
+    apart: frozenset[str] = frozenset()
+    """Puzzles, as `puzzle_of_board` has them, that are left out with all their images."""
 
     @property
     def needs_optimum(self) -> bool:
@@ -48,6 +56,8 @@ class Choice:
             moves = solution.moves
             if not self.min_moves <= moves <= self.max_moves or difficulty(moves) not in self.bands:
                 return False
+        if self.apart and puzzle_of_board(room.board()) in self.apart:
+            return False
         return self.split is None or split_of(room, self.test_share) == self.split
 
     def images(self, room: Room) -> list[SymmetryName]:
@@ -64,7 +74,16 @@ class Choice:
             words.append(f"difficulty {' or '.join(self.bands)}")
         if self.split is not None:
             words.append(f"split {self.split} at a test share of {self.test_share:g}")
+        if self.apart:
+            words.append(f"none of {len(self.apart)} puzzles to keep apart from")
         return ", ".join(words) or "any optimum"
+
+
+def puzzles_of(path: Path) -> frozenset[str]:
+    """The puzzles of a file of task rows. Raises RunError for what is no data, BadTask for what is no puzzle."""
+    # No cap: a set that a larger server plays counts too. No search: only the boards are wanted.
+    anything = SokobanSettings(max_rows=NO_LIMIT, max_boxes=NO_LIMIT, max_search_depth=NO_LIMIT, solver_states=1)
+    return frozenset(puzzle_of_board(puzzle_of(read_task(row), anything).room.board()) for row in read_rows(path))
 
 
 def add_choice(parser: argparse.ArgumentParser) -> None:
@@ -80,6 +99,13 @@ def add_choice(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--split", choices=get_args(Split), help="only this side; a room's side never changes")
     parser.add_argument("--test-share", type=float, default=0.1, help="part of all rooms that test (default 0.1)")
+    parser.add_argument(
+        "--apart-from",
+        type=Path,
+        nargs="+",
+        default=(),
+        help="files of rows whose puzzles are left out",
+    )
     parser.add_argument("--symmetries", action="store_true", help="each room in all its turns and reflections")
 
 
@@ -89,6 +115,10 @@ def choice_of(parser: argparse.ArgumentParser, options: argparse.Namespace) -> C
         parser.error(f"--min-moves {options.min_moves} is more than --max-moves {options.max_moves}")
     if not 0 <= options.test_share <= 1:
         parser.error(f"--test-share {options.test_share} is not between 0 and 1")
+    try:
+        apart = frozenset[str]().union(*map(puzzles_of, options.apart_from))
+    except (BadTask, RunError) as error:
+        parser.error(f"--apart-from: {error}")
     return Choice(
         options.min_moves,
         options.max_moves,
@@ -96,4 +126,5 @@ def choice_of(parser: argparse.ArgumentParser, options: argparse.Namespace) -> C
         options.split,
         options.test_share,
         options.symmetries,
+        apart,
     )

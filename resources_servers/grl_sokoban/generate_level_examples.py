@@ -79,8 +79,10 @@ def main(arguments: list[str] | None = None) -> None:
     options, maker = _options(arguments)
     try:
         rows = list(islice(maker.rows(options.input), options.num_examples))
-    except (BadLevel, OSError) as error:
+    except BadLevel as error:
         sys.exit(f"{error}")
+    except OSError as error:
+        sys.exit(f"{error.filename} cannot be read: {error.strerror}; expected a file of levels")
     left_out = "".join(f"\n  left out {number}: {why}" for why, number in maker.left_out.items())
     if not rows:
         sys.exit(f"no level is left{left_out}")

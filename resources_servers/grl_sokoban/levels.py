@@ -14,9 +14,12 @@ _XSB = str.maketrans({" ": "_", "-": "_", ".": "O", "o": "O", "$": "X", "b": "X"
                       "p": "P", "+": "S", "P": "S"})  # fmt: skip
 _OURS = str.maketrans({" ": "_", "-": "_"})
 _SYMBOLS = frozenset("#_OX√PS")
+_RUNS = frozenset("0123456789()")
 _CELLS = r"[-#_ .$*@+pPbBoOX√S]"
 _LINE = re.compile(rf"(?=.*#)(?:(?:\d*{_CELLS}|\|)+|#.*#)")
 """A line of a level: symbols and a wall among them; also what was meant as one, so that a slip in it is reported."""
+_RUN = re.compile(r"(?<!\d)(\d{1,3})([^\d\n])")
+"""Run-length encoding: so many of a symbol. No board is wider than three digits can say."""
 
 
 class BadLevel(ValueError):
@@ -50,7 +53,7 @@ def levels_of(path: Path) -> tuple[Level, ...]:
 @lru_cache(maxsize=32)
 def _levels_of(path: Path, changed_ns: int) -> tuple[Level, ...]:
     # Old collections are in old encodings, but never their boards.
-    lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
+    lines = path.read_text(encoding="utf-8-sig", errors="replace").split("\n")
     found: list[Level] = []
     begun: int | None = None
     for number, line in enumerate([*lines, ""]):
@@ -65,18 +68,20 @@ def _levels_of(path: Path, changed_ns: int) -> tuple[Level, ...]:
 def read_level(text: str) -> Room:
     """A board text as a position, in the symbols of `Room.board` or of .xsb. What the player cannot reach is wall.
 
+    Runs may be written by length, rows ended by |: `3#-#` is `###-#`.
+
     Raises BadLevel for unknown symbols, a hole in the wall, a wrong number of players, boxes or targets, a box or a
     target out of reach, and a level that is solved already.
     """
-    lines = [line.rstrip() for line in dedent(text).strip("\r\n").split("\n")]
+    text = _RUN.sub(lambda run: int(run[1]) * run[2], re.sub(r"\r\n?|\|", "\n", text))
+    lines = [line.rstrip() for line in dedent(text).strip("\n").split("\n")]
     # A board needs a box, and .xsb has other signs for it.
     symbols = _OURS if {"X", "√"} & set(text) else _XSB
     lines = [line.translate(symbols) for line in lines]
     if unknown := sorted(set("".join(lines)) - _SYMBOLS):
-        hint = (
-            "; run-length encoding is not read: write a character a cell" if set(unknown) & set("0123456789|") else ""
-        )
-        raise BadLevel(f"unknown symbols {' '.join(unknown)}; use # space . $ * @ + (or # _ O X √ P S){hint}")
+        shown = " ".join(symbol if symbol.isprintable() else repr(symbol) for symbol in unknown)
+        hint = "; of run-length encoding a number before a symbol is read, no brackets" if set(unknown) & _RUNS else ""
+        raise BadLevel(f"unknown symbols {shown}; use # space . $ * @ + (or # _ O X √ P S){hint}")
     try:
         room = Room.parse(sealed(lines))
     except BadLevel:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Literal
 
 import orjson
@@ -10,6 +11,12 @@ from resources_servers.grl_sokoban.picture import data_url
 from services.types import Json
 
 Observation = Literal["text", "coordinates", "image"]
+
+_TOLD = re.compile(
+    r"to \((\d{1,2}), (\d{1,2})\) at the bottom right.*\nPlayer: (.*)\nBoxes: (.*)\nTargets: (.*)\n"
+    r"Boxes on targets: .*\nWalls inside: (.*)"
+)
+_CELL = re.compile(r"\((\d{1,2}), (\d{1,2})\)")
 
 
 class View:
@@ -59,3 +66,22 @@ def coordinates(board: str) -> str:
         f"Boxes on targets: {cells('√')}\n"
         f"Walls inside: {cells('#')}"
     )
+
+
+def board_in(text: str) -> str | None:
+    """The board that `coordinates` tells somewhere in a text; None where it tells none."""
+    if (told := _TOLD.search(text)) is None:
+        return None
+    last_row, last_col = int(told[1]), int(told[2])
+    player, boxes, targets, walls = (
+        {(int(row), int(col)) for row, col in _CELL.findall(cells)} for cells in told.groups()[2:]
+    )
+
+    def symbol(row: int, col: int) -> str:
+        cell = row, col
+        if cell in walls or row in (0, last_row) or col in (0, last_col):
+            return "#"
+        plain, on_target = ("P", "S") if cell in player else ("X", "√") if cell in boxes else ("_", "O")
+        return on_target if cell in targets else plain
+
+    return "\n".join("".join(symbol(row, col) for col in range(last_col + 1)) for row in range(last_row + 1))

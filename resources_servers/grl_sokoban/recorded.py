@@ -11,6 +11,7 @@ import orjson
 
 from resources_servers.grl_sokoban.app import read_move
 from resources_servers.grl_sokoban.game import Room, parse_action
+from resources_servers.grl_sokoban.observing import board_in
 from services.types import Json
 
 UNDO = 0
@@ -51,8 +52,14 @@ def turns_of(row: Json) -> list[Turn]:
 
 
 def boards_in(text: str) -> Iterator[str]:
-    """Boards that stand in a text, line below line, as `Room.board` writes them; with or without spaces between."""
+    """Boards that stand in a text, line below line, as `Room.board` writes them; with or without spaces between.
+
+    Where there are none, the one that is told in coordinates.
+    """
     if "#" not in text:
+        told = board_in(text[:_LONGEST_TEXT])
+        if told is not None and _is_room(told):
+            yield told
         return
     block: list[str] = []
     for line in [*text[:_LONGEST_TEXT].split("\n"), ""]:
@@ -127,7 +134,7 @@ def _answered(item: Json, event: int | None, moves: tuple[int, ...]) -> Turn:
     board = next((board for words in shown[::-1] for board in boards_in(words)), None)
     # A call that the world refused moved nothing.
     played = () if "error" in answer and board is None else moves
-    return Turn(played, board, _number(answer.get("reward")), _number(answer.get("total_reward")), event)
+    return Turn(played, board, number(answer.get("reward")), number(answer.get("total_reward")), event)
 
 
 def _words(item: Json) -> str:
@@ -138,7 +145,8 @@ def _words(item: Json) -> str:
     return "\n".join(part for part in parts if isinstance(part, str))
 
 
-def _number(value: Any) -> float | None:
+def number(value: Any) -> float | None:
+    """A number of a row, or None for anything else."""
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e9 else None
 
 

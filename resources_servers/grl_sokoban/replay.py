@@ -9,7 +9,7 @@ from resources_servers.base import BadTask
 from resources_servers.grl_sokoban.app import GrlSokoban
 from resources_servers.grl_sokoban.game import DOWN, LEFT, RIGHT, UP, Room
 from resources_servers.grl_sokoban.play import Play
-from resources_servers.grl_sokoban.recorded import UNDO, Turn, turns_of
+from resources_servers.grl_sokoban.recorded import UNDO, Turn, number, turns_of
 from resources_servers.grl_sokoban.settings import SokobanSettings
 from resources_servers.grl_sokoban.solver import Solution, UnsolvableRoom, solve
 from services.replay import Cell, Frame, Replay
@@ -44,17 +44,23 @@ def replay(row: Json) -> Replay | None:
     if not boards and ours is None:
         return None
     steps = ours.max_steps if ours else 100
-    for (start, note), settings in product(_starts(turns, boards, ours), WORLDS):
-        if (frames := _played(start, turns, steps, settings)) is not None:
-            best, about = _best(start)
-            return Replay(
-                cells=CELLS,
-                frames=frames,
-                optimal=best,
-                title=_title(start),
-                note=" ".join(filter(None, [note, about, _differing(frames, turns)])),
-            )
-    return _as_recorded(turns, boards)
+    plays = [
+        (start, note, frames)
+        for (start, note), settings in product(_starts(turns, boards, ours), WORLDS)
+        if (frames := _played(start, turns, steps, settings)) is not None
+    ]
+    if not plays:
+        return _as_recorded(turns, boards)
+    # Moves behind the end may change nothing, so that boards agree with either world; the verdict counted them.
+    start, note, frames = next((play for play in plays if len(play[2]) - 1 == row.get("moves")), plays[0])
+    best, about = _best(start)
+    return Replay(
+        cells=CELLS,
+        frames=frames,
+        optimal=best,
+        title=_title(start),
+        note=" ".join(filter(None, [note, about, _rewards(row, frames, turns)])),
+    )
 
 
 def _world(row: Json) -> GrlSokoban | None:
@@ -131,13 +137,19 @@ def _best(start: Room) -> tuple[tuple[Frame, ...], str]:
     return tuple(_played(start, [turn], len(solution.path) + 1, WORLDS[0]) or ()), ""
 
 
-def _differing(frames: list[Frame], turns: list[Turn]) -> str:
-    """Whether the rewards on record are those of the rules."""
-    last = next((turn for turn in reversed(turns) if turn.total is not None), None)
-    if last is None or last.total is None or last is not turns[-1]:
+def _rewards(row: Json, frames: list[Frame], turns: list[Turn]) -> str:
+    """What is to be said where the rewards on record are not those of the game alone."""
+    if not turns or (recorded := turns[-1].total) is None:
         return ""
-    total = frames[-1].total or 0.0
-    return "" if abs(total - last.total) < 1e-6 else f"By the rules the total is {total:g}; recorded is {last.total:g}."
+    shaped, paid, played = number(row.get("shaping_reward")), number(row.get("reward")), frames[-1].total or 0.0
+    said = []
+    if shaped is not None and abs(played + shaped - recorded) < 1e-6:
+        said.append(f"Shaping adds {shaped:g} to the rewards of the moves.")
+    elif abs(played - recorded) >= 1e-6:
+        said.append(f"By the rules the total is {played:g}; recorded is {recorded:g}.")
+    if paid is not None and abs(paid - recorded) >= 1e-6:
+        said.append(f"The steps earned {recorded:g}; the verdict paid {paid:g}.")
+    return " ".join(said)
 
 
 def _as_recorded(turns: list[Turn], boards: list[str]) -> Replay | None:

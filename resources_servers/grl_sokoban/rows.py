@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, get_args
@@ -13,6 +14,8 @@ from resources_servers.grl_sokoban.observing import Observation
 from resources_servers.grl_sokoban.prompts import Wording
 from resources_servers.grl_sokoban.solver import Solution
 from resources_servers.grl_sokoban.symmetry import SymmetryName
+from services.errors import RunError
+from services.jsonl import replace
 
 Row = dict[str, Any]
 
@@ -63,7 +66,12 @@ def positive(text: str) -> int:
 
 
 def write(rows: Iterable[Row], output: Path) -> None:
-    """Write a row a line, making the folder."""
-    output.parent.mkdir(parents=True, exist_ok=True)
-    lines = [json.dumps(item, ensure_ascii=False) + "\n" for item in rows]
-    output.write_text("".join(lines), encoding="utf-8")
+    """Write a row a line, making the folder; the file appears whole. Ends the program with words where it cannot."""
+    lines = "".join(json.dumps(item, ensure_ascii=False) + "\n" for item in rows)
+    try:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        replace(output, lines.encode())
+    except OSError as error:
+        sys.exit(f"cannot make the folder of {output}: {error.strerror}")
+    except RunError as error:
+        sys.exit(f"{error}")

@@ -18,14 +18,14 @@ class SokobanSettings(WorldSettings):
     Without a setting the world is that of the reference; each of those after the caps adds one thing to it.
     """
 
-    max_rows: int = 10
+    max_rows: int = Field(default=10, ge=3)
     """Most rows and columns of a room, walls included."""
-    max_boxes: int = 4
-    max_search_depth: int = 300
-    solver_states: int = 50_000
+    max_boxes: int = Field(default=4, ge=1)
+    max_search_depth: int = Field(default=300, ge=1)
+    solver_states: int = Field(default=50_000, ge=1)
     """Positions a search for the optimum may visit, some 0.3 s at the most: beyond it the optimum is null. The first
     hundred public rooms need under 2,000."""
-    max_steps: int = 100
+    max_steps: int = Field(default=100, ge=1, le=1000)
     """Moves an episode may take when its row does not say; a row may ask for fewer or more, up to 1,000."""
     levels_folder: Path | None = None
     """Folder below which a row's `level_file` is looked for; such rows are refused without one."""

@@ -14,7 +14,7 @@ from services.types import Json
 SYSTEM = r"First, think step by step. Then put your final answer inside \boxed{...}."
 MAX_OUTPUT_TOKENS = 512
 _HASHES = re.compile(r"#### (-?[0-9.,]+)")
-_ANSWER_IS = re.compile(r"The answer is (-?[0-9.,]+)\.")
+_ANSWER_IS = re.compile(r"The answer is (-?[0-9.,]+).")  # the harness leaves its last dot unescaped: any character
 _LEADING = re.compile(r"[^\d\-.$]*((?:-\s?)?\$?\s?-?(?:\d[\d,]*(?:\.\d+)?|\.\d+)(?:\s*/\s*\d+)?%?)")
 _HEDGED = re.compile(
     r"(?:[^\d=]*\b(?:not|between|either|neither)\b|[^\d=]*[\d.,]+ ?(?:or|to|-|–) ?\$?\d[^=]*$)", re.IGNORECASE

@@ -9,6 +9,7 @@ if __name__ == "__main__":  # also from a checkout that is not installed
 
 from resources_servers.gsm8k.forms import READINGS, SYSTEM, create_params, gold_number
 from resources_servers.sources import HubFiles, prepare, read_rows, source_options
+from services.errors import RunError
 from services.types import Json
 
 SHOTS = Path(__file__).parent / "data" / "fewshot.jsonl"
@@ -22,8 +23,8 @@ def main(arguments: list[str] | None = None) -> None:
     )
     parser.add_argument("--form", choices=tuple(READINGS), default="chat", help="how the question is asked")
     parser.add_argument("--shots", type=int, help="worked examples before it (default: 8 in lm_eval_cot, else 0)")
-    parser.add_argument("--shots-from", type=Path, help="GSM8K rows to draw them from (lm_eval draws from train)")
-    parser.add_argument("--seed", type=int, default=42, help="of that draw (default 42)")
+    parser.add_argument("--shots-from", type=Path, help="GSM8K rows to draw them from: lm_eval's train split")
+    parser.add_argument("--seed", type=int, default=42, help="of that draw, lm_eval's --seed (default 42)")
     parser.add_argument("--system-prompt", default=SYSTEM, help="of the chat form; may be empty")
     options = parser.parse_args(arguments)
     count = options.shots if options.shots is not None else 8 if options.form == "lm_eval_cot" else 0
@@ -31,10 +32,13 @@ def main(arguments: list[str] | None = None) -> None:
         parser.error("--shots belongs to the lm_eval forms")
     if options.form == "lm_eval" and count and not options.shots_from:
         parser.error("--shots of the form lm_eval are drawn from rows: name them with --shots-from")
-    pool = [(row["question"], row["answer"]) for row in read_rows(options.shots_from or SHOTS)]
+    try:
+        pool = [(row["question"], row["answer"]) for row in read_rows(options.shots_from or SHOTS)]
+    except (RunError, KeyError) as error:
+        parser.error(f"--shots-from: {error if isinstance(error, RunError) else f'a row without {error}'}")
     if count > len(pool):
         parser.error(f"--shots {count} is more than the {len(pool)} rows to take them from")
-    rng = Random(options.seed)
+    rng = Random(options.seed)  # one draw a row, in order: lm_eval's own, when the pool is all of train
 
     def make(number: int, row: Json) -> Json:
         gold = gold_number(row["answer"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -9,10 +10,13 @@ from typing import Any, ClassVar, Literal
 from resources_servers.answers.extraction import said
 from resources_servers.base import BadTask, Environment, Verdict, Verification, WorldSettings, hosting
 from resources_servers.examples import serve_examples
-from resources_servers.ifeval.language import require_langdetect
-from resources_servers.ifeval.scoring import instruction, outcome
+from resources_servers.ifeval.scoring import Outcome, instructions, outcome
+from services.extras import require
 from services.server import Context
 from services.settings import ServerSettings
+
+LONG = 20_000
+"""Characters of an answer whose verdict does not wait on the event loop."""
 
 
 class IfevalSettings(WorldSettings):
@@ -30,19 +34,17 @@ class Ifeval(Environment[IfevalSettings]):
     def __init__(self, task: Mapping[str, Any], settings: IfevalSettings) -> None:
         """Read the row's `instruction_id_list` and `kwargs`. Raises BadTask."""
         super().__init__(task, settings)
-        kinds, told = task.get("instruction_id_list"), task.get("kwargs")
-        if not isinstance(kinds, list) or not isinstance(told, list) or not kinds or len(kinds) != len(told):
-            raise BadTask("expected instruction_id_list and kwargs, two lists of the same length, not empty")
         try:
-            self.instructions = [(kind, instruction(kind, about)) for kind, about in zip(kinds, told, strict=True)]
-        except (ValueError, TypeError, AttributeError) as error:
-            raise BadTask(str(error)) from error
+            self.instructions = instructions(task)
+        except ValueError as error:
+            raise BadTask(f"IFEval row {task.get('id', task.get('key', 'without an id'))}: {error}") from error
 
     async def verify(self, response: Verification) -> Verdict:
         """1 when every instruction is followed."""
         spoken = said(response.text)
         text = spoken if spoken == response.text else spoken.strip()
-        outcomes = [outcome(kind, checked, text) for kind, checked in self.instructions]
+        # A hostile text of 200 kB takes half a second: other episodes must not wait for it.
+        outcomes = self._outcomes(text) if len(text) < LONG else await asyncio.to_thread(self._outcomes, text)
         strict = [found.strict for found in outcomes]
         loose = [found.loose for found in outcomes]
         chosen = strict if self.settings.score == "strict" else loose
@@ -60,6 +62,9 @@ class Ifeval(Environment[IfevalSettings]):
             reason=f"not followed: {', '.join(missed)}" if missed else "every instruction is followed",
         )
 
+    def _outcomes(self, text: str) -> list[Outcome]:
+        return [outcome(kind, checked, text) for kind, checked in self.instructions]
+
 
 class IfevalServer(hosting(Ifeval)):  # type: ignore[misc]
     """Hosts Ifeval and serves its example rows."""
@@ -67,7 +72,7 @@ class IfevalServer(hosting(Ifeval)):  # type: ignore[misc]
     Settings: ClassVar[type[ServerSettings]] = IfevalSettings
 
     def __init__(self, settings: ServerSettings, context: Context) -> None:
-        require_langdetect(context.name)
+        require("langdetect", "ifeval", context.name)
         super().__init__(settings, context)
         serve_examples(self.app, Path(__file__).parent)
 

@@ -4,12 +4,30 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
-from typing import Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 Relation = Literal["at least", "less than"]
 _HOLDS: dict[Relation, Callable[[int, int], bool]] = {"at least": operator.ge, "less than": operator.lt}
+
+
+def _no_flag(value: Any) -> Any:
+    if isinstance(value, bool):
+        raise ValueError(f"found {value}, expected a whole number")
+    return value
+
+
+def _not_blank(text: str) -> str:
+    if not text.strip():
+        raise ValueError(f"found {text!r}, expected some text")
+    return text
+
+
+Count = Annotated[int, BeforeValidator(_no_flag), Field(ge=0)]
+"""How many; tables that hold every kind's keys make 3.0 of 3."""
+Phrase = Annotated[str, AfterValidator(_not_blank)]
+"""What a text is searched for; a blank one would be found anywhere."""
 
 
 class Instruction(BaseModel):

@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
+import json
 import re
+from typing import NoReturn
 
-import orjson
-
-from resources_servers.ifeval.instruction import Instruction
+from resources_servers.ifeval.instruction import Count, Instruction, Phrase
 
 _OPTIONS = ("My answer is yes.", "My answer is no.", "My answer is maybe.")
-_BULLET = re.compile(r"^[^\S\n]*(?:\*[^*]|-).*$", re.MULTILINE)
+_STAR_POINT = re.compile(r"^[^\S\n]*\*[^*].*$", re.MULTILINE)
+_DASH_POINT = re.compile(r"^[^\S\n]*-", re.MULTILINE)
 _HIGHLIGHT = re.compile(r"\*[^\n*]*\*")
 _BOLD = re.compile(r"\*\*[^\n*]*\*\*")
 _PLACEHOLDER = re.compile(r"\[.*?\]")
 _TITLE = re.compile(r"<<[^\n]+>>")
-_FENCE = re.compile(r"^```(?:json)?(.*?)(?:```)?$", re.DOTALL | re.IGNORECASE)
+_FENCE = re.compile(r"```(?:json|Json|JSON)?")
 
 
 class NumberPlaceholders(Instruction):
     """Has at least that many placeholders in square brackets."""
 
-    num_placeholders: int
+    num_placeholders: Count
 
     def _holds(self, text: str) -> bool:
         return sum(len(_PLACEHOLDER.findall(line)) for line in _up_to_last("]", text)) >= self.num_placeholders
@@ -29,7 +30,7 @@ class NumberPlaceholders(Instruction):
 class Postscript(Instruction):
     """Has a postscript that begins with the marker, such as `P.S.`, blanks between its letters allowed."""
 
-    postscript_marker: str
+    postscript_marker: Phrase
 
     def _holds(self, text: str) -> bool:
         letters = [re.escape(letter) for letter in self.postscript_marker.strip().lower().split(".")]
@@ -39,10 +40,10 @@ class Postscript(Instruction):
 class NumberBulletLists(Instruction):
     """Has exactly that many bullet points."""
 
-    num_bullets: int
+    num_bullets: Count
 
     def _holds(self, text: str) -> bool:
-        return len(_BULLET.findall(text)) == self.num_bullets
+        return len(_STAR_POINT.findall(text)) + len(_DASH_POINT.findall(text)) == self.num_bullets
 
 
 class ConstrainedResponse(Instruction):
@@ -55,7 +56,7 @@ class ConstrainedResponse(Instruction):
 class NumberHighlightedSections(Instruction):
     """Has at least that many highlights, `*so*`; bold ones count too."""
 
-    num_highlights: int
+    num_highlights: Count
 
     def _holds(self, text: str) -> bool:
         found = _HIGHLIGHT.findall(text) + _BOLD.findall(text)
@@ -65,8 +66,8 @@ class NumberHighlightedSections(Instruction):
 class MultipleSections(Instruction):
     """Has at least that many sections, each headed by the word and a number."""
 
-    section_spliter: str
-    num_sections: int
+    section_spliter: Phrase
+    num_sections: Count
 
     def _holds(self, text: str) -> bool:
         return len(re.findall(rf"{re.escape(self.section_spliter.strip())}\s?\d+", text)) >= self.num_sections
@@ -81,15 +82,20 @@ class Title(Instruction):
 
 
 class JsonFormat(Instruction):
-    """Is JSON as a whole; a code fence around it is allowed."""
+    """Is JSON as a whole; a code fence around it is allowed, also when its other end is missing."""
 
     def _holds(self, text: str) -> bool:
-        fenced = _FENCE.match(text.strip())
+        text = text.strip()
+        fence = _FENCE.match(text)
         try:
-            orjson.loads((fenced.group(1) if fenced else text).strip())
-        except orjson.JSONDecodeError:
+            json.loads(text[fence.end() if fence else 0 :].removesuffix("```").strip(), parse_constant=_no_json)
+        except (ValueError, RecursionError):  # nested too deep to be read
             return False
         return True
+
+
+def _no_json(name: str) -> NoReturn:
+    raise ValueError(f"{name} is Python's, not JSON's")
 
 
 def _up_to_last(ending: str, text: str) -> list[str]:

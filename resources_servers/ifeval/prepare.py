@@ -7,7 +7,7 @@ if __name__ == "__main__":  # also from a checkout that is not installed
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from resources_servers.answers.prompts import chat
-from resources_servers.ifeval.scoring import instruction
+from resources_servers.ifeval.scoring import instructions
 from resources_servers.sources import HubFiles, prepare, source_options
 from services.types import Json
 
@@ -23,9 +23,8 @@ def main(arguments: list[str] | None = None) -> None:
     options = parser.parse_args(arguments)
 
     def make(number: int, row: Json) -> Json:
-        told = [{key: value for key, value in about.items() if value is not None} for about in row["kwargs"]]
-        for kind, about in zip(row["instruction_id_list"], told, strict=True):
-            instruction(kind, about)
+        instructions(row)
+        told = [{key: value for key, value in (about or {}).items() if value is not None} for about in row["kwargs"]]
         params = chat(row["prompt"], options.system_prompt)
         if options.form == "lm_eval":
             params["max_output_tokens"] = MAX_OUTPUT_TOKENS

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from typing import Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from resources_servers.ifeval.instruction import Instruction, Relation, counted
-from resources_servers.ifeval.sentences import sentences, word_count
+from resources_servers.ifeval.instruction import Count, Instruction, Phrase, Relation, counted
+from resources_servers.ifeval.sentences import sentence_count
+from resources_servers.ifeval.words import word_count
 
 _STARS = re.compile(r"\s?\*\*\*\s?")
 _PUNCTUATION = re.compile(r"[.,?!'\"]")
@@ -16,17 +18,17 @@ _PUNCTUATION = re.compile(r"[.,?!'\"]")
 class NumberSentences(Instruction):
     """Has that many sentences."""
 
-    num_sentences: int
+    num_sentences: Count
     relation: Relation
 
     def _holds(self, text: str) -> bool:
-        return counted(len(sentences(text)), self.relation, self.num_sentences)
+        return counted(sentence_count(text), self.relation, self.num_sentences)
 
 
 class NumberWords(Instruction):
     """Has that many words."""
 
-    num_words: int
+    num_words: Count
     relation: Relation
 
     def _holds(self, text: str) -> bool:
@@ -36,7 +38,7 @@ class NumberWords(Instruction):
 class NumberParagraphs(Instruction):
     """Has exactly that many paragraphs, divided by `***`, and none of them is empty."""
 
-    num_paragraphs: int
+    num_paragraphs: Count = Field(ge=1)
 
     def _holds(self, text: str) -> bool:
         parts = _inner(_STARS.split(text))
@@ -46,9 +48,15 @@ class NumberParagraphs(Instruction):
 class NthParagraphFirstWord(Instruction):
     """Has that many paragraphs, divided by an empty line, and the n-th begins with that word."""
 
-    num_paragraphs: int
-    nth_paragraph: int = Field(ge=1)
-    first_word: str
+    num_paragraphs: Count = Field(ge=1)
+    nth_paragraph: Count = Field(ge=1)
+    first_word: Phrase
+
+    @model_validator(mode="after")
+    def _there_is_such_a_paragraph(self) -> Self:
+        if self.nth_paragraph > self.num_paragraphs:
+            raise ValueError(f"paragraph {self.nth_paragraph} of {self.num_paragraphs}: no text can follow it")
+        return self
 
     def _holds(self, text: str) -> bool:
         parts = text.split("\n\n")
@@ -56,14 +64,14 @@ class NthParagraphFirstWord(Instruction):
         if full != self.num_paragraphs or self.nth_paragraph > full:
             return False
         words = parts[self.nth_paragraph - 1].split()
-        first = _PUNCTUATION.split(words[0].lstrip("'\""))[0] if words else ""
+        first = _PUNCTUATION.split(words[0].lstrip("'").lstrip('"'))[0] if words else ""
         return first.lower() == self.first_word.lower()
 
 
 class EndChecker(Instruction):
     """Ends with exactly this phrase, in any case."""
 
-    end_phrase: str
+    end_phrase: Phrase
 
     def _holds(self, text: str) -> bool:
         return text.strip().strip('"').lower().endswith(self.end_phrase.strip().lower())
@@ -80,7 +88,7 @@ class Quotation(Instruction):
 class RepeatPrompt(Instruction):
     """Begins with the prompt, word for word."""
 
-    prompt_to_repeat: str
+    prompt_to_repeat: Phrase
 
     def _holds(self, text: str) -> bool:
         return text.strip().lower().startswith(self.prompt_to_repeat.strip().lower())

@@ -4,37 +4,42 @@ from __future__ import annotations
 
 import re
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
-from resources_servers.ifeval.instruction import Instruction, Relation, counted
-from resources_servers.ifeval.language import language_of
-from resources_servers.ifeval.sentences import tokens
+from resources_servers.ifeval.instruction import Count, Instruction, Phrase, Relation, counted
+from resources_servers.ifeval.language import LANGUAGES, language_of
+from resources_servers.ifeval.words import words_in_capitals
+
+
+def _everywhere(keyword: str) -> re.Pattern[str]:
+    return re.compile(re.escape(keyword), re.IGNORECASE)
 
 
 class Existence(Instruction):
     """Contains every keyword, in any case, also inside words."""
 
-    keywords: list[str] = Field(min_length=1)
+    keywords: list[Phrase] = Field(min_length=1)
 
     def _holds(self, text: str) -> bool:
-        return all(keyword.lower() in text.lower() for keyword in self.keywords)
+        return all(_everywhere(keyword).search(text) for keyword in self.keywords)
 
 
 class Frequency(Instruction):
     """Contains a keyword that often, in any case, also inside words."""
 
-    keyword: str = Field(min_length=1)
-    frequency: int
+    keyword: Phrase
+    frequency: Count
     relation: Relation
 
     def _holds(self, text: str) -> bool:
-        return counted(text.lower().count(self.keyword.strip().lower()), self.relation, self.frequency)
+        found = sum(1 for _ in _everywhere(self.keyword.strip()).finditer(text))
+        return counted(found, self.relation, self.frequency)
 
 
 class ForbiddenWords(Instruction):
     """Contains none of the words as a whole word."""
 
-    forbidden_words: list[str] = Field(min_length=1)
+    forbidden_words: list[Phrase] = Field(min_length=1)
 
     def _holds(self, text: str) -> bool:
         return not any(
@@ -46,7 +51,7 @@ class LetterFrequency(Instruction):
     """Contains a character that often, in any case. Any character: Google's checker takes a random letter for `#`."""
 
     letter: str = Field(min_length=1, max_length=1)
-    let_frequency: int
+    let_frequency: Count
     let_relation: Relation
 
     def _holds(self, text: str) -> bool:
@@ -58,6 +63,13 @@ class ResponseLanguage(Instruction):
 
     language: str
 
+    @field_validator("language")
+    @classmethod
+    def _can_be_told(cls, language: str) -> str:
+        if language not in LANGUAGES:
+            raise ValueError(f"found {language!r}, expected a code that langdetect knows: {', '.join(LANGUAGES)}")
+        return language
+
     def _holds(self, text: str) -> bool:
         return language_of(text) == self.language
 
@@ -65,11 +77,11 @@ class ResponseLanguage(Instruction):
 class CapitalWordFrequency(Instruction):
     """Has that many words in capitals only."""
 
-    capital_frequency: int
+    capital_frequency: Count
     capital_relation: Relation
 
     def _holds(self, text: str) -> bool:
-        return counted(sum(token.isupper() for token in tokens(text)), self.capital_relation, self.capital_frequency)
+        return counted(words_in_capitals(text), self.capital_relation, self.capital_frequency)
 
 
 class EnglishCapital(Instruction):

@@ -9,7 +9,7 @@ from typing import Any
 from resources_servers.answers.extraction import Found, boxed, dollars, hashes, minerva, number, phrased, tagged
 from resources_servers.answers.judge import Reading, narrowed
 from resources_servers.answers.prompts import chat, completion, with_shots
-from resources_servers.math.hendrycks import between_dollars, same_string
+from resources_servers.math.hendrycks import between_dollars, last_box, same_string
 from services.types import Json
 
 SYSTEM = r"Think step by step, and put your final answer inside \boxed{...}."
@@ -67,6 +67,22 @@ READINGS = {
         lenient=(narrowed(minerva, _formula_in), *_LENIENT),
     ),
 }
+
+
+def worked(form: str, row: Mapping[str, Any]) -> tuple[str, str]:
+    """A solved row as an example of `form`: lm_eval's hendrycks_math shows answers, minerva_math whole solutions.
+
+    Raises ValueError when the row is none, or has no box to take the answer from.
+    """
+    if not row.get("problem") or not row.get("solution"):
+        raise ValueError(f"an example has {', '.join(row) or 'nothing'}; expected problem and solution")
+    problem, solution = str(row["problem"]), str(row["solution"])
+    if form != "lm_eval_hendrycks":
+        return problem, solution
+    answer = last_box(solution)
+    if answer is None:
+        raise ValueError(f"the solution of {problem[:60]!r} has no \\boxed{{}} to show as its answer")
+    return problem, answer
 
 
 def create_params(form: str, problem: str, shots: Sequence[tuple[str, str]] = (), system: str = SYSTEM) -> Json:

@@ -24,6 +24,22 @@ def between_dollars(text: str) -> Found | None:
     return Found(text, "whole_text", len(text)) if text.strip() else None
 
 
+def last_box(solution: str) -> str | None:
+    r"""The answer that lm-eval shows for a worked example: behind the last `\boxed`, braces counted as they stand."""
+    bare = solution.rfind("\\boxed ")
+    if bare >= 0:
+        return solution[bare + len("\\boxed ") :].partition("$")[0]
+    start = solution.rfind("\\boxed{")
+    if start < 0:
+        return None
+    depth, first = 0, start + len("\\boxed{")
+    for place in range(first - 1, len(solution)):
+        depth += {"{": 1, "}": -1}.get(solution[place], 0)
+        if depth == 0:
+            return solution[first:place]
+    return None
+
+
 def same_string(gold: str, answer: str) -> bool:
     """Equal once both are spelled alike."""
     return spelled(gold) == spelled(answer)

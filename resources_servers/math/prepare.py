@@ -4,13 +4,14 @@ import re
 import sys
 from collections import Counter
 from pathlib import Path
-from random import Random
 
 if __name__ == "__main__":  # also from a checkout that is not installed
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from resources_servers.math.forms import READINGS, SYSTEM, create_params, gold_answer
+from resources_servers.math.shots import DrawnShots, FixedShots, subject_of
 from resources_servers.sources import HubFiles, prepare, read_rows, source_options
+from services.errors import RunError
 from services.types import Json
 
 SHOTS = Path(__file__).parent / "data" / "fewshot.jsonl"
@@ -22,8 +23,12 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--split", choices=("train", "test"), default="test", help="of the hub's (default test)")
     parser.add_argument("--form", choices=tuple(READINGS), default="chat", help="how the problem is asked")
     parser.add_argument("--shots", type=int, help="worked examples before it (default: 4 in lm_eval_minerva, else 0)")
-    parser.add_argument("--shots-from", type=Path, help="MATH rows to draw them from (lm_eval draws from train)")
-    parser.add_argument("--seed", type=int, default=42, help="of that draw (default 42)")
+    parser.add_argument(
+        "--shots-from",
+        type=Path,
+        help="MATH rows to draw them from, each of the problem's subject: lm_eval's train split",
+    )
+    parser.add_argument("--seed", type=int, default=42, help="of that draw, lm_eval's --seed (default 42)")
     parser.add_argument("--system-prompt", default=SYSTEM, help="of the chat form; may be empty")
     parser.add_argument("--levels", type=int, nargs="+", default=[1, 2, 3, 4, 5], help="difficulties to keep")
     options = parser.parse_args(arguments)
@@ -32,23 +37,27 @@ def main(arguments: list[str] | None = None) -> None:
         parser.error("--shots belongs to the lm_eval forms")
     if options.form == "lm_eval_hendrycks" and count and not options.shots_from:
         parser.error("--shots of the form lm_eval_hendrycks are drawn from rows: name them with --shots-from")
-    pool = [(row["problem"], row["solution"]) for row in read_rows(options.shots_from or SHOTS)]
-    if count > len(pool):
-        parser.error(f"--shots {count} is more than the {len(pool)} rows to take them from")
-    rng = Random(options.seed)
+    shots: FixedShots | DrawnShots
+    try:
+        if options.shots_from:
+            shots = DrawnShots(options.form, read_rows(options.shots_from), count, options.seed)
+        else:
+            shots = FixedShots(options.form, read_rows(SHOTS), count)
+    except (RunError, ValueError) as error:
+        parser.error(str(error))
     numbers: Counter[str] = Counter()
 
     def make(_: int, row: Json) -> Json | None:
-        subject = str(row.get("subject") or row.get("type") or "unknown")
+        subject = subject_of(row)
         number = numbers[subject]
         numbers[subject] += 1
+        before = shots.before(subject)  # also for a row that is left out: it has its draw in lm_eval
         level = _level(row.get("level"))
         if level is not None and level not in options.levels:
             return None
         gold = gold_answer(row)
         if gold is None:
             raise ValueError("it has neither an answer nor a solution with a box")
-        shots = rng.sample(pool, count) if options.shots_from else pool[:count]
         return {
             "id": f"math_{subject.lower()}_{number}",
             "problem": row["problem"],
@@ -56,7 +65,7 @@ def main(arguments: list[str] | None = None) -> None:
             "subject": subject,
             "level": level,
             "form": options.form,
-            "responses_create_params": create_params(options.form, row["problem"], shots, options.system_prompt),
+            "responses_create_params": create_params(options.form, row["problem"], before, options.system_prompt),
         }
 
     prepare(options, HubFiles("EleutherAI/hendrycks_math", f"*/{options.split}-*.parquet"), make)

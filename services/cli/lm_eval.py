@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from threading import Event
-from typing import Any
+from typing import Annotated, Any
 
 import uvloop
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from services.cli.find_run import find_run
 from services.cli.options import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, Options, read_options, run_command
@@ -21,7 +21,7 @@ from services.errors import OperatorError, RunError, nearest
 from services.evaluation.benchmarks import QWEN3_1_7B_BASE, USUAL, Baseline, Benchmark
 from services.evaluation.evaluator import Evaluator
 from services.evaluation.harness import Harness, Model
-from services.evaluation.ledger import Ledger
+from services.evaluation.ledger import MOST_TRIES, Entry, Ledger
 from services.evaluation.scores import as_markdown
 from services.evaluation.sources import LocalSource, S3Source, Source
 from services.headlink import HeadLink
@@ -32,6 +32,10 @@ EXAMPLE = (
     "ng_lm_eval +model_server=policy_model +model=Qwen/Qwen3-4B +benchmarks=[gsm8k:8,ifeval] +output_dir=results/eval"
 )
 BASELINES: dict[str, tuple[Baseline, ...]] = {"none": (), "qwen3-1.7b-base": QWEN3_1_7B_BASE}
+
+
+Names = Annotated[tuple[str, ...], BeforeValidator(lambda given: (given,) if isinstance(given, str) else given)]
+"""Several names, or one by itself."""
 
 
 class LmEvalOptions(Options):
@@ -49,14 +53,16 @@ class LmEvalOptions(Options):
     """Which folders below it are checkpoints."""
     poll_interval_s: float = Field(default=300.0, gt=0)
     """How often it is looked for new ones."""
+    retry_failed: bool = False
+    """Try again what was given up below watch_path. Without watch_path that is always done."""
     once: bool = False
     """Evaluate the checkpoints that are there and end, instead of waiting for more."""
-    benchmarks: tuple[str, ...] = USUAL
+    benchmarks: Names = Field(default=USUAL, min_length=1)
     """Tasks, each with its number of examples: gsm8k:8."""
     output_dir: Path = Path("results/lm_eval")
     """results.csv, .md and .json, logs, and what is done already: the same command goes on where it was."""
     name: str | None = None
-    """What to call the model in the tables; default: its own name. A number in it is the step."""
+    """What to call the model in the tables; default: its own name. In `step_40` and `checkpoint-40`, 40 is the step."""
     seed: int = 42
     """Of lm_eval."""
     gen_kwargs: dict[str, Any] = Field(default_factory=lambda: {"temperature": 0})
@@ -75,7 +81,7 @@ class LmEvalOptions(Options):
     """Let lm_eval run the model's code here, in no sandbox (MBPP, HumanEval)."""
     baseline: str = "none"
     """Scores to compare with: qwen3-1.7b-base, the founding experiments'."""
-    lm_eval_command: tuple[str, ...] = ("lm_eval",)
+    lm_eval_command: Names = ("lm_eval",)
     """The program, if it is not in this environment."""
     head: str | None = None
     """HOST:PORT of the head; default: the run started from this folder, then 127.0.0.1:11000."""
@@ -91,23 +97,40 @@ def main() -> None:
 def run(arguments: Sequence[str]) -> int:
     """Score a policy on EleutherAI's lm_eval: through a running model server, or on checkpoints by vLLM."""
     options, _ = read_options(LmEvalOptions, arguments)
-    harness, evaluator = _prepared(options)
-    harness.check(evaluator.benchmarks)
+    _check(options)
+    harness, benchmarks = _harness(options), [Benchmark.read(written) for written in options.benchmarks]
+    harness.check(benchmarks)
+    # What a watch measures has the checkpoints' names.
+    name = None if options.watch_path is not None else _name(options)
+    model = Model("", arguments=options.model_args) if name is None else _model(options)
+    source = None if name is not None else _source(options)
+    ledger = Ledger(options.output_dir)
+    if options.retry_failed or name is not None:
+        ledger.forget_failures(name)
+    evaluator = Evaluator(
+        harness=harness,
+        ledger=ledger,
+        benchmarks=benchmarks,
+        environment=_environment(options),
+        baselines=BASELINES[options.baseline],
+        say=lambda text: print(text, flush=True),
+        show=lambda text: print(f"  {text}", file=sys.stderr, flush=True),
+    )
     stopped = Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: _stop(stopped))
     try:
-        if options.watch_path is not None:
-            model = Model("", arguments=options.model_args)
-            evaluator.watch(_source(options), model, options.poll_interval_s, stopped, once=options.once)
-        else:
-            evaluator.evaluate(options.name or Path(options.model).name, _model(options))
+        if source is not None:
+            evaluator.watch(source, model, options.poll_interval_s, stopped, once=options.once)
+        elif name is not None:
+            evaluator.evaluate(name, model)
     except KeyboardInterrupt:
         stopped.set()
-    _summary(evaluator.ledger)
-    if stopped.is_set() and options.watch_path is None:
+    failed = ledger.failed([benchmark.title for benchmark in benchmarks], name)
+    _summary(ledger, failed)
+    if stopped.is_set():
         return EXIT_INTERRUPTED
-    return EXIT_FAILED if evaluator.ledger.failed else EXIT_DONE
+    return EXIT_FAILED if failed else EXIT_DONE
 
 
 def _stop(stopped: Event) -> None:
@@ -115,15 +138,27 @@ def _stop(stopped: Event) -> None:
     raise KeyboardInterrupt
 
 
-def _prepared(options: LmEvalOptions) -> tuple[Harness, Evaluator]:
+def _check(options: LmEvalOptions) -> None:
+    """Raises OperatorError for options that do not go together."""
     if sum(given is not None for given in (options.model_server, options.url, options.watch_path)) > 1:
         raise OperatorError("model_server, url and watch_path are three ways to say what is evaluated: give one")
-    if not options.model and options.watch_path is None:
+    if options.watch_path is None and not options.model:
         raise OperatorError("'model' is missing: the name of the model at the endpoint, or what vLLM loads")
+    if options.watch_path is not None and (options.model or options.name):
+        raise OperatorError("'model' and 'name' say nothing with watch_path: the checkpoints are what is evaluated")
+    if options.url is not None and not options.url.startswith(("http://", "https://")):
+        raise OperatorError(f"url is {options.url!r}; expected http://host:port/v1")
+    if "/" in options.watch_pattern:
+        raise OperatorError(
+            f"watch_pattern is {options.watch_pattern!r}; expected a pattern of names just below watch_path, as step_*"
+        )
     if options.baseline not in BASELINES:
         hint = nearest(options.baseline, BASELINES)
         raise OperatorError(f"no baseline {options.baseline!r}{hint} (there is: {', '.join(BASELINES)})")
-    harness = Harness(
+
+
+def _harness(options: LmEvalOptions) -> Harness:
+    return Harness(
         command=options.lm_eval_command,
         seed=options.seed,
         gen_kwargs=options.gen_kwargs,
@@ -132,25 +167,28 @@ def _prepared(options: LmEvalOptions) -> tuple[Harness, Evaluator]:
         include_path=options.include_path,
         unsafe_code=options.confirm_run_unsafe_code,
     )
-    benchmarks = [Benchmark.read(written) for written in options.benchmarks]
+
+
+def _environment(options: LmEvalOptions) -> dict[str, str]:
     environment = dict(os.environ)
     if token := options.token or os.environ.get("ROLLYARD_TOKEN"):
         environment["OPENAI_API_KEY"] = token
     # lm_eval wants one to be set, whether the endpoint asks for it or not.
     environment.setdefault("OPENAI_API_KEY", "none")
-    return harness, Evaluator(
-        harness=harness,
-        ledger=Ledger(options.output_dir),
-        benchmarks=benchmarks,
-        environment=environment,
-        baselines=BASELINES[options.baseline],
-        say=lambda text: print(text, flush=True),
-        show=lambda text: print(f"  {text}", file=sys.stderr, flush=True),
-    )
+    return environment
+
+
+def _name(options: LmEvalOptions) -> str:
+    """What the model is called in the tables, and its folders."""
+    name = options.name or Path(options.model).resolve().name
+    if not name or "/" in name or name.startswith("."):
+        raise OperatorError(f"name is {name!r}; expected a name for the tables, that can also be a folder's")
+    return name
 
 
 def _model(options: LmEvalOptions) -> Model:
-    model = Model(options.model, options.url, options.model_args, options.num_concurrent)
+    url = options.url.rstrip("/") if options.url else None
+    model = Model(options.model, url, options.model_args, options.num_concurrent)
     if options.model_server is None:
         return model
     return replace(model, url=uvloop.run(_address(options, options.model_server)) + "/v1")
@@ -180,13 +218,16 @@ def _source(options: LmEvalOptions) -> Source:
     place = str(options.watch_path)
     if place.startswith("s3://"):
         return S3Source(place, options.output_dir / "checkpoints", options.watch_pattern)
+    if options.once and not Path(place).is_dir():
+        raise OperatorError(f"watch_path {place} is no folder")
     return LocalSource(Path(place), options.watch_pattern)
 
 
-def _summary(ledger: Ledger) -> None:
+def _summary(ledger: Ledger, failed: Sequence[Entry]) -> None:
     if ledger.scores:
         print(as_markdown(ledger.scores), end="")
         print(f"tables  {ledger.folder / 'results.csv'}, results.md, results.json")
-    for entry in ledger.failed:
-        first = entry.error.splitlines()[0]
-        print(f"failed  {entry.checkpoint} on {entry.title} ({entry.tries} tries): {first}")
+    for entry in failed:
+        given_up = f", given up after {entry.tries} tries (+retry_failed=true: try again)"
+        told = given_up if entry.tries >= MOST_TRIES else ""
+        print(f"failed  {entry.checkpoint} on {entry.title}{told}: {entry.error}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import traceback
 import types
@@ -18,7 +19,7 @@ from services.errors import Failure, OperatorError, RunError, nearest
 from services.overrides import Override, parse_overrides
 from services.settings import is_secret, parse_settings
 
-EXIT_DONE, EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 0, 1, 2, 130
+EXIT_DONE, EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED, EXIT_BROKEN_PIPE = 0, 1, 2, 130, 141
 
 
 class Options(BaseModel):
@@ -75,17 +76,23 @@ def run_command(
 ) -> typing.NoReturn:
     """Answer --help and --version, run `main`, turn what it raises into one line and an exit status."""
     given = list(sys.argv[1:] if arguments is None else arguments)
-    if "--help" in given or "-h" in given:
-        print(_help(command, model, example, main.__doc__ or ""))
-        sys.exit(EXIT_DONE)
-    if "--version" in given:
-        print(f"{command} (rollyard {version('rollyard')})")
-        sys.exit(EXIT_DONE)
     debug = any(text.lstrip("+") in ("debug=true", "debug=True") for text in given)
     try:
-        status = main(given)
+        if "--help" in given or "-h" in given:
+            print(_help(command, model, example, main.__doc__ or ""))
+            status = EXIT_DONE
+        elif "--version" in given:
+            print(f"{command} (rollyard {version('rollyard')})")
+            status = EXIT_DONE
+        else:
+            status = main(given)
+        sys.stdout.flush()
     except OperatorError as error:
         status = _failed(command, error, debug, EXIT_USAGE)
+    except BrokenPipeError:
+        print(f"{command}: stopped, because nobody reads its output any more", file=sys.stderr)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what is still buffered would fail once more at the exit
+        status = EXIT_BROKEN_PIPE
     except (RunError, Failure, OSError) as error:
         status = _failed(command, error, debug, EXIT_FAILED)
     except Exception as error:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import sys
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,22 +13,23 @@ import orjson
 from pydantic import BeforeValidator, Field
 
 from services.cli.options import EXIT_DONE, EXIT_FAILED, Options, read_options, run_command
+from services.cli.prepare_data_view import show
 from services.cli.rollout_files import listed
-from services.data.curriculum import hardest_first
+from services.data.curriculum import hardest_first, ids_of, named
 from services.data.dataset import Dataset
 from services.data.mixture import Mixture
 from services.data.settings import DatasetSettings, MixtureSettings, read_mixture
-from services.data.survey import FileSurvey, Repetition, survey
-from services.errors import OperatorError
+from services.data.survey import survey
+from services.errors import OperatorError, RunError
 from services.jsonl import replace
 from services.metrics.loading import load
 from services.roots import INSTALLED, there
+from services.store import StorePaths
 
 EXAMPLE = (
-    "ng_prepare_data +data=configs/mixed.yaml +output_jsonl_fpath=results/train.jsonl "
-    "+against=[resources_servers/gsm8k/data/test.jsonl]"
+    "ng_prepare_data +data=configs/worlds_mixture.yaml +output_jsonl_fpath=results/worlds.jsonl "
+    "+against=resources_servers/grl_sokoban/data/qwen3_4b_eval/test_examples_200.jsonl"
 )
-SHOWN = 5
 
 
 class PrepareOptions(Options):
@@ -34,7 +38,8 @@ class PrepareOptions(Options):
     input_jsonl_fpath: Annotated[list[Path], BeforeValidator(listed)] = Field(default_factory=list)
     """Data sets to look at, one after the other."""
     data: str | dict[str, Any] | None = None
-    """Or a mixture: a YAML file, or {mode: weighted, seed: 42, datasets: [{name: gsm8k, path: a.jsonl, weight: 2}]}."""
+    """Or a mixture: a YAML file, {file: mix.yaml, epoch: 2}, or {mode: weighted, seed: 42, datasets: [{name: gsm8k,
+    path: a.jsonl, weight: 2}]}."""
     agent_name: str | None = None
     """Who plays rows for which nothing else says."""
     limit: int | None = Field(default=None, ge=1)
@@ -65,19 +70,24 @@ def main() -> None:
 def run(arguments: Sequence[str]) -> int:
     """Say what is in data sets and what is wrong with them; mix them into one; make curricula from rollouts."""
     options, _ = read_options(PrepareOptions, arguments)
-    settings = read_mixture(options.data, _roots()) if options.data is not None else _plain(options)
+    settings = _settings(options)
     if options.order_fpath is not None or options.rollouts_jsonl_fpath is not None:
         return _curriculum(options, settings)
     paths = list(dict.fromkeys(Dataset.place(one, _roots()) for one in settings.datasets))
-    found = survey(paths, [there(path, _roots()) for path in options.against])
+    against = [there(path, _roots()) for path in options.against]
+    if options.output_jsonl_fpath is not None:
+        _check_output(options.output_jsonl_fpath, [*paths, *against])
+    found = survey(paths, against)
     if options.json_output:
         print(orjson.dumps([one.model_dump() for one in found], option=orjson.OPT_INDENT_2).decode())
     else:
-        _print(found, options.against)
-    if any(one.problems for one in found):
+        show(found, against=bool(against))
+    if any(one.problems or not one.rows for one in found):
+        if options.output_jsonl_fpath is not None:
+            print("nothing is written: mend or take out the rows that cannot be played, then repeat", file=sys.stderr)
         return EXIT_FAILED
     if options.output_jsonl_fpath is not None:
-        _write(options, settings)
+        _write(options.output_jsonl_fpath, options, settings)
     return EXIT_DONE
 
 
@@ -85,38 +95,67 @@ def _roots() -> list[Path]:
     return [Path.cwd(), INSTALLED]
 
 
-def _plain(options: PrepareOptions) -> MixtureSettings:
-    """The input files one after the other, in their own order."""
-    if not options.input_jsonl_fpath:
-        raise OperatorError(f"nothing to prepare: give +input_jsonl_fpath=[...] or +data=... ({EXAMPLE})")
+def _settings(options: PrepareOptions) -> MixtureSettings:
+    """The mixture, or the input files one after the other in their own order."""
+    if bool(options.input_jsonl_fpath) == (options.data is not None):
+        raise OperatorError(f"what to prepare: give +input_jsonl_fpath=[...] or +data=..., one of them ({EXAMPLE})")
+    if options.data is not None:
+        return read_mixture(options.data, _roots())
     datasets = [DatasetSettings(name=path.stem, path=path, shuffle=False) for path in options.input_jsonl_fpath]
     return MixtureSettings(mode="sequential", datasets=datasets)
 
 
-def _write(options: PrepareOptions, settings: MixtureSettings) -> None:
-    path = options.output_jsonl_fpath
-    assert path is not None
+def _write(path: Path, options: PrepareOptions, settings: MixtureSettings) -> None:
     mixture = Mixture(settings, _roots(), agent=options.agent_name, limit=options.limit)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    replace(path, (orjson.dumps(row) + b"\n" for row in mixture.rows()))
+    _put(path, (orjson.dumps(row) + b"\n" for row in mixture.rows()))
+    again = [name for name, times in Counter(name for _, name in mixture.places()).items() if times > 1]
+    # JSON on the standard output stays JSON.
+    say = partial(print, file=sys.stderr if options.json_output else sys.stdout)
     for note in mixture.notes:
-        print(f"note      {note}")
-    print(f"written   {mixture.count:,} tasks of {len(mixture.datasets)} data sets -> {path}")
+        say(f"note      {note}")
+    if again:
+        say(
+            f"note      {len(again):,} ids stand in it more than once (the first: {again[0]}): it may be collected, "
+            "but not mixed or ordered again"
+        )
+    say(f"written   {mixture.count:,} tasks of {_sets(len(mixture.datasets))} -> {path}")
+
+
+def _check_output(path: Path, read: Iterable[Path]) -> None:
+    """Raises OperatorError where writing would destroy what is read, or rollouts."""
+    rollouts = path.suffix == ".jsonl" and path.exists() and StorePaths(path).manifest.exists()
+    if rollouts or path.resolve() in {one.resolve() for one in read}:
+        what = "holds the rollouts of a collection" if rollouts else "is read"
+        raise OperatorError(f"{path} {what} and would be written over; choose another output")
+
+
+def _put(path: Path, data: bytes | Iterable[bytes]) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RunError(f"cannot make the folder of {path}: {error.strerror}") from error
+    replace(path, data)
+
+
+def _sets(count: int) -> str:
+    return f"{count} data set{'s' * (count != 1)}"
 
 
 def _curriculum(options: PrepareOptions, settings: MixtureSettings) -> int:
     rollouts = options.rollouts_jsonl_fpath
     if options.order_fpath is None or rollouts is None:
         raise OperatorError("a curriculum needs +rollouts_jsonl_fpath=rollouts.jsonl and +order_fpath=order.txt")
+    if options.output_jsonl_fpath is not None:
+        raise OperatorError(
+            "a curriculum is one file, tasks in its order another: leave +output_jsonl_fpath out, then name "
+            f"{options.order_fpath} as the `order` of a mixture"
+        )
     mixture = Mixture(settings, _roots(), agent=options.agent_name or "anyone", limit=options.limit)
-    ids = [name for _, name in mixture.places()]
-    order = hardest_first(load(rollouts, pass_threshold=options.pass_threshold), options.pass_at)
-    if max(order) >= len(ids):
-        raise OperatorError(f"{rollouts} has rollouts of task {max(order)}, but these data hold {len(ids)}: other data")
-    if options.descending:
-        order.reverse()
-    options.order_fpath.parent.mkdir(parents=True, exist_ok=True)
-    replace(options.order_fpath, "".join(f"{ids[task]}\n" for task in order).encode())
+    _check_output(options.order_fpath, [rollouts, *(dataset.path for dataset in mixture.datasets)])
+    ids = _told_apart(mixture)
+    tasks = hardest_first(load(rollouts, pass_threshold=options.pass_threshold), options.pass_at)
+    order = named(tasks[::-1] if options.descending else tasks, ids_of(rollouts), ids, rollouts)
+    _put(options.order_fpath, "".join(f"{name}\n" for name in order).encode())
     first = "easy" if options.descending else "hard"
     left = len(ids) - len(order)
     without = f", {left:,} without {options.pass_at} rollouts are left out" if left else ""
@@ -125,30 +164,13 @@ def _curriculum(options: PrepareOptions, settings: MixtureSettings) -> int:
     return EXIT_DONE
 
 
-def _print(found: list[FileSurvey], against: Sequence[Path]) -> None:
-    for one in found:
-        print(one.path)
-        print(f"  rows        {one.rows:,} can be played, {one.problems:,} cannot")
-        for problem in one.first_problems[:SHOWN]:
-            print(f"              line {problem.line}: {problem.problem}")
-        if one.problems > SHOWN:
-            print(f"              ... and {one.problems - SHOWN:,} more (+json=true shows 20)")
-        agents = ", ".join(f"{name or '(the row does not say)'} {count:,}" for name, count in one.agents.items())
-        print(f"  players     {agents or 'none'}")
-        if (prompt := one.prompt_characters) is not None:
-            print(f"  prompt      {prompt.min:,.0f} to {prompt.max:,.0f} characters, median {prompt.median:,.0f}")
-        print(f"  keys        {', '.join(_share(key, count, one.rows) for key, count in one.keys.items()) or 'none'}")
-        print(f"  duplicates  {_repeated(one.duplicates, one.first_duplicates)}")
-        if against:
-            print(f"  overlap     {_repeated(one.overlap, one.first_overlap)}; same prompt: {one.prompt_overlap:,}")
-
-
-def _share(key: str, count: int, rows: int) -> str:
-    return key if count == rows else f"{key} ({count:,} of {rows:,})"
-
-
-def _repeated(count: int, first: Sequence[Repetition]) -> str:
-    if not count:
-        return "none"
-    shown = ", ".join(f"line {one.line} is {Path(one.path).name}:{one.first_line}" for one in first[:SHOWN])
-    return f"{count:,} ({shown}{', ...' if count > SHOWN else ''})"
+def _told_apart(mixture: Mixture) -> list[str]:
+    """The ids in the mixture's order. Raises OperatorError where one names rows of two files."""
+    files: dict[str, Path] = {}
+    for dataset, name in mixture.places():
+        if files.setdefault(name, dataset.path) != dataset.path:
+            raise OperatorError(
+                f"the id {name!r} stands in {files[name]} and in {dataset.path}: an order file could not tell them "
+                "apart; make a curriculum of each"
+            )
+    return [name for _, name in mixture.places()]

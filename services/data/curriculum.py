@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-import numpy as np
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
+import numpy as np
+import orjson
+
+from services.data.dataset import own_id
 from services.errors import OperatorError
 from services.metrics.columns import Floats, Ints
 from services.metrics.profile import Run
@@ -35,3 +40,38 @@ def pass_at(k: int, measured: Ints, solved: Ints) -> Floats:
     n, c = measured.astype(float)[:, None], solved.astype(float)[:, None]
     step = np.arange(k)
     return np.asarray(1 - np.prod(np.maximum(n - c - step, 0) / (n - step), axis=1))
+
+
+def ids_of(rollouts: Path) -> dict[int, str]:
+    """Task index -> the id that its rollouts carry; tasks without one are left out. Raises OperatorError."""
+    found: dict[int, str] = {}
+    try:
+        with rollouts.open("rb") as file:
+            for line in file:
+                try:
+                    row = orjson.loads(line)
+                except orjson.JSONDecodeError:
+                    continue  # a torn tail, or what `load` has refused
+                index = row.get("_ng_task_index")
+                if isinstance(index, int) and index not in found and (own := own_id(row)) is not None:
+                    found[index] = own
+    except OSError as error:
+        raise OperatorError(f"{rollouts} cannot be read: {error.strerror}") from error
+    return found
+
+
+def named(order: Sequence[int], told: Mapping[int, str], ids: Sequence[str], rollouts: Path) -> list[str]:
+    """The tasks of an order by id: as their rollouts name them, else as the data have them in that place.
+
+    Raises OperatorError where the rollouts are of other data.
+    """
+    names = [told.get(task, ids[task] if task < len(ids) else None) for task in order]
+    known = set(ids)
+    for task, name in zip(order, names, strict=True):
+        if name not in known:
+            what = "more" if name is None else f"the id {name!r}"
+            raise OperatorError(
+                f"{rollouts} was collected on other data: its task {task} has {what}, these data have {len(ids)} tasks "
+                f"({', '.join(ids[:3])}, ...). Give the data of the collection"
+            )
+    return list(dict.fromkeys(filter(None, names)))

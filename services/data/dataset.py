@@ -10,7 +10,7 @@ from pathlib import Path
 import orjson
 
 from services.data.settings import DatasetSettings
-from services.data.where import matches
+from services.data.where import matches, worded
 from services.errors import OperatorError
 from services.roots import find_file
 from services.rows import agent_of, row_at, rows_of
@@ -32,22 +32,28 @@ class Dataset:
         self._places: dict[str, tuple[int, str | None]] = {}
         """Id -> where the row begins, and who plays it."""
         digest = hashlib.sha256()
+        keys: list[str] = []
         for row in rows_of(self.path):
             if row.problem:
                 raise OperatorError(f"{self.path}: line {row.line}{row.problem}")
+            keys = keys or list(row.value)
             if not matches(row.value, settings.where):
                 continue
             name = self._free(row_id(row.value), row.value, row.line)
             self._places[name] = (row.offset, agent_of(row.value) or settings.agent_name)
             digest.update(orjson.dumps(row.value))
         if not self._places:
-            why = f"no row with {settings.where}" if settings.where else "no rows"
+            why = "no rows"
+            if keys:
+                why = f"no row with {worded(settings.where)} (its first row has {', '.join(keys)})"
             raise OperatorError(f"data set {self.name!r}: {self.path} holds {why}")
         self.digest = digest.hexdigest()
         self.order: list[str] | None = None
         """Ids in the curriculum's order; None where there is none."""
         self.unknown: list[str] = []
-        """Ids of the curriculum that the file does not have."""
+        """Ids of the curriculum that are not among the data set's."""
+        self.named_again = 0
+        """Lines of the curriculum that repeat an id."""
         if settings.order is not None:
             self._follow(settings.order)
 
@@ -55,10 +61,13 @@ class Dataset:
     def place(settings: DatasetSettings, roots: Iterable[Path]) -> Path:
         """The data set's file. Raises OperatorError when it is not there."""
         path = settings.path or Path(f"resources_servers/{settings.name}/data/{settings.split}.jsonl")
-        found = find_file(path, roots)
+        roots = list(roots)
+        try:
+            found = find_file(path, roots)
+        except OSError as error:
+            raise OperatorError(f"data set {settings.name!r}: {path} cannot be read: {error.strerror}") from error
         if found is None:
-            hint = "" if settings.path else f"; make it with resources_servers/{settings.name}/prepare.py, or say path"
-            raise OperatorError(f"data set {settings.name!r}: {path} is not there{hint}")
+            raise OperatorError(f"data set {settings.name!r}: {path} {_why_missing(path, settings, roots)}")
         return found
 
     def __len__(self) -> int:
@@ -76,7 +85,11 @@ class Dataset:
     def row(self, name: str) -> Json:
         """The row of an id, marked with it, its data set and who plays it."""
         row = row_at(self.path, self._places[name][0])
-        marked = {"prompt_id": name, "dataset_name": self.name, **row}
+        # Rows that are equal are numbered: a, a#2.
+        if (found := row_id(row)) != name and not name.startswith(f"{found}#"):
+            raise OperatorError(f"{self.path} changed while in use: row {found!r} stands where {name!r} was")
+        marks: Json = {"prompt_id": name, "dataset_name": self.name}
+        marked = {**marks, **row, **{key: mark for key, mark in marks.items() if row.get(key) is None}}
         if (agent := self.agent(name)) is not None:
             marked["agent_ref"] = {**(row.get("agent_ref") or {}), "name": agent}
         return marked
@@ -85,34 +98,50 @@ class Dataset:
         """The id, numbered where an equal row has it already."""
         if name not in self._places:
             return name
-        if any(row.get(key) is not None for key in ID_KEYS):
-            raise OperatorError(f"{self.path}: line {line} has the id {name!r} of an earlier row; ids must be unique")
+        if own_id(row) is not None:
+            raise OperatorError(
+                f"{self.path}: line {line} has the id {name!r} of an earlier row; ids must be unique. Number the rows "
+                f"anew, or leave {', '.join(ID_KEYS)} out: ids are then made of what the rows say"
+            )
         number = 2
         while f"{name}#{number}" in self._places:
             number += 1
         return f"{name}#{number}"
 
     def _follow(self, place: str) -> None:
-        wanted = [line.strip() for line in read_text(place).split("\n") if line.strip()]
-        order = [name for name in dict.fromkeys(wanted) if name in self._places]
-        self.unknown = [name for name in dict.fromkeys(wanted) if name not in self._places]
+        lines = [line.strip() for line in read_text(place).split("\n") if line.strip()]
+        wanted = dict.fromkeys(lines)
+        self.named_again = len(lines) - len(wanted)
+        order = [name for name in wanted if name in self._places]
+        self.unknown = [name for name in wanted if name not in self._places]
         if not order:
+            what = f"none of its {len(wanted)} ids is" if wanted else "it holds no ids; expected an id a line, each"
             known = ", ".join(islice(self._places, 3))
-            raise OperatorError(
-                f"order file {place}: none of its {len(wanted)} ids is one of data set {self.name!r} ({known}, ...)"
-            )
+            raise OperatorError(f"order file {place}: {what} one of data set {self.name!r} ({known}, ...)")
         self.order = order
+
+
+def own_id(row: Json) -> str | None:
+    """The id that the row gives itself."""
+    return next((str(own) for key in ID_KEYS if (own := row.get(key)) is not None), None)
 
 
 def row_id(row: Json) -> str:
     """The row's own id, else one made of what it says, so that another order of lines changes nothing."""
-    for key in ID_KEYS:
-        if (own := row.get(key)) is not None:
-            return str(own)
-    return f"row_{fingerprint(row)[:16]}"
+    own = own_id(row)
+    return f"row_{fingerprint(row)[:16]}" if own is None else own
 
 
 def fingerprint(row: Json) -> str:
     """Equal for rows that ask the same: everything but ids, names of data sets and who plays."""
     told = {key: value for key, value in row.items() if key not in _MARKS}
     return hashlib.sha256(orjson.dumps(told, option=orjson.OPT_SORT_KEYS)).hexdigest()
+
+
+def _why_missing(path: Path, settings: DatasetSettings, roots: Iterable[Path]) -> str:
+    if str(path).startswith("s3:"):
+        return "is not here: rows are read from this machine (aws s3 cp brings them); only `order` may be s3://"
+    if any((root / path).is_dir() for root in roots):
+        return "is a folder; name the file in it"
+    make = "" if settings.path else f"; make it with resources_servers/{settings.name}/prepare.py, or say path"
+    return f"is not there (looked in {', '.join(map(str, roots))}){make}"

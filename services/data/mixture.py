@@ -63,12 +63,21 @@ class Mixture:
     @property
     def notes(self) -> list[str]:
         """What its user should know."""
-        return [
-            f"data set {dataset.name!r}: {len(dataset.unknown)} ids of its order file are not in it and are left out "
-            f"(the first: {dataset.unknown[0]})"
-            for dataset in self.datasets
-            if dataset.unknown
-        ]
+        found: list[str] = []
+        for settings, dataset, names in zip(self._settings.datasets, self.datasets, self._chosen, strict=True):
+            about = f"data set {dataset.name!r}:"
+            if settings.count is not None and settings.count > len(names):
+                found.append(
+                    f"{about} count is {settings.count:,}, but only {len(names):,} rows are there; all are used"
+                )
+            if dataset.unknown:
+                found.append(
+                    f"{about} {len(dataset.unknown)} ids of its order file are not in it and are left out "
+                    f"(the first: {dataset.unknown[0]})"
+                )
+            if dataset.named_again:
+                found.append(f"{about} {dataset.named_again} lines of its order file repeat an id and do not count")
+        return found
 
     def _choose(self) -> list[list[str]]:
         """Ids of each data set as the first epoch has them; `count` cuts here, so that every epoch has the same."""

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from services.data.where import Condition
 from services.errors import OperatorError
 from services.roots import there
+from services.rows import json_kind
 from services.settings import parse_settings
 
 
@@ -21,7 +22,7 @@ class DatasetSettings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     name: str
-    """Marks its rows (`dataset_name`)."""
+    """Marks its rows (`dataset_name`), but for those that a mixture has marked already."""
     path: Path | None = None
     """Its rows, JSON Lines; default: resources_servers/<name>/data/<split>.jsonl, where that world's prepare.py puts
     them."""
@@ -60,17 +61,23 @@ class MixtureSettings(BaseModel):
 def read_mixture(data: str | dict[str, Any], roots: Sequence[Path]) -> MixtureSettings:
     """The mixture that a user names: a YAML file's, or what stands below its key `data`; or the settings themselves.
 
-    Raises OperatorError.
+    {file: mix.yaml, epoch: 3} is the file's mixture with another epoch. Raises OperatorError.
     """
-    if isinstance(data, dict):
-        return parse_settings(MixtureSettings, data, "data")
-    path = there(Path(data), roots)
+    given = {"file": data} if isinstance(data, str) else dict(data)
+    if (file := given.pop("file", None)) is None:
+        return parse_settings(MixtureSettings, given, "data")
+    path = there(Path(str(file)), roots)
+    return parse_settings(MixtureSettings, {**_read_yaml(path), **given}, str(path))
+
+
+def _read_yaml(path: Path) -> dict[str, Any]:
     try:
-        tree = yaml.safe_load(path.read_text())
+        tree = yaml.safe_load(path.read_text(encoding="utf-8-sig"))
     except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
-        raise OperatorError(f"{path} cannot be read: {error}") from error
+        raise OperatorError(f"{path} cannot be read: {' '.join(str(error).split())}") from error
     if isinstance(tree, dict) and isinstance(tree.get("data"), dict):
         tree = tree["data"]
     if not isinstance(tree, dict):
-        raise OperatorError(f"{path} holds a {type(tree).__name__}; expected mode, seed and datasets")
-    return parse_settings(MixtureSettings, tree, str(path))
+        found = "empty" if tree is None else json_kind(tree)
+        raise OperatorError(f"{path} is {found}; expected mode, seed and datasets")
+    return tree

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import hashlib
+from array import array
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Generic, TypeVar
 
 import numpy as np
 import orjson
 
-from services.data.dataset import fingerprint
+from services.data.dataset import fingerprint, own_id
 from services.metrics.estimators import spread
 from services.metrics.records import Spread
 from services.rows import agent_of, rows_of
@@ -18,6 +20,8 @@ from services.types import Json, Record
 
 FIRST = 20
 """Problems and repetitions that are told one by one."""
+
+R = TypeVar("R")
 
 
 class Problem(Record):
@@ -50,6 +54,9 @@ class FileSurvey(Record):
     """Top-level keys and how many rows have them."""
     prompt_characters: Spread | None
     """Of all texts in `input`."""
+    repeated_ids: int
+    """Rows with the id of an earlier one of this file: a mixture refuses them."""
+    first_repeated_ids: list[Problem]
     duplicates: int
     """Rows that ask the same as an earlier one of any of the files: equal but for ids and players."""
     first_duplicates: list[Repetition]
@@ -63,66 +70,98 @@ class FileSurvey(Record):
 
 def survey(paths: Iterable[Path], against: Iterable[Path] = ()) -> list[FileSurvey]:
     """Read each of `paths` once; `against`: files that must hold other tasks (a test set). Raises OperatorError."""
-    apart = _Seen()
+    apart, prompts = _Seen(), Counter[bytes]()
     for path in against:
+        apart.begin(path)
         for row in rows_of(path):
             if not row.problem:
-                apart.add(row.value, path, row.line)
+                apart.add(_short(row.value), row.line)
+                prompts[_prompt(row.value)] += 1
     seen = _Seen()
-    return [_file(path, seen, apart) for path in paths]
+    return [_file(path, seen, apart, prompts) for path in paths]
 
 
 class _Seen:
-    """Fingerprints of rows and prompts, 16 bytes each, and where they were."""
+    """Fingerprints of rows and where the first of equal ones was; millions of them, so a number says where."""
 
     def __init__(self) -> None:
-        self.tasks: dict[bytes, tuple[Path, int]] = {}
-        self._prompts: Counter[bytes] = Counter()
+        self._paths: list[Path] = []
+        self._places: dict[bytes, int] = {}
 
-    def add(self, row: Json, path: Path, line: int) -> None:
+    def begin(self, path: Path) -> None:
+        """The rows that follow are of this file."""
+        self._paths.append(path)
+
+    def add(self, task: bytes, line: int) -> None:
         """Remember a row; the first of equal ones stays."""
-        self.tasks.setdefault(_short(row), (path, line))
-        self._prompts[_prompt(row)] += 1
+        self._places.setdefault(task, line << 16 | len(self._paths) - 1)
 
-    def asks(self, row: Json) -> bool:
-        """Whether a row with this prompt is there that does not share it with others."""
-        return self._prompts[_prompt(row)] == 1
+    def earlier(self, task: bytes, line: int) -> Repetition | None:
+        """The row at `line` as a repetition of an earlier one; None where it is none."""
+        place = self._places.get(task)
+        if place is None:
+            return None
+        return Repetition(line=line, path=str(self._paths[place & 0xFFFF]), first_line=place >> 16)
 
 
-def _file(path: Path, seen: _Seen, apart: _Seen) -> FileSurvey:
-    problems: list[Problem] = []
-    duplicates: list[Repetition] = []
-    overlap: list[Repetition] = []
+class _Told(Generic[R]):
+    """Counts all and keeps the first."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.first: list[R] = []
+
+    def add(self, one: R) -> None:
+        """One more."""
+        self.count += 1
+        if self.count <= FIRST:
+            self.first.append(one)
+
+
+def _file(path: Path, seen: _Seen, apart: _Seen, prompts: Counter[bytes]) -> FileSurvey:
+    problems, repeated_ids = _Told[Problem](), _Told[Problem]()
+    duplicates, overlap = _Told[Repetition](), _Told[Repetition]()
+    ids = set[int]()
     agents, keys = Counter[str](), Counter[str]()
-    lengths: list[int] = []
-    prompts = 0
+    lengths = array("q")
+    shared_prompts = 0
+    seen.begin(path)
     for row in rows_of(path):
         if row.problem:
-            problems.append(Problem(line=row.line, problem=row.problem.lstrip(": ")))
+            problems.add(Problem(line=row.line, problem=row.problem.lstrip(": ")))
             continue
         task = _short(row.value)
-        if (first := seen.tasks.get(task)) is not None:
-            duplicates.append(Repetition(line=row.line, path=str(first[0]), first_line=first[1]))
-        if (there := apart.tasks.get(task)) is not None:
-            overlap.append(Repetition(line=row.line, path=str(there[0]), first_line=there[1]))
-        prompts += apart.asks(row.value)
-        seen.add(row.value, path, row.line)
+        if (repetition := seen.earlier(task, row.line)) is not None:
+            duplicates.add(repetition)
+        if (repetition := apart.earlier(task, row.line)) is not None:
+            overlap.add(repetition)
+        seen.add(task, row.line)
+        if prompts:
+            # A prompt that several rows there share is a world's standing instruction.
+            shared_prompts += prompts[_prompt(row.value)] == 1
+        if (own := own_id(row.value)) is not None:
+            # Hashes take a third of the memory; that two ids share one of 2^61 does not happen.
+            if hash(own) in ids:
+                repeated_ids.add(Problem(line=row.line, problem=f"has the id {own!r} of an earlier row"))
+            ids.add(hash(own))
         agents[agent_of(row.value) or ""] += 1
         keys.update(row.value.keys())
         lengths.append(sum(map(len, texts(row.value))))
     return FileSurvey(
         path=str(path),
         rows=len(lengths),
-        problems=len(problems),
-        first_problems=problems[:FIRST],
+        problems=problems.count,
+        first_problems=problems.first,
         agents=dict(agents.most_common()),
         keys=dict(keys.most_common()),
         prompt_characters=spread(np.asarray(lengths, np.float64)),
-        duplicates=len(duplicates),
-        first_duplicates=duplicates[:FIRST],
-        overlap=len(overlap),
-        first_overlap=overlap[:FIRST],
-        prompt_overlap=prompts,
+        repeated_ids=repeated_ids.count,
+        first_repeated_ids=repeated_ids.first,
+        duplicates=duplicates.count,
+        first_duplicates=duplicates.first,
+        overlap=overlap.count,
+        first_overlap=overlap.first,
+        prompt_overlap=shared_prompts,
     )
 
 

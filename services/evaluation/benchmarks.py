@@ -8,8 +8,7 @@ from services.errors import OperatorError
 from services.types import Record
 
 _WRITTEN = re.compile(r"(?P<task>[\w./-]+)(:(?P<shots>\d+))?")
-UNSAFE = frozenset({"mbpp", "humaneval", "mbpp_plus", "humaneval_plus", "mbpp_instruct", "humaneval_instruct"})
-"""Tasks for which lm_eval runs the model's code on this machine, in no sandbox."""
+_RUNS_CODE = ("mbpp", "humaneval")
 
 
 class Benchmark(Record):
@@ -23,6 +22,11 @@ class Benchmark(Record):
     def title(self) -> str:
         """`gsm8k_8shot`: names files and rows."""
         return self.task if self.num_fewshot is None else f"{self.task}_{self.num_fewshot}shot"
+
+    @property
+    def unsafe(self) -> bool:
+        """Whether lm_eval runs the model's code on this machine, in no sandbox."""
+        return self.task.startswith(_RUNS_CODE)
 
     @classmethod
     def read(cls, written: str) -> Benchmark:
@@ -41,25 +45,26 @@ USUAL = ("gsm8k:0", "gsm8k:4", "gsm8k:8", "hendrycks_math:4", "ifeval", "mbpp:3"
 class Baseline(Record):
     """A score to compare with."""
 
-    title: str
+    task: str
+    num_fewshot: int
     metric: str
     value: float
 
 
 QWEN3_1_7B_BASE = tuple(
-    Baseline(title=title, metric=metric, value=value)
-    for title, metric, value in (
-        ("gsm8k_0shot", "exact_match/flexible-extract", 0.1471),
-        ("gsm8k_0shot", "exact_match/strict-match", 0.0),
-        ("gsm8k_4shot", "exact_match/flexible-extract", 0.6748),
-        ("gsm8k_4shot", "exact_match/strict-match", 0.5914),
-        ("gsm8k_8shot", "exact_match/flexible-extract", 0.6960),
-        ("gsm8k_8shot", "exact_match/strict-match", 0.6892),
-        ("hendrycks_math_4shot", "exact_match", 0.1768),
-        ("ifeval", "prompt_level_strict_acc", 0.22),
-        ("ifeval", "inst_level_strict_acc", 0.3381),
-        ("mbpp_3shot", "pass@1", 0.558),
-        ("humaneval_0shot", "pass@1", 0.4878),
+    Baseline(task=task, num_fewshot=shots, metric=metric, value=value)
+    for task, shots, metric, value in (
+        ("gsm8k", 0, "exact_match/flexible-extract", 0.1471),
+        ("gsm8k", 0, "exact_match/strict-match", 0.0),
+        ("gsm8k", 4, "exact_match/flexible-extract", 0.6748),
+        ("gsm8k", 4, "exact_match/strict-match", 0.5914),
+        ("gsm8k", 8, "exact_match/flexible-extract", 0.6960),
+        ("gsm8k", 8, "exact_match/strict-match", 0.6892),
+        ("hendrycks_math", 4, "exact_match", 0.1768),
+        ("ifeval", 0, "prompt_level_strict_acc", 0.22),
+        ("ifeval", 0, "inst_level_strict_acc", 0.3381),
+        ("mbpp", 3, "pass@1", 0.558),
+        ("humaneval", 0, "pass@1", 0.4878),
     )
 )
 """Qwen3-1.7B-Base by the vLLM backend: seed 42, greedy, bfloat16, context of 4,096."""

@@ -5,20 +5,30 @@ from __future__ import annotations
 import re
 import shutil
 import struct
+import zipfile
 from pathlib import Path
 
 import orjson
 
-_NUMBER = re.compile(r"\d+")
+_STEP = re.compile(r"(?:steps?|checkpoint|ckpt|iter|iteration|epoch)[-_=.]?(\d+)", re.IGNORECASE)
+_ENDS = re.compile(r"(?:^|[-_])(\d+)$")
+_UNFINISHED = re.compile(r"\.|tmp[-_.]|.*[-_.](?:tmp|temp|partial|incomplete|writing)$", re.IGNORECASE)
 _ONE = "model.safetensors"
 _INDEX = "model.safetensors.index.json"
 _PICKLED = "pytorch_model.bin"
+_PICKLED_INDEX = "pytorch_model.bin.index.json"
+WEIGHTS = (".safetensors", ".bin")
 
 
 def step_of(name: str) -> int | None:
-    """The training step in a checkpoint's name: its last number."""
-    found = _NUMBER.findall(name)
+    """The training step in a name: 40 in `run_step40`, `checkpoint-40`, `40`; None for `Qwen3-1.7B` and `final`."""
+    found = _STEP.findall(name) or _ENDS.findall(name)
     return int(found[-1]) if found else None
+
+
+def unfinished(name: str) -> bool:
+    """Whether somebody is still at work below this name, and will rename it: `tmp-checkpoint-9`, `.step_9`."""
+    return _UNFINISHED.match(name) is not None
 
 
 def what_is_missing(folder: Path) -> str:
@@ -27,26 +37,36 @@ def what_is_missing(folder: Path) -> str:
     Whole: a config, and every file of weights as long as its own header says, so that one which is still being
     written or copied is not taken.
     """
+    if absent := what_is_absent(folder):
+        return absent
+    try:
+        orjson.loads((folder / "config.json").read_bytes())
+    except ValueError:
+        return "config.json is not whole"
+    for file in _shards(folder):
+        if file.suffix == ".bin":
+            if not zipfile.is_zipfile(file):  # its directory is written last
+                return f"{file.name} is not whole"
+        elif (length := _length(file)) != (size := file.stat().st_size):
+            return f"{file.name} has {size:,} bytes" + (f" of {length:,}" if length >= 0 else " and no whole header")
+    return ""
+
+
+def what_is_absent(folder: Path) -> str:
+    """Which file of a checkpoint is not there at all; empty when all are, whole or not."""
     if not (folder / "config.json").is_file():
         return "config.json is not there"
-    if (folder / _PICKLED).is_file() and not (folder / _ONE).is_file() and not (folder / _INDEX).is_file():
-        return ""
     files = _shards(folder)
     if not files:
         return "no weights are there"
-    for file in files:
-        if not file.is_file():
-            return f"{file.name} is not there"
-        if (length := _length(file)) != file.stat().st_size:
-            return f"{file.name} has {file.stat().st_size:,} bytes of {length:,}"
-    return ""
+    return next((f"{file.name} is not there" for file in files if not file.is_file()), "")
 
 
 def stage(folder: Path, target: Path) -> Path:
     """`folder` as vLLM can load it: itself, or `target` with links to its files where an index names its only file of
     weights otherwise (training code that saves `model.safetensors` beside another's index).
     """
-    names = _named_by_index(folder)
+    names = _named_by(folder / _INDEX)
     if not (folder / _INDEX).is_file() or not (folder / _ONE).is_file() or all((folder / n).is_file() for n in names):
         return folder
     shutil.rmtree(target, ignore_errors=True)
@@ -59,20 +79,23 @@ def stage(folder: Path, target: Path) -> Path:
 
 def _shards(folder: Path) -> list[Path]:
     """Files of weights: what the index names, or the one file where the index names another."""
-    named = [folder / name for name in _named_by_index(folder)]
-    if len(named) <= 1 and (folder / _ONE).is_file():
-        return [folder / _ONE]
-    return named
+    for one, index in ((_ONE, _INDEX), (_PICKLED, _PICKLED_INDEX)):
+        named = [folder / name for name in _named_by(folder / index)]
+        if len(named) <= 1 and (folder / one).is_file():
+            return [folder / one]
+        if named:
+            return named
+    return []
 
 
-def _named_by_index(folder: Path) -> list[str]:
+def _named_by(index: Path) -> list[str]:
     try:
-        weights = orjson.loads((folder / _INDEX).read_bytes())["weight_map"].values()
+        weights = orjson.loads(index.read_bytes())["weight_map"].values()
         return sorted({Path(str(name)).name for name in weights})
     except FileNotFoundError:
         return []
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return [_INDEX]  # half written: it is no file of weights, and its length will not fit
+        return [f"what {index.name} names"]  # half written, or none
 
 
 def _length(file: Path) -> int:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from threading import Event
 
-from services.errors import RunError
+from services.errors import OperatorError, RunError
 from services.evaluation.benchmarks import Baseline, Benchmark
 from services.evaluation.checkpoints import stage, step_of
 from services.evaluation.harness import Harness, Model
 from services.evaluation.ledger import Ledger
-from services.evaluation.scores import newest, read_scores
+from services.evaluation.scores import Score, newest, read_scores
 from services.evaluation.sources import Source
 
 
@@ -30,44 +31,92 @@ class Evaluator:
     """Given lm_eval's own lines."""
 
     def evaluate(self, checkpoint: str, model: Model) -> None:
-        """All that is still wanted of `checkpoint`. A benchmark that fails is recorded and the others go on."""
+        """All that is still wanted of `checkpoint`. A benchmark that fails is recorded and the others go on.
+
+        Raises OperatorError in the end when there was one that trying again cannot mend.
+        """
+        mistake: OperatorError | None = None
         for benchmark in self.benchmarks:
-            if not self.ledger.wants(checkpoint, benchmark):
+            measured = self.harness.measured(benchmark, model)
+            if not self.ledger.wants(checkpoint, benchmark, measured):
+                self.say(f"{checkpoint}: {benchmark.title} is on record in {self.ledger.folder}")
                 continue
             self.say(f"{checkpoint}: {benchmark.title} ...")
             try:
-                self._one(checkpoint, model, benchmark)
+                scores = self._scores(checkpoint, model, benchmark)
             except RunError as error:
-                self.ledger.fail(checkpoint, benchmark, str(error))
+                self.ledger.fail(checkpoint, benchmark, str(error), measured)
                 self.say(f"{checkpoint}: {benchmark.title} failed: {error}")
+            except OperatorError as error:
+                mistake = mistake or error
+            else:
+                self.ledger.record(checkpoint, benchmark, scores, measured)
+                for score in scores:
+                    base = "" if score.baseline is None else f" (baseline {score.baseline:.4f})"
+                    self.say(f"{checkpoint}: {score.task} {score.metric} {score.value:.4f}{base}")
+        if mistake is not None:
+            raise mistake
 
     def watch(self, source: Source, model: Model, poll_s: float, stopped: Event, *, once: bool) -> None:
-        """Evaluate whole checkpoints as they appear, until `stopped`; `once`: those that are there now."""
+        """Evaluate whole checkpoints as they appear, until `stopped`; `once`: those that are there now.
+
+        Raises OperatorError when already the first look fails.
+        """
         told: dict[str, str] = {}
+
+        def tell(about: str, news: str) -> None:
+            if told.get(about) != news:
+                told[about] = news
+                self.say(news)
+
+        looks = 0
         while not stopped.is_set():
-            for name in source.names():
-                if stopped.is_set() or not any(self.ledger.wants(name, one) for one in self.benchmarks):
-                    continue
-                folder, missing = source.fetch(name)
-                if folder is None:
-                    if told.get(name) != missing:
-                        told[name] = missing
-                        self.say(f"{name} is not whole yet: {missing}")
-                    continue
-                staged = stage(folder, self.ledger.folder / "staged" / name)
-                self.evaluate(name, replace(model, name=str(staged)))
-                source.done(name)
+            try:
+                names = source.names()
+            except RunError as error:
+                if looks == 0:
+                    raise OperatorError(str(error)) from error
+                tell("", f"{error}; the next look is in {poll_s:.0f} s")
+            else:
+                often = "" if once else f", a look every {poll_s:.0f} s"
+                tell("", f"{len(names)} checkpoints at {source.place}{often}")
+                for name in names:
+                    if stopped.is_set():
+                        break
+                    self._look_at(source, name, model, tell)
+            looks += 1
             if once:
                 return
             stopped.wait(poll_s)
 
-    def _one(self, checkpoint: str, model: Model, benchmark: Benchmark) -> None:
+    def _look_at(self, source: Source, name: str, model: Model, tell: Callable[[str, str], None]) -> None:
+        there = replace(model, origin=source.address(name))
+        if not any(self.ledger.wants(name, one, self.harness.measured(one, there)) for one in self.benchmarks):
+            return
+        staged = self.ledger.folder / "staged" / name
+        try:
+            folder, missing = source.fetch(name)
+            if folder is None:
+                tell(name, f"{name} is not whole yet: {missing}")
+                return
+            loaded = stage(folder, staged)
+        except FileNotFoundError:
+            tell(name, f"{name} is gone")
+            return
+        except (OSError, RunError) as error:
+            tell(name, f"{name} cannot be read: {error}")
+            return
+        self.evaluate(name, replace(there, name=str(loaded)))
+        shutil.rmtree(staged, ignore_errors=True)
+        source.done(name)
+
+    def _scores(self, checkpoint: str, model: Model, benchmark: Benchmark) -> list[Score]:
         folder = self.ledger.folder
         output = folder / "raw" / checkpoint / benchmark.title
         log = folder / "logs" / f"{checkpoint}_{benchmark.title}.log"
+        before = newest(output)
         self.harness.run(benchmark, model, output, log, self.environment, self.show)
-        scores = read_scores(newest(output), benchmark, checkpoint, step_of(checkpoint), self.baselines)
-        self.ledger.record(checkpoint, benchmark, scores)
-        for score in scores:
-            base = "" if score.difference is None else f"  {100 * score.difference:+.2f} points from the baseline"
-            self.say(f"{checkpoint}: {score.task} {score.metric} {100 * score.value:.2f} %{base}")
+        results = newest(output)
+        if results is None or results == before:
+            raise RunError(f"lm_eval ended well but wrote no results_*.json below {output} (its log: {log})")
+        return read_scores(results, benchmark, checkpoint, step_of(checkpoint), self.baselines)

@@ -4,21 +4,29 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
+import shlex
+import shutil
 import signal
 import subprocess
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from services.errors import OperatorError, RunError
-from services.evaluation.benchmarks import UNSAFE, Benchmark
+from services.evaluation.benchmarks import Benchmark
 from services.types import Json
 
 _GRACE_S = 20.0
 """For an interrupted lm_eval to end its engine."""
-_TAIL = 30
-"""Lines of the log that are shown when lm_eval fails."""
+_MISTAKE = re.compile(r"Tasks not found|No module named|unrecognized arguments|marked as unsafe|pip install")
+"""In what lm_eval ended with: trying again cannot help."""
+_ERROR = re.compile(r"(?:^|[\s.])\w*(?:Error|Exception|error): ")
+"""Says what it ended with, also where warnings of its children come behind."""
+_HOW = frozenset({"base_url", "num_concurrent", "max_retries", "tensor_parallel_size", "gpu_memory_utilization"})
+"""Arguments that say how a model is reached and run, not what is measured."""
 
 
 @dataclass(frozen=True)
@@ -32,16 +40,27 @@ class Model:
     """More of lm_eval's --model_args."""
     concurrent: int = 64
     """Requests at a time to an endpoint."""
+    origin: str | None = None
+    """Where it is from, if `name` is but a copy."""
 
     def words(self) -> list[str]:
         """Its part of the command line."""
         if self.url is None:
+            return ["--model", "vllm", "--model_args", _pairs(self._given()), "--batch_size", "auto"]
+        return ["--model", "local-chat-completions", "--model_args", _pairs(self._given()), "--apply_chat_template"]
+
+    def measured(self) -> dict[str, str]:
+        """What of it a score depends on."""
+        given = {key: str(value) for key, value in self._given().items() if key not in _HOW}
+        given.pop("pretrained", None)
+        return {**given, "model": self.origin or self.name}
+
+    def _given(self) -> Json:
+        if self.url is None:
             given: Json = {"pretrained": self.name, "dtype": "bfloat16", "gpu_memory_utilization": 0.8}
-            given |= {"max_model_len": 4096, **self.arguments}
-            return ["--model", "vllm", "--model_args", _pairs(given), "--batch_size", "auto"]
+            return given | {"max_model_len": 4096, **self.arguments}
         given = {"model": self.name, "base_url": f"{self.url}/chat/completions", "num_concurrent": self.concurrent}
-        given |= {"max_retries": 3, "tokenized_requests": False, **self.arguments}
-        return ["--model", "local-chat-completions", "--model_args", _pairs(given), "--apply_chat_template"]
+        return given | {"max_retries": 3, "tokenized_requests": False, **self.arguments}
 
 
 @dataclass(frozen=True)
@@ -67,17 +86,23 @@ class Harness:
             raise OperatorError(
                 f"gen_kwargs has {wrong[0]}, which the vLLM backend passes on twice; say it as max_gen_toks"
             )
-        unsafe = sorted({one.task for one in benchmarks if one.task in UNSAFE})
+        if self.include_path is not None and not self.include_path.is_dir():
+            raise OperatorError(f"include_path {self.include_path} is no folder")
+        unsafe = sorted({one.task for one in benchmarks if one.unsafe})
         if unsafe and not self.unsafe_code:
             raise OperatorError(
                 f"{', '.join(unsafe)}: lm_eval runs the model's code on this machine without a sandbox. Say "
                 "+confirm_run_unsafe_code=true if that is meant, or play this stack's own mbpp and humaneval worlds"
             )
+        if not self.command or shutil.which(self.command[0]) is None:
+            raise OperatorError(
+                f"{' '.join(self.command[:1])} is not there: pip install 'rollyard[lm-eval]', or name the program of "
+                "another environment with +lm_eval_command=[/path/to/env/bin/lm_eval]"
+            )
 
     def words(self, benchmark: Benchmark, model: Model, output: Path) -> list[str]:
         """The command line."""
-        limit = self.max_gen_toks.get(benchmark.task, self.max_gen_toks.get("default"))
-        generation = {**self.gen_kwargs, **({} if limit is None else {"max_gen_toks": limit})}
+        generation = self._generation(benchmark)
         line = [*self.command, *model.words(), "--tasks", benchmark.task, "--seed", str(self.seed)]
         if generation:
             line += ["--gen_kwargs", _pairs(generation)]
@@ -87,9 +112,18 @@ class Harness:
             line += ["--limit", str(self.limit)]
         if self.include_path is not None:
             line += ["--include_path", str(self.include_path)]
-        if benchmark.task in UNSAFE:
+        if self.unsafe_code:
             line.append("--confirm_run_unsafe_code")
         return [*line, "--output_path", str(output)]
+
+    def measured(self, benchmark: Benchmark, model: Model) -> dict[str, str]:
+        """What a score depends on, as it is compared when a command goes on with an older one's results."""
+        own = {"seed": self.seed, "limit": self.limit, **self._generation(benchmark)}
+        return {**model.measured(), **{key: str(value) for key, value in own.items()}}
+
+    def _generation(self, benchmark: Benchmark) -> Json:
+        limit = self.max_gen_toks.get(benchmark.task, self.max_gen_toks.get("default"))
+        return {**self.gen_kwargs, **({} if limit is None else {"max_gen_toks": limit})}
 
     def run(
         self,
@@ -100,55 +134,62 @@ class Harness:
         environment: Mapping[str, str],
         show: Callable[[str], None],
     ) -> None:
-        """Run it, each line into `log` and to `show` as it comes. Raises RunError with the log's end, OperatorError
-        when lm_eval is not there.
+        """Run it, each line into `log` and to `show` as it comes.
+
+        Raises RunError with what lm_eval ended with; OperatorError where trying again cannot help.
         """
         line = self.words(benchmark, model, output)
-        if benchmark.task in UNSAFE:
-            environment = {**environment, "HF_ALLOW_CODE_EVAL": "1"}
+        environment = {**environment, "PYTHONUNBUFFERED": "1"}
+        if self.unsafe_code:
+            environment["HF_ALLOW_CODE_EVAL"] = "1"
         log.parent.mkdir(parents=True, exist_ok=True)
-        tail: list[str] = []
+        last, error = "it said nothing", ""
+        # A group of its own, with a guard: vLLM's engine is a child of lm_eval's, and would outlive it.
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "services.evaluation.guard", *line],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env=environment,
+            encoding="utf-8",
+            errors="replace",
+            start_new_session=True,
+        )
+        assert process.stdin is not None and process.stdout is not None
         try:
-            # A group of its own: vLLM's engine is a child of lm_eval's, and would outlive it.
-            process = subprocess.Popen(
-                line,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                env=environment,
-                errors="replace",
-                start_new_session=True,
-            )
-        except FileNotFoundError as error:
-            raise OperatorError(
-                f"{line[0]} is not there: pip install 'rollyard[lm-eval]', or name the program of another environment "
-                "with +lm_eval_command=[/path/to/env/bin/lm_eval]"
-            ) from error
-        assert process.stdout is not None
-        try:
-            with log.open("a") as file, process.stdout:
-                file.write(f"$ {' '.join(line)}\n")
+            with log.open("a", encoding="utf-8") as file, process.stdout:
+                file.write(f"$ {shlex.join(line)}\n")
                 for text in process.stdout:
                     file.write(text)
                     file.flush()
-                    tail = [*tail[1 - _TAIL :], text.rstrip()]
+                    last = text.strip() or last
+                    error = text.strip() if _ERROR.search(text) else error
                     show(text.rstrip())
             status = process.wait()
         finally:
             _end(process)
         if status != 0:
-            end = "\n".join(tail)
-            raise RunError(f"lm_eval ended with {status} on {benchmark.title}. The end of its log, {log}:\n{end}")
+            why = error or last
+            said = f"lm_eval ended with {status} on {benchmark.title}: {why} (its log: {log})"
+            raise OperatorError(said) if _MISTAKE.search(why) else RunError(said)
 
 
 def _end(process: subprocess.Popen[str]) -> None:
-    """End what is left of its group: at once where it ended by itself, else after some time to clean up."""
-    if process.poll() is None:
-        os.killpg(process.pid, signal.SIGTERM)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(_GRACE_S)
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+    """End what is left of its group: at once where it ended by itself, else after some time to clean up.
+
+    A second interrupt takes that time away.
+    """
+    try:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGTERM)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(_GRACE_S)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        if process.stdin is not None:
+            process.stdin.close()
 
 
 def _pairs(given: Mapping[str, Any]) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import io
+import json
+import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -50,58 +52,63 @@ class Score(Record):
         return None if self.baseline is None else self.value - self.baseline
 
 
-def newest(folder: Path) -> Path:
-    """The results file that lm_eval wrote last below `folder`. Raises RunError when it wrote none."""
+def newest(folder: Path) -> Path | None:
+    """The results file that lm_eval wrote last below `folder`; None when there is none."""
     # Their names end with the time.
-    found = sorted(folder.rglob("results_*.json"), key=lambda path: path.name)
-    if not found:
-        raise RunError(f"lm_eval ended well but wrote no results_*.json below {folder}")
-    return found[-1]
+    return max(folder.rglob("results_*.json"), key=lambda path: path.name, default=None)
 
 
 def read_scores(
     path: Path, benchmark: Benchmark, checkpoint: str, step: int | None, baselines: Iterable[Baseline] = ()
 ) -> list[Score]:
-    """Every metric in a results file. Raises RunError when it is none."""
+    """Every metric in a results file that is a number. Raises RunError when it is none, or has none."""
+    known: dict[tuple[str, int | None, str], float] = {
+        (one.task, one.num_fewshot, one.metric): one.value for one in baselines
+    }
     try:
-        written = orjson.loads(path.read_bytes())
-        results, samples = written["results"], written.get("n-samples") or {}
-        known = {(one.title, one.metric): one.value for one in baselines}
-        return [
+        written = json.loads(path.read_bytes())  # orjson refuses the NaN that lm_eval may write
+        results = {**written["results"], **(written.get("groups") or {})}
+        shots, samples = written.get("n-shot") or {}, written.get("n-samples") or {}
+        scores = [
             Score(
                 step=step,
                 checkpoint=checkpoint,
                 task=task,
-                num_fewshot=benchmark.num_fewshot,
+                num_fewshot=(used := shots[task] if isinstance(shots.get(task), int) else benchmark.num_fewshot),
                 metric=metric,
-                value=float(value),
+                value=value,
                 stderr=error,
                 samples=(samples.get(task) or {}).get("effective"),
-                baseline=known.get((_title(benchmark, task), metric)),
+                baseline=known.get((task, used, metric)),
             )
             for task, metrics in results.items()
             for metric, value, error in _metrics(metrics)
         ]
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise RunError(f"{path} is no results file of lm_eval: {type(error).__name__}: {error}") from error
-
-
-def _title(benchmark: Benchmark, task: str) -> str:
-    return benchmark.model_copy(update={"task": task}).title
+    if not scores:
+        raise RunError(f"{path} has no metric of {benchmark.task} that is a number")
+    return scores
 
 
 def _metrics(found: dict[str, Any]) -> Iterable[tuple[str, float, float | None]]:
-    """lm_eval's keys are `metric,filter` and `metric_stderr,filter`."""
-    keys = [key for key in found if "," in key and "_stderr," not in key]
+    """lm_eval's keys are `metric,filter` and `metric_stderr,filter`; before 0.4, `metric` and `metric_stderr`."""
+    new = any("," in key for key in found)
+    keys = [key for key in found if ("," in key) == new and not key.partition(",")[0].endswith("_stderr")]
     times = Counter(key.partition(",")[0] for key in keys)
     for key in keys:
-        name, _, chosen = key.partition(",")
+        name, comma, chosen = key.partition(",")
         shown = name.replace("pass_at_", "pass@")
         if times[name] > 1:
             shown = f"{shown}/{chosen}"
-        if isinstance(value := found[key], int | float) and not isinstance(value, bool):
-            error = found.get(f"{name}_stderr,{chosen}")
-            yield shown, value, error if isinstance(error, int | float) else None
+        if (value := _finite(found[key])) is not None:
+            yield shown, value, _finite(found.get(f"{name}_stderr{comma}{chosen}"))
+
+
+def _finite(value: object) -> float | None:
+    """A number that can be compared; None for `N/A`, NaN, true."""
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return float(value) if number and math.isfinite(value) else None  # type: ignore[arg-type]
 
 
 def as_csv(scores: Sequence[Score]) -> str:
@@ -115,16 +122,19 @@ def as_csv(scores: Sequence[Score]) -> str:
 
 
 def as_markdown(scores: Sequence[Score]) -> str:
-    """The table for people: values in percent, differences in points."""
+    """The table for people: shares in percent with differences in points, other metrics as they are."""
     lines = ["| step | checkpoint | task | examples | metric | value | baseline | difference |", "|" + "---|" * 8]
+    others = {(score.task, score.metric) for score in scores if not 0 <= score.value <= 1}
     for score in scores:
-        error = "" if score.stderr is None else f" ± {100 * score.stderr:.2f}"
-        base = "" if score.baseline is None else f"{100 * score.baseline:.2f}"
-        difference = "" if score.difference is None else f"{100 * score.difference:+.2f}"
+        times = 1 if (score.task, score.metric) in others else 100
+        error = "" if score.stderr is None else f" ± {times * score.stderr:.2f}"
+        base = "" if score.baseline is None else f"{times * score.baseline:.2f}"
+        difference = "" if score.difference is None else f"{times * score.difference:+.2f}"
         shots = "" if score.num_fewshot is None else score.num_fewshot
         step = "" if score.step is None else score.step
-        cells = (step, score.checkpoint, score.task, shots, score.metric, f"{100 * score.value:.2f}{error}", base)
-        lines.append("| " + " | ".join(str(cell).replace("|", "\\|") for cell in (*cells, difference)) + " |")
+        value = f"{times * score.value:.2f}{error}"
+        cells = (step, score.checkpoint, score.task, shots, score.metric, value, base, difference)
+        lines.append("| " + " | ".join(str(cell).replace("|", "\\|") for cell in cells) + " |")
     return "\n".join(lines) + "\n"
 
 

@@ -2,25 +2,36 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from services import s3
-from services.evaluation.checkpoints import step_of, what_is_missing
+from services.errors import RunError
+from services.evaluation.checkpoints import WEIGHTS, step_of, unfinished, what_is_absent, what_is_missing
 
 
 class Source(Protocol):
     """Where checkpoints appear."""
 
+    @property
+    def place(self) -> str:
+        """Where, in words."""
+        ...
+
     def names(self) -> list[str]:
-        """Those that are there, whole or not, by step."""
+        """Those that are there, whole or not, by step. Raises RunError when it cannot be looked."""
+        ...
+
+    def address(self, name: str) -> str:
+        """Where one of them is."""
         ...
 
     def fetch(self, name: str) -> tuple[Path | None, str]:
-        """The folder of a whole one, or None and what is missing."""
+        """The folder of a whole one, or None and what is missing. Raises OSError, RunError."""
         ...
 
     def done(self, name: str) -> None:
@@ -35,11 +46,23 @@ class LocalSource:
     root: Path
     pattern: str = "*"
 
-    def names(self) -> list[str]:
+    @property
+    def place(self) -> str:
         """See `Source`."""
-        if not self.root.is_dir():
-            return []
-        return by_step(path.name for path in self.root.glob(self.pattern) if path.is_dir())
+        return f"{self.root / self.pattern}" + ("" if self.root.is_dir() else f" ({self.root} is not there)")
+
+    def names(self) -> list[str]:
+        """See `Source`. A link beside what it names (`latest`) is no checkpoint of its own."""
+        root = self.root.resolve()
+        try:
+            found = [path for path in root.glob(self.pattern) if path.is_dir() and not unfinished(path.name)]
+        except OSError as error:
+            raise RunError(f"{self.root} cannot be read: {error.strerror}") from error
+        return by_step(path.name for path in found if not (path.is_symlink() and path.resolve().parent == root))
+
+    def address(self, name: str) -> str:
+        """See `Source`."""
+        return str(self.root.resolve() / name)
 
     def fetch(self, name: str) -> tuple[Path | None, str]:
         """See `Source`."""
@@ -62,41 +85,74 @@ class S3Source:
         self._pattern = pattern
         self._client = s3.client(address)
 
+    @property
+    def place(self) -> str:
+        """See `Source`."""
+        return self.address(self._pattern)
+
     def names(self) -> list[str]:
         """See `Source`."""
-        pages = self._client.get_paginator("list_objects_v2").paginate(
-            Bucket=self._bucket, Prefix=self._prefix, Delimiter="/"
-        )
-        found = [
-            common["Prefix"].removeprefix(self._prefix).rstrip("/")
-            for page in pages
-            for common in page.get("CommonPrefixes", ())
-        ]
-        return by_step(name for name in found if Path(name).match(self._pattern))
+        with self._told():
+            found = [
+                common["Prefix"].removeprefix(self._prefix).rstrip("/")
+                for page in self._pages(self._prefix, Delimiter="/")
+                for common in page.get("CommonPrefixes", ())
+            ]
+        return by_step(name for name in found if Path(name).match(self._pattern) and not unfinished(name))
+
+    def address(self, name: str) -> str:
+        """See `Source`."""
+        return f"s3://{self._bucket}/{self._prefix}{name}"
 
     def fetch(self, name: str) -> tuple[Path | None, str]:
-        """See `Source`. A copy that was not finished is thrown away, never taken for the whole."""
+        """See `Source`. Weights come last, when all are there; a copy that was not finished is thrown away."""
         whole, partial = self._folder / name, self._folder / f"{name}.partial"
-        if not whole.is_dir():
+        if whole.is_dir():
+            return whole, ""
+        shutil.rmtree(partial, ignore_errors=True)
+        try:
+            with self._told():
+                missing = self._copied(f"{self._prefix}{name}/", partial)
+            if not missing:
+                partial.rename(whole)
+        finally:
             shutil.rmtree(partial, ignore_errors=True)
-            partial.mkdir(parents=True)
-            for key in self._keys(f"{self._prefix}{name}/"):
-                file = partial / key.removeprefix(f"{self._prefix}{name}/")
-                file.parent.mkdir(parents=True, exist_ok=True)
-                self._client.download_file(self._bucket, key, str(file))
-            if missing := what_is_missing(partial):
-                shutil.rmtree(partial)
-                return None, missing
-            partial.rename(whole)
-        return whole, ""
+        return (None, missing) if missing else (whole, "")
 
     def done(self, name: str) -> None:
         """The copy goes."""
         shutil.rmtree(self._folder / name, ignore_errors=True)
 
-    def _keys(self, prefix: str) -> Iterator[str]:
-        for page in self._client.get_paginator("list_objects_v2").paginate(Bucket=self._bucket, Prefix=prefix):
-            yield from (item["Key"] for item in page.get("Contents", ()) if not item["Key"].endswith("/"))
+    def _copied(self, prefix: str, target: Path) -> str:
+        """Copy a checkpoint. Why it is not whole; empty when it is."""
+        files = {key: target / key.removeprefix(prefix) for key in self._keys(prefix)}
+        weights = {key: file for key, file in files.items() if file.name.endswith(WEIGHTS)}
+        for key, file in files.items():
+            file.parent.mkdir(parents=True, exist_ok=True)
+            if key in weights:
+                file.touch()
+            else:
+                self._client.download_file(self._bucket, key, str(file))
+        if absent := what_is_absent(target):
+            return absent
+        for key, file in weights.items():
+            self._client.download_file(self._bucket, key, str(file))
+        return what_is_missing(target)
+
+    def _keys(self, prefix: str) -> list[str]:
+        pages = self._pages(prefix)
+        return [item["Key"] for page in pages for item in page.get("Contents", ()) if not item["Key"].endswith("/")]
+
+    def _pages(self, prefix: str, **more: str) -> Any:
+        return self._client.get_paginator("list_objects_v2").paginate(Bucket=self._bucket, Prefix=prefix, **more)
+
+    @contextlib.contextmanager
+    def _told(self) -> Iterator[None]:
+        """Botocore's errors, whose classes are made at run time, as RunError."""
+        try:
+            yield
+        except Exception as error:
+            raise RunError(f"s3://{self._bucket}/{self._prefix} cannot be read: {error}") from error
 
 
 def by_step(names: Iterable[str]) -> list[str]:

@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 import orjson
 
 from services.errors import RunError
-from services.tracking.tracker import Cell, flat, package
+from services.extras import load
+from services.tracking.tracker import Cell, flat
 from services.types import Json
 
 TABLE = "rollouts.json"
@@ -21,7 +22,7 @@ class MlflowTracker:
     """A run in an experiment. See `tracker.Tracker`."""
 
     def __init__(self, project: str, name: str, config: Json) -> None:
-        self._mlflow = package("mlflow", "mlflow")
+        self._mlflow = load("mlflow", "mlflow", "+to=mlflow")
         self._raised: type[Exception] = self._mlflow.MlflowException
         try:
             self._mlflow.set_experiment(project)

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Mapping, Sequence
-from types import ModuleType
 from typing import Protocol
 
-from services.errors import OperatorError
 from services.types import Json
 
 Cell = str | int | float | bool | None
@@ -32,16 +29,6 @@ class Tracker(Protocol):
     def close(self, *, failed: bool) -> None:
         """No more is to come."""
         ...
-
-
-def package(name: str, extra: str) -> ModuleType:
-    """The tracker's own package. Raises OperatorError saying what to install."""
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name != name:
-            raise
-        raise OperatorError(f"{name} is not installed here: pip install 'rollyard[{extra}]'") from error
 
 
 def flat(tree: Json, prefix: str = "") -> dict[str, Cell]:

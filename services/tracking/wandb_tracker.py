@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from services.errors import RunError
-from services.tracking.tracker import Cell, package
+from services.extras import load
+from services.tracking.tracker import Cell
 from services.types import Json
 
 
@@ -13,7 +14,7 @@ class WandbTracker:
     """A run in a project. See `tracker.Tracker`."""
 
     def __init__(self, project: str, name: str, config: Json) -> None:
-        self._wandb = package("wandb", "wandb")
+        self._wandb = load("wandb", "wandb", "+to=wandb")
         try:
             self._run = self._wandb.init(project=project, name=name, config=config)
         except self._wandb.Error as error:

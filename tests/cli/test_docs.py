@@ -8,9 +8,11 @@ import subprocess
 from itertools import pairwise
 from pathlib import Path
 
+import orjson
 import pytest
 import yaml
 
+from resources_servers.gsm8k.app import server
 from services.cli.collect_rollouts import CREATE_PARAMS, CollectOptions
 from services.cli.lm_eval import LmEvalOptions
 from services.cli.options import read_options
@@ -21,6 +23,7 @@ from services.evaluation.benchmarks import Benchmark
 from services.roots import INSTALLED
 from services.settings import parse_settings
 from tests.cli.commands import command, config, ng_run
+from tests.resources_servers.answers.asking import serving
 from tests.stacks import read_rows
 
 PAGES = [INSTALLED / "README.md", *sorted((INSTALLED / "docs").glob("*.md")), *INSTALLED.glob("*/*/README.md")]
@@ -100,6 +103,14 @@ async def test_the_guides_world_works_as_the_guide_has_it(tmp_path: Path) -> Non
         collected = await command(*collect, cwd=tmp_path)
     assert collected.status == 0, collected.err
     assert [row["reward"] for row in read_rows(tmp_path / "results/guess.jsonl")] == [0.0, 0.0]
+
+
+async def test_the_documented_verdict_is_the_worlds() -> None:
+    (text,) = re.findall(r"```json\n(.*?)```", (INSTALLED / "docs/evaluating.md").read_text(), re.DOTALL)
+    shown = orjson.loads(text)
+    async with serving(server) as world:
+        verdict = await world.verdict({"question": "9 times 2?", "expected_answer": "18"}, r"So it is \boxed{18}.")
+    assert {key: verdict[key] for key in shown} == shown
 
 
 async def test_every_example_row_is_played_to_an_end(tmp_path: Path) -> None:

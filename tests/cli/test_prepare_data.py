@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import orjson
 import pytest
 import yaml
 
@@ -46,6 +47,68 @@ def test_plain_files_keep_their_order(tmp_path: Path) -> None:
     out = tmp_path / "out.jsonl"
     assert prepare_data.run([f"+input_jsonl_fpath=[{path}]", f"+output_jsonl_fpath={out}", "+agent_name=x"]) == 0
     assert [one["prompt_id"] for one in read_rows(out)] == [f"r{number}" for number in range(20)]
+
+
+def test_an_empty_file_is_no_data_set(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert prepare_data.run([f"+input_jsonl_fpath={written(tmp_path / 'rows.jsonl', [b''])}"]) == 1
+    assert "rows        none" in capsys.readouterr().out
+
+
+def test_what_is_for_programs_is_json_and_nothing_else(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = written(tmp_path / "rows.jsonl", rows("r", 3))
+    line = [f"+input_jsonl_fpath={path}", f"+output_jsonl_fpath={tmp_path / 'out.jsonl'}", "+agent_name=x"]
+    assert prepare_data.run([*line, "+json=true"]) == 0
+    printed = capsys.readouterr()
+    assert orjson.loads(printed.out)[0]["rows"] == 3
+    assert "written   3 tasks of 1 data set" in printed.err
+
+
+@pytest.mark.parametrize("output", ["rows.jsonl", "test.jsonl", "rollouts.jsonl"])
+def test_neither_what_is_read_nor_rollouts_are_written_over(tmp_path: Path, output: str) -> None:
+    path = written(tmp_path / "rows.jsonl", rows("r", 3))
+    written(tmp_path / "test.jsonl", rows("t", 3))
+    for name in ("rollouts.jsonl", "rollouts_manifest.json"):
+        (tmp_path / name).touch()
+    line = [f"+input_jsonl_fpath={path}", f"+against={tmp_path / 'test.jsonl'}", "+agent_name=x"]
+    with pytest.raises(OperatorError, match="would be written over"):
+        prepare_data.run([*line, f"+output_jsonl_fpath={tmp_path / output}"])
+    with pytest.raises(OperatorError, match="would be written over"):
+        prepare_data.run([line[0], f"+rollouts_jsonl_fpath={tmp_path / 'test.jsonl'}", f"+order_fpath={path}"])
+
+
+def test_ids_that_stand_in_a_written_mixture_twice_are_noted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = written(tmp_path / "rows.jsonl", rows("r", 3))
+    both = f"+data={{datasets: [{{name: a, path: {path}}}, {{name: b, path: {path}, count: 2}}]}}"
+    assert prepare_data.run([both, f"+output_jsonl_fpath={tmp_path / 'out.jsonl'}", "+agent_name=x"]) == 0
+    assert "2 ids stand in it more than once" in capsys.readouterr().out
+
+
+def test_a_curriculum_of_data_sets_that_share_ids_is_refused(tmp_path: Path) -> None:
+    one, two = (written(tmp_path / f"{name}.jsonl", [row(name, id=1)]) for name in "ab")
+    line = [f"+rollouts_jsonl_fpath={tmp_path / 'r.jsonl'}", f"+order_fpath={tmp_path / 'order.txt'}"]
+    with pytest.raises(OperatorError, match="make a curriculum of each"):
+        prepare_data.run([f"+input_jsonl_fpath=[{one},{two}]", *line])
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        ["+input_jsonl_fpath=a.jsonl", "+data=b.yaml"],
+        ["+input_jsonl_fpath=a.jsonl", "+order_fpath=o.txt"],
+        [
+            "+input_jsonl_fpath=a.jsonl",
+            "+order_fpath=o.txt",
+            "+rollouts_jsonl_fpath=r.jsonl",
+            "+output_jsonl_fpath=b.jsonl",
+        ],
+    ],
+    ids=len,
+)
+def test_options_that_contradict_each_other_are_refused(given: list[str]) -> None:
+    with pytest.raises(OperatorError, match=r"one of them|a curriculum"):
+        prepare_data.run(given)
 
 
 def test_nothing_to_prepare_is_a_mistake_of_usage() -> None:

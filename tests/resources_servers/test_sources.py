@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from resources_servers.sources import HubFiles, Places, read_rows, rows_from, write_rows
+from resources_servers.sources import HubFiles, Places, read_rows, rows_from, source_options, write_rows
 from services.errors import RunError
 from services.roots import INSTALLED
 from services.types import Json
@@ -64,6 +64,35 @@ def test_what_is_no_data_is_refused_with_its_name(tmp_path: Path, content: bytes
     (tmp_path / "rows.jsonl").write_bytes(content)
     with pytest.raises(RunError, match=r"rows\.jsonl"):
         list(read_rows(tmp_path / "rows.jsonl"))
+
+
+def test_a_line_that_cannot_be_read_is_named_with_what_is_wrong(tmp_path: Path) -> None:
+    for content, words in (
+        (b'{"n": 1}\n\n{"n"', "line 3 is not JSON: .*it was cut off"),
+        (gzip.compress(LINES), r"line 1 is not JSON: .*gunzip"),
+    ):
+        (tmp_path / "rows.jsonl").write_bytes(content)
+        with pytest.raises(RunError, match=rf"rows\.jsonl cannot be read: {words}"):
+            list(read_rows(tmp_path / "rows.jsonl"))
+
+
+@pytest.mark.parametrize(("name", "content"), [("a.jsonl", LINES), ("b.json", b'[{"n": 1}, {"n": 2}]')])
+def test_a_byte_order_mark_is_no_part_of_the_first_row(tmp_path: Path, name: str, content: bytes) -> None:
+    (tmp_path / name).write_bytes(b"\xef\xbb\xbf" + content)
+    assert [row["n"] for row in read_rows(tmp_path / name)] == [1, 2]
+
+
+@pytest.mark.parametrize("limit", ["0", "-1", "all"])
+def test_a_limit_that_is_none_is_refused(limit: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        source_options("").parse_args(["--output", "out.jsonl", "--limit", limit])
+    assert "--limit" in capsys.readouterr().err
+
+
+def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(RunError, match="cannot make the folder"):
+        write_rows(tmp_path / "file/rows.jsonl", [{"n": 1}])
 
 
 def test_the_local_file_comes_first_then_s3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,13 +6,12 @@ import asyncio
 import logging
 import os
 import signal
-import sys
 from pathlib import Path
 
 import pytest
 
-from resources_servers.answers.workers import Workers, require_math_verify
-from services.errors import Failure, FailureKind, OperatorError
+from resources_servers.answers.workers import Workers
+from services.errors import Failure, FailureKind
 
 
 @pytest.mark.parametrize("answer", ["9^{9^{9^9}}", "1000000!", "10^{10^{10}}"])
@@ -93,9 +92,3 @@ async def test_no_answer_is_written_to_a_log(workers: Workers, caplog: pytest.Lo
     with caplog.at_level(logging.DEBUG), pytest.raises(Failure):
         await workers.compare("42", "9^{9^{9^9}} + secretword")
     assert "secretword" not in caplog.text
-
-
-def test_without_math_verify_the_command_that_installs_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "math_verify", None)
-    with pytest.raises(OperatorError, match=r"pip install 'rollyard\[math\]'"):
-        require_math_verify("math_resources_server")

@@ -116,3 +116,10 @@ def test_a_band_without_rooms_ends_with_a_sentence_and_no_file(tmp_path: Path) -
     with pytest.raises(SystemExit, match="only 0 of 1 rows found with 90 to 95 optimal moves"):
         main(["--num-examples", "1", "--min-moves", "90", "--max-moves", "95", "--output", str(out)])
     assert not out.exists()
+
+
+def test_an_output_that_cannot_be_written_ends_with_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for output in (tmp_path, tmp_path / "file/rows.jsonl"):
+        with pytest.raises(SystemExit, match=f"cannot .* {output}: "):
+            main(["--num-examples", "1", "--output", str(output)])

@@ -11,11 +11,12 @@ import pytest
 import yaml
 
 from resources_servers.grl_sokoban import generate_level_examples, generate_test_examples
-from resources_servers.grl_sokoban.choice import BANDS, Choice
+from resources_servers.grl_sokoban.choice import BANDS, Choice, puzzles_of
 from resources_servers.grl_sokoban.game import Room, canonical_board
 from resources_servers.grl_sokoban.generate_test_examples import labelled, tuples
 from resources_servers.grl_sokoban.generator import InfeasibleRoom, generate
 from resources_servers.grl_sokoban.prompts import Wording
+from resources_servers.grl_sokoban.rows import write
 from resources_servers.grl_sokoban.settings import SokobanSettings
 from resources_servers.grl_sokoban.split import Split, puzzle_of_board, split_of
 from resources_servers.grl_sokoban.symmetry import distinct
@@ -66,7 +67,7 @@ def test_every_documented_command_works_as_it_stands(tmp_path: Path, monkeypatch
     (tmp_path / "levels" / "mine.xsb").write_text(levels)
     blocks = "".join(re.findall(r"```bash\n(.*?)```", README, re.DOTALL)).replace("\\\n", " ")
     commands = [shlex.split(line) for line in blocks.splitlines()]
-    assert len(commands) == 5
+    assert len(commands) == 6
     for python, script, *arguments in commands:
         assert python == "python" and (ROOT / script).is_file()
         main = {"generate_level_examples.py": generate_level_examples.main}.get(Path(script).name)
@@ -132,7 +133,7 @@ def test_a_wrong_level_ends_the_script_with_its_place_and_no_file(tmp_path: Path
 def test_a_file_without_levels_and_one_that_is_not_there_end_the_script_with_words(tmp_path: Path) -> None:
     with pytest.raises(SystemExit, match="holds no level"):
         level_rows(tmp_path, "--input", str(written(tmp_path / "empty.txt", "no level here")))
-    with pytest.raises(SystemExit, match=r"No such file.*nowhere\.xsb"):
+    with pytest.raises(SystemExit, match=r"nowhere\.xsb cannot be read: No such file"):
         level_rows(tmp_path, "--input", str(tmp_path / "nowhere.xsb"))
 
 
@@ -189,6 +190,31 @@ def test_the_split_shares_nothing_and_leaves_nothing_out() -> None:
     assert not puzzles["train"] & puzzles["test"]
     seeds = {row["seed"] for rows in sides.values() for row in rows}
     assert {row["seed"] for row in labelled(5, 60)} <= seeds
+
+
+def test_rows_apart_from_a_file_hold_none_of_its_puzzles_whichever_way_round(tmp_path: Path) -> None:
+    kept = tmp_path / "test.jsonl"
+    stream = list(labelled(5, 60))
+    write([{**row, "symmetry": "mirror_turn90"} for row in stream[::2]], kept)
+    out = tmp_path / "rows.jsonl"
+    arguments = ["--seed", "5", "--num-examples", "30", "--symmetries", "--output", str(out), "--apart-from", str(kept)]
+    generate_test_examples.main(arguments)
+    rows = read_rows(out)
+    assert len(rows) == 30
+    assert not {puzzle_of_board(board_of(row)) for row in rows} & puzzles_of(kept)
+    assert {row["seed"] for row in rows} <= {row["seed"] for row in stream[1::2]}
+
+
+@pytest.mark.parametrize("content", [None, '{"seed": "x"}\n', "{torn"])
+def test_a_file_to_keep_apart_from_that_holds_no_puzzles_is_refused(
+    tmp_path: Path, content: str | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kept = tmp_path / "test.jsonl"
+    if content is not None:
+        kept.write_text(content)
+    with pytest.raises(SystemExit, match="2"):
+        level_rows(tmp_path, "--input", str(BOXOBAN), "--apart-from", str(kept))
+    assert "--apart-from: " in capsys.readouterr().err
 
 
 def test_a_larger_test_share_keeps_the_rooms_that_tested() -> None:

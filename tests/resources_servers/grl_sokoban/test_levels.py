@@ -55,6 +55,13 @@ def test_the_usual_ways_to_write_a_level_are_one_level(text: str) -> None:
     assert read_level(text).board() == OURS
 
 
+@pytest.mark.parametrize(
+    "text", ["6#\n#.2-#\n#-$-#\n#--@#\n6#", "6#|#.--#|#-$-#|#2-@#|6#", "6#\r#.  #\r# $ #\r#  @#\r6#"]
+)
+def test_runs_and_rows_may_be_written_by_length(text: str) -> None:
+    assert read_level(text).board() == "######\n#O__##\n#_X_##\n#__P##\n######"
+
+
 def test_a_covered_target_is_read_in_every_writing() -> None:
     assert read_level("######\n#+$* #\n######").board() == "######\n#SX√_#\n######"
     assert read_level("######\n#PbB #\n######").board() == "######\n#SX√_#\n######"
@@ -70,8 +77,10 @@ def test_what_the_player_cannot_reach_is_wall() -> None:
     ("text", "words"),
     [
         ("#####\n#@$x#\n#####", "unknown symbols x"),
-        ("5#\n#@$.#\n5#", "run-length"),
-        ("5#|#@$.#|5#", "run-length"),
+        ("2(#-)|#@$.#", "no brackets"),
+        ("9999999999#|#@$.#", "unknown symbols 9"),
+        ("#####\n#@\t$.#\n#####", r"unknown symbols '\\t'"),
+        ("#####\n#@\u00a0$.#\n#####", r"unknown symbols '\\xa0'"),
         ("#####\n#@$.\n#####", "hole: the player could leave by row 1, column 4"),
         ("#####\n# $.#\n#####", "one player; this has 0"),
         ("######\n#@@$.#\n######", "one player; this has 2"),

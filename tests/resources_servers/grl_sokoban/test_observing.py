@@ -12,7 +12,7 @@ from PIL import Image
 
 from resources_servers.grl_sokoban import observing
 from resources_servers.grl_sokoban.generator import RoomSpec, generate
-from resources_servers.grl_sokoban.observing import View, coordinates
+from resources_servers.grl_sokoban.observing import View, board_in, coordinates
 from resources_servers.grl_sokoban.picture import png
 from responses_api_models.convert_items import to_items
 
@@ -47,6 +47,12 @@ def from_coordinates(text: str) -> str:
 @pytest.mark.parametrize("board", BOARDS)
 def test_the_coordinates_tell_the_whole_board(board: str) -> None:
     assert from_coordinates(coordinates(board)) == board
+
+
+@pytest.mark.parametrize("board", BOARDS)
+def test_a_board_is_found_again_in_the_words_that_tell_it(board: str) -> None:
+    assert board_in(f"So:\n{coordinates(board)}\n\nYour move?") == board
+    assert board_in(board) is None
 
 
 @pytest.mark.parametrize("tile_px", [8, 13, 64])

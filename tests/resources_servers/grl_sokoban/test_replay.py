@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from resources_servers.grl_sokoban.game import Game, Room
+from resources_servers.grl_sokoban.observing import coordinates
 from resources_servers.grl_sokoban.recorded import boards_in
 from resources_servers.grl_sokoban.replay import replay
 from services.types import Json
@@ -114,6 +115,34 @@ def test_a_world_that_ends_lost_episodes_is_recognised() -> None:
     found = replay(played(call(0), answer(0, observation=START), call(1, "Left", "Up", "Right", "Down"), lost, **ROW))
     assert found is not None and found.note == ""
     assert [frame.move for frame in found.frames] == ["", "Left", "Up", "Right"]
+
+
+def test_of_two_worlds_that_lead_to_the_same_boards_the_one_that_played_so_many_moves_is_shown() -> None:
+    lost = answer(1, observation=after(3, 1, 4), reward=-0.3, total_reward=-0.3, done=True)
+    output = [call(0), answer(0, observation=START), call(1, "Left", "Up", "Right", "Right"), lost]
+    for moves in (3, 4):
+        found = replay(played(*output, **ROW, moves=moves))
+        assert found is not None and len(found.frames) == moves + 1
+
+
+def test_what_shaping_and_the_verdict_add_to_the_moves_is_told_and_is_no_contradiction() -> None:
+    shown = answer(1, observation=after(1), reward=0.1, total_reward=0.1)
+    output = [call(0), answer(0, observation=START), call(1, "Up"), shown]
+    found = replay(played(*output, **ROW, shaping_reward=0.2, reward=-9.8))
+    assert found is not None
+    assert found.note == "Shaping adds 0.2 to the rewards of the moves. The steps earned 0.1; the verdict paid -9.8."
+
+
+def test_boards_told_in_coordinates_are_replayed_wherever_the_room_came_from() -> None:
+    output = [
+        call(0),
+        answer(0, observation=coordinates(START)),
+        call(1, "Up", "Right"),
+        answer(1, observation=coordinates(after(1, 4))),
+    ]
+    found = replay(played(*output, level_file="mine.xsb", level_index=3))
+    assert found is not None and found.note == ""
+    assert [frame.board for frame in found.frames] == [START, after(1), after(1, 4)]
 
 
 def test_a_row_with_a_board_of_its_own_starts_there() -> None:

@@ -1,8 +1,10 @@
-"""A text that follows an instruction, made for each of the 25 kinds."""
+"""A text that follows an instruction, made for each of the 25 kinds; and whether one does."""
 
 from __future__ import annotations
 
 from typing import Any
+
+from resources_servers.ifeval.scoring import instruction, outcome
 
 SAMPLES = {
     "ar": "هذا نص قصير مكتوب باللغة العربية عن الطقس الجميل اليوم في المدينة",
@@ -29,6 +31,12 @@ SAMPLES = {
     "vi": "Đây là một đoạn văn ngắn viết bằng tiếng Việt về thời tiết đẹp của ngày hôm nay trong thành phố",
 }
 ENGLISH = "this is a short english text about the fine weather that we have in the town today"
+
+
+def follows(kind: str, text: str, **told: Any) -> tuple[bool, bool]:
+    """(strictly, loosely)."""
+    found = outcome(kind, instruction(kind, told), text)
+    return found.strict, found.loose
 
 
 def _as_often(word: str, relation: str, times: int) -> str:

@@ -6,17 +6,14 @@ from typing import Any
 
 import pytest
 
-from resources_servers.ifeval.scoring import KINDS, instruction, outcome, variants
+from resources_servers.ifeval.scoring import KINDS, instruction, variants
 from tests.resources_servers.answers.asking import DATA, rows_of
-from tests.resources_servers.ifeval.following import ENGLISH, SAMPLES, text_that_follows
+from tests.resources_servers.ifeval.following import ENGLISH, SAMPLES, follows, text_that_follows
 
 ROWS = rows_of(DATA / "ifeval" / "input_data.jsonl")
-
-
-def follows(kind: str, text: str, **told: Any) -> tuple[bool, bool]:
-    """(strictly, loosely)."""
-    found = outcome(kind, instruction(kind, told), text)
-    return found.strict, found.loose
+BULLETS = "detectable_format:number_bullet_lists"
+JSON = "detectable_format:json_format"
+NTH = "length_constraints:nth_paragraph_first_word"
 
 
 def test_every_instruction_of_the_data_set_can_be_followed() -> None:
@@ -107,10 +104,64 @@ def test_there_are_eight_loose_readings_of_a_text() -> None:
     assert len(variants("*a*\n*b*\n*c*")) == 8
 
 
-def test_the_language_of_a_text_is_the_same_every_time() -> None:
-    for code, text in SAMPLES.items():
-        for _ in range(3):
-            assert follows("language:response_language", f"{text} ", language=code) == (True, True), code
+@pytest.mark.parametrize(
+    "text", ["*\n- a\n- b", "  * a\n\t- b\n-c", "- a\r\n- b\r\n- c", "---\n* a\n\n\n* b", "* *a*\n* b\n***\n-"]
+)
+def test_a_line_that_begins_with_a_star_or_a_dash_is_a_bullet_unless_it_begins_with_two_stars(text: str) -> None:
+    assert follows(BULLETS, text, num_bullets=3) == (True, True)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '```json\n{"a": 1}\n```',
+        '```JSON {"a": 1} ```',
+        '{"a": 1}\n```',
+        '```\n{"a": 1}',
+        '```json\u2028{"a": 1}\u2028```',
+        '"a"',
+        r'{"a": "\ud800"}',
+        '{"a": 1, "a": 2}',
+    ],
+)
+def test_what_a_parser_of_json_takes_is_json_with_either_end_of_a_fence_missing(text: str) -> None:
+    assert follows(JSON, text)[0]
+
+
+@pytest.mark.parametrize(
+    "text", ['{"a": 1,}', '{"a": "x\ny"}', "```python\n{}\n```", "```jSon\n{}\n```", '{"a": 1}\n{"b": 2}', "\ufeff{}"]
+)
+def test_what_a_parser_of_json_refuses_is_none(text: str) -> None:
+    assert not follows(JSON, text)[0]
+
+
+@pytest.mark.parametrize("text", ['{"a": NaN}', "[Infinity]", "-Infinity"])
+def test_numbers_that_only_python_takes_are_no_json_though_lm_eval_takes_them(text: str) -> None:
+    assert follows(JSON, text) == (False, False)
+
+
+def test_json_nested_too_deep_to_be_read_is_a_verdict_and_no_crash_as_in_lm_eval() -> None:
+    assert follows(JSON, "[" * 100_000 + "]" * 100_000) == (False, False)
+
+
+@pytest.mark.parametrize("text", ["'Word text", '"Word, text', "'\"word text", "word! text", "WORD"])
+def test_the_first_word_is_told_without_quotes_before_it_and_punctuation_behind_it(text: str) -> None:
+    assert follows(NTH, f"one\n\n{text}", num_paragraphs=2, nth_paragraph=2, first_word="word") == (True, True)
+
+
+@pytest.mark.parametrize("text", ["**Word** text", "\"'word text", "words text", "wörd text", "* word"])
+def test_a_first_word_in_markup_is_another_word_in_the_strict_reading(text: str) -> None:
+    assert not follows(NTH, f"one\n\n{text}", num_paragraphs=2, nth_paragraph=2, first_word="word")[0]
+
+
+@pytest.mark.parametrize(
+    ("keyword", "text"),
+    [("sneaker", "SNEAKERS"), ("java", "javascript"), ("istanbul", "İstanbul"), ("waste", "waſte"), ("C++", "c++20")],
+)
+def test_a_keyword_is_found_in_any_case_and_inside_words_and_is_no_pattern(keyword: str, text: str) -> None:
+    assert follows("keywords:existence", text, keywords=[keyword]) == (True, True)
+    assert follows("keywords:frequency", text, keyword=f" {keyword} ", frequency=1, relation="at least") == (True, True)
+    assert not follows("keywords:existence", "Cxx", keywords=["C.."])[0]
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,10 @@
-"""Counting sentences and words."""
+"""Counting sentences."""
 
 from __future__ import annotations
 
 import pytest
 
-from resources_servers.ifeval.sentences import sentences, tokens, word_count
+from resources_servers.ifeval.sentences import sentences
 
 
 @pytest.mark.parametrize(
@@ -17,9 +17,6 @@ from resources_servers.ifeval.sentences import sentences, tokens, word_count
         ("J. K. Rowling wrote it. So did I. He left.", 3),
         ('He said "Go." She went.', 2),
         ("1. First item.\n2. Second item.", 2),
-        ("We met at 5 p.m. Then we left.", 2),
-        ("**Bold one.** Plain one.", 2),
-        ("これは文です。次の文です。", 2),
         ("No punctuation here", 1),
         ("?!", 0),
         ("", 0),
@@ -29,10 +26,38 @@ def test_sentences_end_at_marks_that_end_them(text: str, count: int) -> None:
     assert len(sentences(text)) == count
 
 
-def test_words_are_runs_of_letters_and_digits() -> None:
-    assert word_count("It's 3.50, isn't-it?") == 7
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ("My answer is no.\nMy answer is maybe.", 2),
+        ("See No. 5 in Fig. 3. The answer is no. Why?", 3),
+        ("Take vitamin C. It helps.", 2),
+        ("Flowers of Packet A.\nWe know them.", 2),
+        ("The house is x. So we write it.", 2),
+        ("I was. He is. It was I. Am I?", 4),
+        ("J. Smith met p. 5 of W. H. Auden.", 1),
+        ("Wait … what? So … yes.", 2),
+        ("Give it (1. do not say a word; 2. repeat it).", 1),
+        ("I have 2. Then go.", 2),
+        ("The answer:\n42.\nSo it is.", 2),
+        ("In the U.S. the laws differ. In the U.S. Congress makes them.", 3),
+    ],
+)
+def test_what_stands_before_and_behind_a_dot_says_whether_it_ends_a_sentence(text: str, count: int) -> None:
+    assert len(sentences(text)) == count
 
 
-def test_punctuation_is_no_part_of_a_word_in_capitals() -> None:
-    capitals = [token for token in tokens('I "DON\'T" like **NASA**, (U.S.) or HELLO-WORLD!') if token.isupper()]
-    assert capitals == ["I", "DO", "N'T", "NASA", "U.S", "HELLO-WORLD"]
+@pytest.mark.parametrize("label", ["1.", "**1.**", "## 1.1.", "> 3.", "  a.", "B.", "- 10."])
+def test_the_label_of_a_lists_item_is_no_sentence_though_punkt_counts_it(label: str) -> None:
+    assert len(sentences(f"{label} First item.\n{label} Second item.")) == 2
+
+
+@pytest.mark.parametrize(
+    "text", ["**Bold one.** Plain one.", "We met at 5 p.m. Then we left.", "これは文です。次の文です。"]
+)
+def test_bold_type_a_time_of_day_and_other_scripts_end_sentences_though_punkt_goes_on(text: str) -> None:
+    assert len(sentences(text)) == 2
+
+
+def test_signs_without_a_word_are_no_sentence_though_punkt_counts_them() -> None:
+    assert [len(sentences(text)) for text in ("***", "😀", '"', "One.\n***\nTwo.")] == [0, 0, 0, 2]

@@ -105,3 +105,33 @@ def test_the_harness_forms_have_its_words_shots_and_stops(tmp_path: Path) -> Non
     assert hendrycks["responses_create_params"]["input"][0]["content"] == f"Problem: {hendrycks['problem']}\nAnswer:"
     for row in (minerva, hendrycks):
         assert orjson.loads(row["responses_create_params"]["metadata"]["extra_body"]) == {"stop": ["Problem:"]}
+
+
+def test_lm_evals_hendrycks_examples_are_answers_drawn_for_each_row_from_its_own_subject(tmp_path: Path) -> None:
+    every = rows_of(DATA / "math" / "math500.jsonl")
+    answers = {f"Problem: {row['problem']}\nAnswer: {row['answer']}": row["subject"] for row in every}
+    drawn = ("--form", "lm_eval_hendrycks", "--shots", "2", "--shots-from", str(DATA / "math" / "math500.jsonl"))
+    seen = set[tuple[str, ...]]()
+    for row in prepared(tmp_path, *drawn, "--levels", "1"):
+        words = row["responses_create_params"]["input"][0]["content"].removesuffix(
+            f"Problem: {row['problem']}\nAnswer:"
+        )
+        shots = tuple(shot for shot in answers if shot + "\n\n" in words)
+        assert len(words) == sum(len(shot) + 2 for shot in shots) and len(shots) == 2
+        assert {answers[shot] for shot in shots} == {row["subject"]}
+        seen.add(shots)
+    assert len(seen) > 30
+
+
+def test_examples_that_cannot_be_drawn_are_told_by_subject(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pool = tmp_path / "pool.jsonl"
+    drawn = ("--form", "lm_eval_hendrycks", "--shots", "1", "--shots-from", str(pool))
+    for text, words in (
+        ("", "--shots 1 of Precalculus are wanted, --shots-from has 0"),
+        ('{"problem": "x", "solution": "no box", "type": "Algebra"}', "has no \\\\boxed{} to show"),
+        ('{"question": "x"}', "expected problem and solution"),
+    ):
+        pool.write_text(text)
+        with pytest.raises(SystemExit) as stopped:
+            prepared(tmp_path, *drawn)
+        assert words.replace("\\\\", "\\") in f"{stopped.value}{capsys.readouterr().err}"

@@ -9,7 +9,7 @@ import numpy as np
 import orjson
 import pytest
 
-from services.data.curriculum import hardest_first, pass_at
+from services.data.curriculum import hardest_first, ids_of, named, pass_at
 from services.errors import OperatorError
 from services.metrics.loading import load
 
@@ -44,3 +44,21 @@ def test_tasks_with_too_few_rollouts_are_left_out_and_none_left_is_said(tmp_path
     assert hardest_first(run, 3) == [1]
     with pytest.raises(OperatorError, match="at most 3 rollouts of a task; pass@16 needs 16"):
         hardest_first(run, 16)
+
+
+def collected(path: Path, *ids: str | None) -> Path:
+    lines = [{"_ng_task_index": task, **({} if name is None else {"id": name})} for task, name in enumerate(ids)]
+    path.write_bytes(b"".join(orjson.dumps(line) + b"\n" for line in lines) + b'{"torn')
+    return path
+
+
+def test_tasks_go_by_the_ids_of_their_rollouts_and_without_one_by_their_place(tmp_path: Path) -> None:
+    path = collected(tmp_path / "r.jsonl", "b", "a", None)
+    assert named([2, 0, 1], ids_of(path), ["a", "b", "c"], path) == ["c", "b", "a"]
+
+
+@pytest.mark.parametrize("ids", [["x", "y"], ["a", "b"]])
+def test_rollouts_of_other_data_make_no_curriculum(tmp_path: Path, ids: list[str]) -> None:
+    path = collected(tmp_path / "r.jsonl", "a", "b", None)
+    with pytest.raises(OperatorError, match="collected on other data"):
+        named([0, 1, 2], ids_of(path), ids, path)

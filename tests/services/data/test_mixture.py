@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from services.data.mixture import Mixture
-from services.data.settings import MixtureSettings
+from services.data.settings import MixtureSettings, read_mixture
 from services.errors import OperatorError
 from services.settings import parse_settings
 from tests.services.data.files import row, rows, written
@@ -76,7 +76,27 @@ def test_an_order_file_is_kept_in_every_epoch_and_what_it_leaves_out_is_unused(r
     for epoch in range(3):
         mixed = mixture(root, ordered, epoch=epoch)
         assert ids(mixed) == ["a7", "a3", "a9"]
-    assert mixed.notes == ["data set 'a': 1 ids of its order file are not in it and are left out (the first: nobody)"]
+    assert mixed.notes == [
+        "data set 'a': 1 ids of its order file are not in it and are left out (the first: nobody)",
+        "data set 'a': 1 lines of its order file repeat an id and do not count",
+    ]
+
+
+def test_an_order_file_may_come_from_windows(root: Path) -> None:
+    (root / "order.txt").write_bytes(b"\xef\xbb\xbfa7\r\na3\r\n")
+    assert ids(mixture(root, {**A, "order": str(root / "order.txt")})) == ["a7", "a3"]
+
+
+def test_an_order_file_without_ids_is_refused(root: Path) -> None:
+    (root / "order.txt").write_text("\n\n")
+    with pytest.raises(OperatorError, match="holds no ids; expected an id a line"):
+        mixture(root, {**A, "order": str(root / "order.txt")})
+
+
+def test_a_count_beyond_the_data_takes_all_and_says_so(root: Path) -> None:
+    mixed = mixture(root, {**B, "count": 500})
+    assert len(ids(mixed)) == 10
+    assert mixed.notes == ["data set 'b': count is 500, but only 10 rows are there; all are used"]
 
 
 def test_an_order_file_without_one_of_its_ids_is_refused(root: Path) -> None:
@@ -98,6 +118,7 @@ def test_the_same_data_set_may_stand_in_it_twice(root: Path) -> None:
         ({"level": ["easy", "hard"]}, ["e1", "e2", "h1"]),
         ({"moves": {"min": 3, "max": 5}}, ["e2", "h1"]),
         ({"moves": {"max": 3}}, ["e1", "e2"]),
+        ({"moves": {"min": None, "max": 3}}, ["e1", "e2"]),
         ({"extra.depth": 2}, ["h1"]),
         ({"solved": True}, ["e1"]),
         ({"level": None}, ["n1"]),
@@ -162,6 +183,12 @@ def test_rows_that_nobody_plays_are_refused(root: Path) -> None:
         ({"datasets": [{"name": "gsm9k"}]}, "gsm9k/prepare.py"),
         ({"datasets": [{**A, "where": {"level": "none"}}]}, "no row with"),
         ({"datasets": [{**A, "where": {"level": {}}}]}, "min, max or both"),
+        ({"datasets": [{**A, "where": {"level": {"mni": 3}}}]}, r"is {'mni': 3}, but: expected .*{min: 3, max: 8}"),
+        ({"datasets": [{**A, "where": {"level": [{"min": 3}]}}]}, "a list of values"),
+        ({"datasets": [{**A, "where": {"level": {"min": 3, "max": 2}}}]}, "min is above max"),
+        ({"datasets": [{**A, "where": {"m": {"min": 3}}}]}, r"no row with m: {min: 3} \(its first row has .*prompt_id"),
+        ({"datasets": [{**A, "path": "s3://bucket/a.jsonl"}]}, "rows are read from this machine"),
+        ({"datasets": [{**A, "path": "."}]}, "is a folder; name the file in it"),
         ({"datasets": [{**A, "order": "nowhere.txt"}]}, "nowhere.txt cannot be read"),
     ],
     ids=str,
@@ -176,3 +203,33 @@ def test_a_file_that_changed_under_a_running_collection_is_said(root: Path) -> N
     (root / "b.jsonl").write_text("gone\n")
     with pytest.raises(OperatorError, match="changed while in use"):
         list(mixed.rollouts(1))
+
+
+def test_rows_that_moved_under_a_running_collection_are_said(root: Path) -> None:
+    mixed = mixture(root, B)
+    written(root / "b.jsonl", rows("b", 10)[::-1])
+    with pytest.raises(OperatorError, match=r"changed while in use: row 'b[0-9]' stands where 'b[0-9]' was"):
+        list(mixed.rollouts(1))
+
+
+def test_marks_that_a_row_holds_empty_are_filled(tmp_path: Path) -> None:
+    written(tmp_path / "rows.jsonl", [row("one", prompt_id=None, dataset_name=None, id=7)])
+    (made,) = mixture(tmp_path, {"name": "rows", "path": "rows.jsonl"}).rows()
+    assert (made["prompt_id"], made["dataset_name"]) == ("7", "rows")
+
+
+def test_settings_beside_a_file_win_over_the_files_own(root: Path) -> None:
+    (root / "mix.yaml").write_text(f"data: {{seed: 7, epoch: 1, datasets: [{{name: a, path: {root / 'a.jsonl'}}}]}}\n")
+    read = read_mixture({"file": "mix.yaml", "epoch": 3}, [root])
+    assert (read.seed, read.epoch) == (7, 3)
+    assert read_mixture("mix.yaml", [root]).epoch == 1
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [(b"", "is empty"), (b"- x\n", "is a list"), (b"a: [", "cannot be read: [^\n]*$"), (b"\xff", "cannot be read")],
+)
+def test_a_file_that_holds_no_settings_is_told_in_one_line(root: Path, content: bytes, words: str) -> None:
+    (root / "mix.yaml").write_bytes(content)
+    with pytest.raises(OperatorError, match=words):
+        read_mixture("mix.yaml", [root])

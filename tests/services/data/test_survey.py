@@ -67,3 +67,18 @@ def test_prompt_lengths_players_and_keys_are_counted(tmp_path: Path) -> None:
     assert (found.prompt_characters.min, found.prompt_characters.max) == (3, 6)
     assert found.agents == {"": 2, "x": 1}
     assert found.keys == {"responses_create_params": 3, "prompt_id": 2, "agent_ref": 1, "gold": 1}
+
+
+def test_ids_that_a_mixture_would_refuse_are_told(tmp_path: Path) -> None:
+    one = written(tmp_path / "one.jsonl", [row("a", id=1), row("b", id=2), row("c", id="1"), row("d")])
+    two = written(tmp_path / "two.jsonl", [row("e", id=1)])
+    first, second = survey([one, two])
+    assert [(found.line, found.problem) for found in first.first_repeated_ids] == [
+        (3, "has the id '1' of an earlier row")
+    ]
+    assert (first.repeated_ids, second.repeated_ids) == (1, 0)
+
+
+def test_a_file_of_nothing_but_mistakes_is_told_by_its_first_ones(tmp_path: Path) -> None:
+    (found,) = survey([written(tmp_path / "rows.jsonl", [b"{"] * 1000)])
+    assert (found.problems, len(found.first_problems)) == (1000, 20)

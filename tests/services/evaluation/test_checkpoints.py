@@ -2,19 +2,33 @@
 
 from __future__ import annotations
 
+import zipfile
 from pathlib import Path
 
 import orjson
 import pytest
 
 from services.evaluation.checkpoints import stage, step_of, what_is_missing
+from services.evaluation.sources import LocalSource
 from tests.services.evaluation.checkpoint_files import checkpoint, safetensors
 
 
 @pytest.mark.parametrize(
-    ("name", "step"), [("step_100", 100), ("checkpoint-2000", 2000), ("run2_step40", 40), ("final", None)]
+    ("name", "step"),
+    [
+        ("step_100", 100),
+        ("checkpoint-2000", 2000),
+        ("run2_step40", 40),
+        ("global_step_7_hf", 7),
+        ("qwen3-1.7b_300", 300),
+        ("0100", 100),
+        ("final", None),
+        ("mixed_lr1e5_curriculum_final", None),
+        ("Qwen3-1.7B-Base", None),
+        ("Qwen3-4B", None),
+    ],
 )
-def test_the_step_is_the_last_number_of_the_name(name: str, step: int | None) -> None:
+def test_the_step_is_a_number_that_is_said_to_be_one_or_ends_the_name(name: str, step: int | None) -> None:
     assert step_of(name) == step
 
 
@@ -68,3 +82,40 @@ def test_weights_under_another_name_than_the_indexs_are_staged_without_it(tmp_pa
 def test_a_checkpoint_that_vllm_can_load_is_used_where_it_is(tmp_path: Path) -> None:
     folder = checkpoint(tmp_path / "one", "a.safetensors", "b.safetensors", index=True)
     assert stage(folder, tmp_path / "staged") == folder
+
+
+@pytest.mark.parametrize("name", ["tmp-checkpoint-9", ".step_9", "step_9.tmp", "step_9.partial", "step-9-incomplete"])
+def test_a_name_that_will_be_changed_at_the_end_is_no_checkpoint(tmp_path: Path, name: str) -> None:
+    for folder in (name, "checkpoint-10", "checkpoint-9"):
+        checkpoint(tmp_path / folder)
+    assert LocalSource(tmp_path).names() == ["checkpoint-9", "checkpoint-10"]
+
+
+def test_a_link_to_a_checkpoint_beside_it_is_not_another_one(tmp_path: Path) -> None:
+    checkpoint(tmp_path / "elsewhere/step_2")
+    checkpoint(tmp_path / "here/step_1")
+    (tmp_path / "here/latest").symlink_to("step_1")
+    (tmp_path / "here/step_2").symlink_to(tmp_path / "elsewhere/step_2")
+    assert LocalSource(tmp_path / "here").names() == ["step_1", "step_2"]
+
+
+def test_a_half_written_config_is_not_whole(tmp_path: Path) -> None:
+    folder = checkpoint(tmp_path / "one")
+    (folder / "config.json").write_text('{"model_type": "qw')
+    assert what_is_missing(folder) == "config.json is not whole"
+
+
+@pytest.mark.parametrize("index", [False, True])
+def test_pickled_weights_are_whole_when_their_archive_is(tmp_path: Path, index: bool) -> None:
+    folder = tmp_path / "one"
+    folder.mkdir()
+    (folder / "config.json").write_text("{}")
+    name = "pytorch_model-00001-of-00001.bin" if index else "pytorch_model.bin"
+    if index:
+        (folder / "pytorch_model.bin.index.json").write_bytes(orjson.dumps({"weight_map": {"w": name}}))
+    assert what_is_missing(folder) == (f"{name} is not there" if index else "no weights are there")
+    with zipfile.ZipFile(folder / name, "w") as archive:
+        archive.writestr("data.pkl", b"x" * 1000)
+    assert what_is_missing(folder) == ""
+    (folder / name).write_bytes((folder / name).read_bytes()[:900])
+    assert what_is_missing(folder) == f"{name} is not whole"

@@ -75,16 +75,65 @@ def test_the_tables_say_the_same(tmp_path: Path) -> None:
     )
 
 
-def test_the_newest_results_are_taken_and_none_is_said(tmp_path: Path) -> None:
-    with pytest.raises(RunError, match="wrote no results"):
-        newest(tmp_path)
+def test_the_newest_results_are_taken_and_there_may_be_none(tmp_path: Path) -> None:
+    assert newest(tmp_path) is None
     for name in ("b/results_2026-01-02.json", "a/results_2026-01-03.json"):
         (tmp_path / name).parent.mkdir()
         (tmp_path / name).write_text("{}")
-    assert newest(tmp_path).parent.name == "a"
+    assert newest(tmp_path) == tmp_path / "a/results_2026-01-03.json"
 
 
 def test_a_torn_results_file_is_an_error_with_its_path(tmp_path: Path) -> None:
     (tmp_path / "results_1.json").write_text('{"results": {"gsm8k"')
     with pytest.raises(RunError, match=r"results_1\.json is no results file"):
         read_scores(tmp_path / "results_1.json", Benchmark(task="gsm8k"), "x", None)
+
+
+def read(path: Path, benchmark: str, text: str) -> list[Score]:
+    (path / "results_1.json").write_text(text)
+    return read_scores(path / "results_1.json", Benchmark.read(benchmark), "step_1", 1, QWEN3_1_7B_BASE)
+
+
+def test_the_examples_that_were_used_are_lm_evals_word_and_find_the_baseline(tmp_path: Path) -> None:
+    text = '{"results": {"mbpp": {"pass_at_1,none": 0.6}}, "n-shot": {"mbpp": 3}}'
+    (score,) = read(tmp_path, "mbpp", text)
+    assert (score.num_fewshot, score.baseline) == (3, 0.558)
+    text = '{"results": {"ifeval": {"prompt_level_strict_acc,none": 0.3}}, "n-shot": {"ifeval": 0}}'
+    assert [one.baseline for one in read(tmp_path, "ifeval:5", text)] == [0.22]
+
+
+def test_what_is_no_number_is_no_row(tmp_path: Path) -> None:
+    metrics = '"name": "t", "alias": " - t", "sample_len": 4, " ": " ", "a,none": NaN, "b,none": "N/A", '
+    more = '"c,none": null, "d,none": true, "e,none": Infinity, "acc,none": 1, "acc_stderr,none": NaN'
+    scores = read(tmp_path, "t", f'{{"results": {{"t": {{{metrics}{more}}}}}}}')
+    assert [(one.metric, one.value, one.stderr) for one in scores] == [("acc", 1.0, None)]
+
+
+@pytest.mark.parametrize("results", ["{}", '{"gsm8k": {"alias": "gsm8k", "exact_match,none": NaN}}'])
+def test_results_without_a_number_are_an_error(tmp_path: Path, results: str) -> None:
+    with pytest.raises(RunError, match="no metric of gsm8k that is a number"):
+        read(tmp_path, "gsm8k", f'{{"results": {results}}}')
+
+
+def test_results_from_before_lm_eval_04_have_their_metrics_without_filters(tmp_path: Path) -> None:
+    text = '{"results": {"arc_easy": {"acc": 0.4, "acc_stderr": 0.01, "acc_norm": 0.5, "acc_norm_stderr": 0.02}}}'
+    scores = read(tmp_path, "arc_easy", text)
+    assert [(one.metric, one.value, one.stderr) for one in scores] == [("acc", 0.4, 0.01), ("acc_norm", 0.5, 0.02)]
+
+
+def test_a_group_that_stands_apart_from_its_tasks_is_a_row_too(tmp_path: Path) -> None:
+    text = """{"results": {"mmlu_stem": {"acc,none": 0.4}}, "groups": {"mmlu": {"acc,none": 0.5, "alias": "mmlu"}},
+        "n-shot": {"mmlu_stem": 5}, "n-samples": {"mmlu_stem": {"original": 9, "effective": 8}}}"""
+    found = [(one.task, one.value, one.num_fewshot, one.samples) for one in read(tmp_path, "mmlu:5", text)]
+    assert found == [("mmlu_stem", 0.4, 5, 8), ("mmlu", 0.5, 5, None)]
+
+
+def test_a_metric_that_is_no_share_is_not_shown_in_percent(tmp_path: Path) -> None:
+    text = '{"results": {"wikitext": {"word_perplexity,none": 12.5, "acc,none": 0.5}}}'
+    shown = as_markdown(read(tmp_path, "wikitext", text))
+    assert "| word_perplexity | 12.50 |" in shown and "| acc | 50.00 |" in shown
+
+
+def test_everything_in_a_table_can_be_read_back(tmp_path: Path) -> None:
+    found = read(tmp_path, "t", '{"results": {"t": {"acc,none": 1e-300, "acc_stderr,none": "N/A"}}}')
+    assert [Score.model_validate_json(one.model_dump_json()) for one in found] == found

@@ -1,0 +1,44 @@
+"""What `ng_prepare_data` prints of a data set's files."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from services.data.survey import FileSurvey, Repetition
+
+SHOWN = 5
+"""Problems and repetitions that are told one by one."""
+
+
+def show(found: Sequence[FileSurvey], *, against: bool) -> None:
+    """Print the surveys of files; `against`: whether there were others to keep them apart from."""
+    for one in found:
+        print(one.path)
+        counts = f"{one.rows:,} can be played, {one.problems:,} cannot" if one.rows or one.problems else "none"
+        print(f"  rows        {counts}")
+        for problem in one.first_problems[:SHOWN]:
+            print(f"              line {problem.line}: {problem.problem}")
+        if one.problems > SHOWN:
+            print(f"              ... and {one.problems - SHOWN:,} more (+json=true shows 20)")
+        agents = ", ".join(f"{name or '(the row does not say)'} {count:,}" for name, count in one.agents.items())
+        print(f"  players     {agents or 'none'}")
+        if (prompt := one.prompt_characters) is not None:
+            print(f"  prompt      {prompt.min:,.0f} to {prompt.max:,.0f} characters, median {prompt.median:,.0f}")
+        print(f"  keys        {', '.join(_share(key, count, one.rows) for key, count in one.keys.items()) or 'none'}")
+        if again := one.first_repeated_ids:
+            print(f"  ids         {one.repeated_ids:,} repeat an earlier one (line {again[0].line} {again[0].problem})")
+        print(f"  duplicates  {_repeated(one.duplicates, one.first_duplicates)}")
+        if against:
+            print(f"  overlap     {_repeated(one.overlap, one.first_overlap)}; same prompt: {one.prompt_overlap:,}")
+
+
+def _share(key: str, count: int, rows: int) -> str:
+    return key if count == rows else f"{key} ({count:,} of {rows:,})"
+
+
+def _repeated(count: int, first: Sequence[Repetition]) -> str:
+    if not count:
+        return "none"
+    shown = ", ".join(f"line {one.line} is {Path(one.path).name}:{one.first_line}" for one in first[:SHOWN])
+    return f"{count:,} ({shown}{', ...' if count > SHOWN else ''})"

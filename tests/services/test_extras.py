@@ -1,0 +1,24 @@
+"""Packages that only some features need."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+
+import pytest
+
+from services.errors import OperatorError
+from services.extras import load, require
+
+
+@pytest.mark.parametrize("want", [require, load])
+def test_a_missing_package_is_named_with_its_extra_and_the_command_that_installs_it(
+    want: Callable[[str, str, str], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "boto3", None)  # as if it were not there
+    with pytest.raises(OperatorError) as refused:
+        want("boto3", "aws", "s3://bucket/rows.jsonl")
+    assert str(refused.value) == (
+        "s3://bucket/rows.jsonl needs the package boto3, which is not installed here. It is in the extra 'aws': "
+        f"{sys.executable} -m pip install 'rollyard[aws]'"
+    )
