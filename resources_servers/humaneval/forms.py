@@ -6,15 +6,27 @@ import ast
 import re
 import textwrap
 from collections.abc import Iterator
+from itertools import chain
 
-from resources_servers.answers.extraction import cut, said
+from resources_servers.answers.extraction import cut
 from resources_servers.answers.prompts import chat, completion
-from resources_servers.python_answers.programs import Program, blocks, defined, find, parsed, shortened
+from resources_servers.python_answers.programs import (
+    Program,
+    clean,
+    defined,
+    fenced,
+    find,
+    joined,
+    parsed,
+    shortened,
+    spoken,
+)
 from services.types import Json
 
 FORMS = ("chat", "lm_eval")
 STOPS = ("\nclass", "\ndef", "\n#", "\nif", "\nprint")
 MAX_OUTPUT_TOKENS = 1024
+_INDENTED = re.compile(r"^(?: {4}|\t)", re.MULTILINE)
 SYSTEM = "You write Python. Answer with the whole function, imports included, in a ```python block."
 
 
@@ -32,15 +44,15 @@ def as_it_stands(prompt: str, text: str) -> str:
 
 def program(prompt: str, entry_point: str, text: str) -> Program | None:
     """The program in `text`: a whole function, before which what the prompt has defined is kept, or the rest of one."""
-    spoken = said(text)
-    whole = find(spoken, (entry_point,))
+    whole = find(text, (entry_point,))
     if whole is not None and entry_point in defined(whole.code):
-        return Program(_before(prompt, entry_point) + whole.code, f"{whole.method}, whole function")
-    for body, method in _bodies(spoken):
-        for candidate in (Program(body, method), *shortened(body, prompt)):
-            code = prompt + candidate.code
-            if _length(code, entry_point) > _length(prompt, entry_point):
-                return Program(code, candidate.method)
+        return Program(joined([_before(prompt, entry_point), whole.code]), f"{whole.method}, whole function")
+    bodies = [Program(body, method) for body, method in _bodies(spoken(text))]
+    cut_off = (candidate for body in bodies for candidate in shortened(body.code, prompt))
+    for candidate in chain(bodies, cut_off):
+        code = prompt + candidate.code
+        if _length(code, entry_point) > _length(prompt, entry_point):
+            return Program(code, candidate.method)
     return None
 
 
@@ -51,12 +63,16 @@ def _before(prompt: str, entry_point: str) -> str:
 
 
 def _bodies(text: str) -> Iterator[tuple[str, str]]:
-    for fenced in blocks(text):
-        yield textwrap.indent(textwrap.dedent(fenced), "    "), "fenced block, rest of the function"
+    for code in (clean(code) for group in fenced(text) for code in group):
+        yield textwrap.indent(textwrap.dedent(code), "    "), "fenced block, rest of the function"
+        yield f"    {code.lstrip()}", "fenced block, rest of the function, first line indented"
+    text = clean(text)
     yield text, "rest of the function"
     # Chat endpoints strip the blanks that an answer begins with.
     yield f"    {text.lstrip()}", "rest of the function, first line indented"
     yield textwrap.indent(text, "    "), "rest of the function, indented"
+    if indented := _INDENTED.search(text):
+        yield text[indented.start() :], "indented text, rest of the function"
 
 
 def _length(code: str, entry_point: str) -> int:

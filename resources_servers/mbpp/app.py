@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from resources_servers.base import BadTask, Verdict, Verification
-from resources_servers.mbpp.forms import as_it_stands, names_used
+from resources_servers.mbpp.forms import as_it_stands, modules_used, names_used
 from resources_servers.python_answers.programs import find
 from resources_servers.python_answers.scoring import Tests, score
 from resources_servers.python_answers.serving import ProgramSettings, ProgramWorld, programming
@@ -44,6 +44,8 @@ class Mbpp(ProgramWorld[MbppSettings]):
             row = MbppTask.model_validate(dict(task))
             tests = (*row.test_list, *(row.challenge_test_list if settings.challenge_tests else ()))
             names = names_used(row.test_setup_code, tests)
+            # Not the answer's: one may call anything `math` that finds all numbers close.
+            imports = "".join(f"import {module}\n" for module in modules_used(row.test_setup_code, tests))
         except ValidationError as error:
             problems = "; ".join(f"{one['loc'][0]}: {one['msg']}" for one in error.errors(include_url=False))
             raise BadTask(f"not an MBPP row: {problems}") from error
@@ -51,7 +53,7 @@ class Mbpp(ProgramWorld[MbppSettings]):
             raise BadTask(f"the row's tests are no Python: {error}") from error
         if not names:
             raise BadTask("the row's tests call no function; expected something like: assert f(1) == 2")
-        self.tests = Tests(names, tests, setup=row.test_setup_code)
+        self.tests = Tests(names, tests, prelude=imports, setup=row.test_setup_code)
 
     async def verify(self, response: Verification) -> Verdict:
         """1 for a program that passes every test."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import sys
 from collections.abc import Iterator, Sequence
 
 from resources_servers.answers.extraction import cut
@@ -42,16 +43,31 @@ def names_used(setup: str, tests: Sequence[str]) -> tuple[str, ...]:
     A test of a function called like a builtin uses that one: `assert sum(10, 15) == 6`. Raises SyntaxError.
     """
     tree = ast.parse("\n".join([setup, *tests]))
+    modules = modules_used(setup, tests)
+    free = tuple(name for name in _free(tree) if name not in modules)
+    if free:
+        return free
+    called = [node.func.id for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)]
+    return tuple(called[:1])
+
+
+def modules_used(setup: str, tests: Sequence[str]) -> tuple[str, ...]:
+    """The standard library's modules among the names that the tests use and nobody defines: `sys.getsizeof(...)`."""
+    tree = ast.parse("\n".join([setup, *tests]))
+    bases = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    loads = [node for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)]
+    others = {node.id for node in loads if id(node) not in bases}
+    return tuple(name for name in _free(tree) if name in sys.stdlib_module_names and name not in others)
+
+
+def _free(tree: ast.Module) -> tuple[str, ...]:
+    """The names that the tests use, and neither they nor Python define."""
     made = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
     made |= {alias.asname or alias.name.partition(".")[0] for alias in _imported(tree)}
     made |= {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.ClassDef)}
     made |= {node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)}
     used = [node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)]
-    free = tuple(dict.fromkeys(name for name in used if name not in made and not hasattr(builtins, name)))
-    if free:
-        return free
-    called = [node.func.id for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)]
-    return tuple(called[:1])
+    return tuple(dict.fromkeys(name for name in used if name not in made and not hasattr(builtins, name)))
 
 
 def _imported(tree: ast.Module) -> Iterator[ast.alias]:

@@ -6,20 +6,27 @@ import ast
 import re
 import textwrap
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from itertools import islice
 
 from resources_servers.answers.extraction import said
+from resources_servers.python_answers.fences import blocks
 
 MOST_CHARACTERS = 30_000
 """Of a program; longer ones are not read, because reading holds up the server."""
 _MOST_CUTS = 10
-_FENCE = re.compile(
-    r"^[ \t]*(`{3,}|~{3,})[ \t]*([\w+.-]*)[^\n]*\n(.*?)(?:^[ \t]*\1[ \t]*$|\Z)", re.MULTILINE | re.DOTALL
-)
-_PYTHON = ("python", "python3", "py")
-_FIRST = re.compile(r"^(?:def |async def |class |import |from \w[\w.]* import |@\w)", re.MULTILINE)
+_MOST_BEGINNINGS = 4
+_BEGINNING = r"(?:def |async def |class |import |from \w[\w.]* import |@\w|[A-Za-z_]\w* = )"
+_FIRST = re.compile(rf"^{_BEGINNING}", re.MULTILINE)
+_INDENTED = re.compile(rf"^([ \t]+){_BEGINNING}.*\n?(?:\1.*\n?|[ \t]*\n)*", re.MULTILINE)
 _BEGUN = re.compile(r"\[BEGIN\]\s*\n?(.*)", re.DOTALL)
+_SPACES = re.compile("[\u00a0\u2000-\u200a\u202f\u205f\u3000]")
+_NOTHING = re.compile("[\u200b-\u200d\u2060\ufeff]")
+_NO_PYTHON = re.compile(r"^(?:[%!].*|>>> .*)$", re.MULTILINE)
+"""A notebook's commands; what stands behind a console's prompt shows the program, and is no part of it."""
+_FUTURE = re.compile(r"^from __future__ import [\w, ]+\n", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -36,6 +43,7 @@ def parsed(code: str) -> ast.Module | None:
     return found if isinstance(found, ast.Module) else None
 
 
+@lru_cache(maxsize=4)
 def _read(code: str) -> ast.Module | int:
     """The syntax tree, or the number of the line where it stops being Python."""
     if len(code) > MOST_CHARACTERS:
@@ -43,7 +51,9 @@ def _read(code: str) -> ast.Module | int:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # an answer's "\d" is its own affair
         try:
-            return ast.parse(code)
+            tree = ast.parse(code)
+            compile(tree, "<answer>", "exec", dont_inherit=True)  # finds the `return` that no function is around
+            return tree
         except SyntaxError as error:
             return error.lineno or 1
         except (ValueError, MemoryError, RecursionError):
@@ -60,42 +70,75 @@ def defined(code: str) -> frozenset[str]:
         elif isinstance(node, ast.Import | ast.ImportFrom):
             found |= {(alias.asname or alias.name).partition(".")[0] for alias in node.names}
         else:
-            names = (part for part in ast.walk(node) if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store))
-            found |= {name.id for name in names}
+            places = node.targets if isinstance(node, ast.Assign) else [node]
+            parts = (part for place in places for part in ast.walk(place))
+            found |= {part.id for part in parts if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store)}
     return frozenset(found)
+
+
+def spoken(text: str) -> str:
+    """What the model says behind its thinking, with the line ends that Python's own have."""
+    return said(text).replace("\r\n", "\n").replace("\r", "\n").removeprefix("\ufeff")
 
 
 def find(text: str, wanted: Sequence[str]) -> Program | None:
     """The program in `text` that defines all of `wanted`; failing that, one that is Python; None if there is none."""
-    python = [program for program in _candidates(said(text)) if program.code.strip() and parsed(program.code)]
-    names = set(wanted)
-    return next((program for program in python if names <= defined(program.code)), python[0] if python else None)
+    names, first, seen = set(wanted), None, {""}
+    for program in _candidates(spoken(text)):
+        if program.code in seen or not program.code.strip() or not parsed(program.code):
+            continue
+        if names <= defined(program.code):
+            return program
+        first = first or program
+        seen.add(program.code)
+    return first
 
 
-def blocks(text: str) -> list[str]:
-    """The fenced blocks that are Python, or those without a language where none says so; an open one counts."""
-    found = [(match.group(2).lower(), textwrap.dedent(match.group(3))) for match in _FENCE.finditer(text)]
-    named = [code for language, code in found if language in _PYTHON]
-    return named or [code for language, code in found if not language]
+def fenced(text: str) -> list[list[str]]:
+    """The fenced blocks that may be the program: those called Python, and with them those without a language."""
+    found = blocks(text, lambda code: parsed(code) is not None)
+    named = [block.code for block in found if block.python]
+    some = [block.code for block in found if block.python or not block.language]
+    return [group for group in (named, some) if group][: 1 if named == some else 2]
+
+
+def joined(pieces: Iterable[str]) -> str:
+    """One program of several. Python wants its `from __future__` first."""
+    code = "\n".join(pieces)
+    future = "".join(_FUTURE.findall(code))
+    return future + _FUTURE.sub("\n", code) if future else code
 
 
 def _candidates(text: str) -> Iterator[Program]:
-    fenced = blocks(text)
-    if fenced:
-        yield Program("\n".join(fenced), "fenced blocks" if len(fenced) > 1 else "fenced block")
-        readable = [code for code in fenced if parsed(code)]
-        if readable and len(readable) < len(fenced):
-            yield Program("\n".join(readable), "fenced blocks that are Python")
-        for code in reversed(readable):
-            yield Program(code, "one of the fenced blocks")
+    for group in fenced(text):
+        readable = [python for code in group if (python := _readable(code)) is not None]
+        method = "fenced blocks that are Python" if len(readable) < len(group) else "fenced blocks"
+        yield Program(joined(readable), method if len(group) > 1 else "fenced block")
+        for python in reversed(readable):  # together they may be too long to be read
+            yield Program(python, "one of the fenced blocks")
     begun = _BEGUN.search(text)
-    plain = (begun.group(1) if begun else text).partition("[DONE]")[0].partition("\n```")[0]
+    plain = clean((begun.group(1) if begun else text).partition("[DONE]")[0].partition("\n```")[0])
     yield Program(plain, "text between [BEGIN] and [DONE]" if begun else "text")
     yield from shortened(plain)
-    if not fenced and (first := _FIRST.search(plain)):
+    for first in islice(_FIRST.finditer(plain), _MOST_BEGINNINGS):
         behind = plain[first.start() :]
         yield Program(behind, "text from its first definition")
         yield from shortened(behind)
+    if indented := _INDENTED.search(plain):
+        yield Program(textwrap.dedent(indented.group()), "indented text")
+
+
+def _readable(code: str) -> str | None:
+    """`code` as Python: without what a text's way to us has put in, without a notebook's commands, or its beginning."""
+    for version in (code, cleaned := clean(code), cleaned := _NO_PYTHON.sub("", cleaned)):
+        if parsed(version):
+            return version
+    return next((program.code for program in shortened(cleaned) if program.code.strip() and parsed(program.code)), None)
+
+
+def clean(code: str) -> str:
+    """`code` with ordinary blanks."""
+    return code if parsed(code) else _SPACES.sub(" ", _NOTHING.sub("", code))
 
 
 def shortened(text: str, before: str = "") -> Iterator[Program]:

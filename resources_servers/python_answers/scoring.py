@@ -18,9 +18,11 @@ class Tests:
     prelude: str = ""
     setup: str = ""
 
-    def trial(self, code: str) -> Trial:
+    def trial(self, code: str, *, forgiving: bool = False) -> Trial:
         """Of this program."""
-        return Trial(code=code, names=self.names, tests=self.tests, prelude=self.prelude, setup=self.setup)
+        return Trial(
+            code=code, names=self.names, tests=self.tests, prelude=self.prelude, setup=self.setup, forgiving=forgiving
+        )
 
 
 @dataclass(frozen=True)
@@ -30,7 +32,7 @@ class Score:
     strict: bool
     """The text as it stands, cut as the benchmark cuts it, passes."""
     lenient: bool
-    """The program found in it passes; what is strictly right is right here too."""
+    """The program found in it passes, whatever it does on its own; what is strictly right is right here too."""
     program: Program | None
     outcome: Outcome | None
     """Of `program`; None where the text holds none."""
@@ -38,10 +40,10 @@ class Score:
 
 async def score(sandbox: Sandbox, tests: Tests, strict: str, found: Program | None) -> Score:
     """Run what needs to be run: one trial where both readings agree. Raises Failure when no verdict can be had."""
-    outcome = await sandbox.run(tests.trial(found.code)) if found else None
+    outcome = await sandbox.run(tests.trial(found.code, forgiving=True)) if found else None
     lenient = outcome is not None and outcome.passed
-    if found is not None and found.code.strip() == strict.strip():
-        return Score(lenient, lenient, found, outcome)
+    if found is not None and outcome is not None and found.code.strip() == strict.strip():
+        return Score(lenient and not outcome.passed_over, lenient, found, outcome)
     if not strict.strip() or parsed(strict) is None:
         return Score(False, lenient, found, outcome)
     plain = await sandbox.run(tests.trial(strict))

@@ -57,6 +57,7 @@ class ProgramWorld(Environment[P]):
             extraction_method=program.method if program else "no program found",
             ending=outcome.ending if outcome else "no_program",
             reason=outcome.reason if outcome else "the answer holds no Python",
+            passed_over=outcome.passed_over if outcome else "",
             tests_passed=outcome.tests_passed if outcome else 0,
             tests=outcome.tests if outcome else None,
             output=outcome.output if outcome else "",

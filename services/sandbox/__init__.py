@@ -21,6 +21,7 @@ is always true, patched builtins and a look at frames, memory or /proc reach not
 What it does not protect against: a hole in the kernel itself or in the CPU (for that: a virtual machine); an answer
 that learns from its arguments which test it is in, or has seen the expected values in its prompt; use of the machine
 up to the limits, which count per process (memory: `memory_mb` for each of `processes`); without namespaces, an answer
-that asks for the machine's name, users' numbers or the state of public system calls. The tests and what stands beside
-them in a row are trusted as much as the row's author.
+that asks for the machine's name, users' numbers, whether a file or process exists, or the state of public system calls,
+and one that starts as many threads as the machine runs already. The tests and what stands beside them in a row are
+trusted as much as the row's author.
 """

@@ -62,7 +62,8 @@ class Mode:
             found += ["user, process, mount, IPC, network and host name namespaces", "read-only Python alone in view"]
             found += ["private /tmp", "limit on processes"]
         if self.landlock:
-            found += [f"Landlock {offered.landlock}: read-only Python alone in view", "no child processes"]
+            found += [f"Landlock {offered.landlock}: read-only Python alone in view"]
+            found += ["no child processes, signals or changes to files", "bound on threads"]
             missing += ["namespaces", "private /tmp (no file can be written)"]
         if self.seccomp and offered.seccomp:
             found += ["seccomp"]

@@ -41,6 +41,8 @@ class Trial(Record):
     """Python for the tests alone, run before `names` are looked up, which replace what it defines."""
     setup: str = ""
     """Python for the tests alone, run once `names` are there."""
+    forgiving: bool = False
+    """Pass over top-level statements that raise (a demonstration, a test of its own), if `names` get there."""
 
 
 class Ending(StrEnum):
@@ -82,6 +84,8 @@ class Outcome(Record):
     tests: int
     reason: str
     """A sentence; empty for a pass."""
+    passed_over: str
+    """What the program's first statement raised that was passed over; empty if none was."""
     output: str
     """The first of what the answer printed."""
     output_cut: bool

@@ -147,8 +147,7 @@ class Sandbox:
         state = report.get("state")
         if told["ended"] == "no_jail" or state == "no_jail":
             raise Failure(FailureKind.SERVER_ERROR, f"a jail could not be made: {report.get('reason')}")
-        # An answer's words may hold half a surrogate pair, which no JSON of ours takes: a loss must stay one.
-        reason = str(report.get("reason", "")).encode(errors="replace").decode()
+        reason, passed_over = _text(report.get("reason", "")), _text(report.get("passed_over", ""))
         if told["ended"] == "deadline":
             ending, reason = Ending.DEADLINE, f"no end after {self._limits.wall_s:g} s"
         elif state == Ending.PASSED:
@@ -165,12 +164,18 @@ class Sandbox:
             tests_passed=int(report.get("passed", 0)),
             tests=len(trial.tests),
             reason=reason,
+            passed_over=passed_over,
             output=told["output"],
             output_cut=told["output_cut"],
             cpu_s=told["cpu_s"],
             wall_s=told["wall_s"],
             layers=self.layers.in_force,
         )
+
+
+def _text(told: object) -> str:
+    """An answer's words may hold half a surrogate pair, which no JSON of ours takes: a loss must stay one."""
+    return str(told).encode(errors="replace").decode()
 
 
 async def _exchanged(jail: socket.socket, order: bytes) -> Any:

@@ -5,13 +5,16 @@ Nothing here is protected from the answer. It holds no test, no expected value a
 
 from __future__ import annotations
 
+import builtins
 import contextlib
+import operator
 import sys
 import types
 from collections.abc import Callable
 from typing import Any
 
 from services.sandbox.inside.channel import Channel
+from services.sandbox.inside.program import run
 from services.sandbox.inside.raising import revived, told
 from services.sandbox.inside.values import decode, encode
 
@@ -25,25 +28,31 @@ class Guest:
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
         self._module = types.ModuleType(MODULE)
+        # As in a program that is run, not imported: the module itself, with what `site`, which is not loaded, adds.
+        self._module.__dict__["__builtins__"] = builtins
+        vars(builtins).update(exit=sys.exit, quit=sys.exit)
         self._kept: list[Any] = []
+        self._numbers: dict[int, int] = {}
         sys.modules[MODULE] = self._module
 
     def serve(self) -> None:
         """Answer requests until the tests hang up (raises Closed)."""
         while True:
-            verb, number, *arguments = self._channel.receive()
-            try:
-                reply = self._done(verb, number, arguments)
-            except BaseException as error:  # SystemExit too is for the tests to hear of
-                reply = ["raised", *told(error)]
-            with contextlib.suppress(Exception):
-                sys.stdout.flush()
-            self._channel.send(reply)
+            self._answer(*self._channel.receive())
 
-    def _done(self, verb: str, number: int, arguments: list[Any]) -> list[Any]:
+    def _answer(self, verb: str, number: int, *arguments: Any) -> None:
+        try:
+            reply = self._done(verb, number, arguments)
+        except BaseException as error:  # SystemExit too is for the tests to hear of
+            reply = ["raised", *told(error)]
+        with contextlib.suppress(Exception):
+            sys.stdout.flush()
+        self._channel.send(reply)
+
+    def _done(self, verb: str, number: int, arguments: tuple[Any, ...]) -> list[Any]:
         if verb == "run":
-            exec(compile(arguments[0], f"<{MODULE}>", "exec"), self._module.__dict__)
-            return ["value", None]
+            code, wanted = arguments
+            return ["value", run(code, wanted, self._module.__dict__)]
         if verb == "name":
             return self._named(arguments[0])
         given = [decode(argument, self._found) for argument in arguments]
@@ -61,18 +70,23 @@ class Guest:
     def _keep(self, value: Any) -> int:
         if isinstance(value, _Borrowed):
             return value.number
-        self._kept.append(value)
-        return len(self._kept) - 1
+        if (number := self._numbers.get(id(value))) is None:  # what is kept lives on, and so its id is its own
+            number = self._numbers[id(value)] = len(self._kept)
+            self._kept.append(value)
+        return number
 
     def _found(self, number: int) -> Any:
         return self._kept[number] if number >= 0 else _Borrowed(number, self._call_back)
 
     def _call_back(self, number: int, *given: Any) -> Any:
         self._channel.send(["lent", number, *[encode(part, self._keep) for part in given]])
-        kind, *rest = self._channel.receive()
-        if kind == "value":
-            return decode(rest[0], self._found)
-        raise revived(*rest)
+        while True:
+            kind, *rest = self._channel.receive()
+            if kind == "value":
+                return decode(rest[0], self._found)
+            if kind == "raised":
+                raise revived(*rest)
+            self._answer(kind, *rest)  # the tests' function uses what it was given
 
 
 class _Borrowed:
@@ -91,4 +105,13 @@ def _call(target: Any, arguments: list[Any], named: dict[str, Any]) -> Any:
     return target(*arguments, **named)
 
 
-_USES: dict[str, Callable[..., Any]] = {"call": _call, "read": getattr, "set": setattr}
+_USES: dict[str, Callable[..., Any]] = {
+    "call": _call,
+    "read": getattr,
+    "set": setattr,
+    "item": operator.getitem,
+    "parts": iter,
+    "length": len,
+    "truth": bool,
+    "text": str,
+}

@@ -11,6 +11,8 @@ from services.sandbox.inside.plan import Plan
 _OWN = kernel.CLONE_NEWUSER | kernel.CLONE_NEWPID | kernel.CLONE_NEWNS | kernel.CLONE_NEWIPC
 _KEEPERS = 2
 """Processes of ours that count against the limit: the warden and the tests."""
+_ROOM = 256
+"""For what the machine starts meanwhile, where the limit cannot be on one jail alone."""
 
 
 def separate() -> None:
@@ -27,6 +29,7 @@ def separate() -> None:
 def furnish(plan: Plan) -> None:
     """A /tmp of its own and nothing in /proc, or else nothing but the Python to open. Raises OSError."""
     if plan.landlock:
+        _bound_threads(plan)
         # The answer locks itself in once more, further in: then the tests may signal it, and it not them.
         kernel.no_new_privileges()
         landlock.restrict(plan.readable)
@@ -47,7 +50,7 @@ def confine(plan: Plan, *, answer: bool) -> None:
         resource.RLIMIT_MEMLOCK: 0,
         resource.RLIMIT_MSGQUEUE: 0,
     }
-    if plan.namespaces:  # elsewhere the count would be of all this user's processes on the machine
+    if plan.namespaces:
         limits[resource.RLIMIT_NPROC] = plan.processes + _KEEPERS
     for limit, value in limits.items():
         resource.setrlimit(limit, (value, value))
@@ -58,7 +61,20 @@ def confine(plan: Plan, *, answer: bool) -> None:
     if plan.landlock and answer:
         landlock.restrict(plan.readable)
     if plan.seccomp:
-        seccomp.install(processes=plan.namespaces or not answer)
+        seccomp.install(namespaces=plan.namespaces or not answer)
+
+
+def _bound_threads(plan: Plan) -> None:
+    """Without a user namespace the kernel counts all that this user runs, which is at most what the machine runs."""
+    try:
+        with open("/proc/loadavg") as file:  # noqa: PTH123 (pathlib is not loaded)
+            running = int(file.read().split()[3].partition("/")[2])
+    except (OSError, ValueError, IndexError):
+        return
+    most = running + plan.processes + _KEEPERS + _ROOM
+    _, hard = resource.getrlimit(resource.RLIMIT_NPROC)
+    most = most if hard == resource.RLIM_INFINITY else min(most, hard)
+    resource.setrlimit(resource.RLIMIT_NPROC, (most, most))
 
 
 def _write(path: str, text: str) -> None:

@@ -26,6 +26,8 @@ from services.sandbox.inside.remote import Answer, AnswerGone
 
 _FILE = "<tests>"
 _FIRST_FREE = 3
+_MOST_SAID = 2000
+"""Characters of a reason."""
 
 
 def judge(plan: Plan, job: int, report: int, output: int) -> dict[str, Any]:
@@ -91,12 +93,13 @@ def _tried(order: dict[str, Any], answer: Answer, ending: _Ending) -> dict[str, 
     names: dict[str, Any] = {"__name__": "tests"}
     passed = 0
     try:
-        parts = [compile(test, _FILE, "exec") for test in (order["prelude"], order["setup"], *order["tests"])]
+        sources = (order["prelude"], order["setup"], *order["tests"])
+        parts = [compile(source, _FILE, "exec", dont_inherit=True) for source in sources]
         exec(parts[0], names)
     except BaseException as error:
         return _failed(0, "bad_tests", f"the tests cannot be compiled or begun: {type(error).__name__}: {error}")
     try:
-        answer.run(order["code"])
+        passed_over = answer.run(order["code"], order["names"] if order["forgiving"] else None)[:_MOST_SAID]
         names.update({name: answer.name(name) for name in order["names"]})
         exec(parts[1], names)
     except BaseException as error:
@@ -106,16 +109,17 @@ def _tried(order: dict[str, Any], answer: Answer, ending: _Ending) -> dict[str, 
             exec(test, names)
             passed += 1
         except BaseException as error:
-            return _failed(passed, *_blame(error, ending, _line(order["tests"][number], test)))
+            state, reason = _blame(error, ending, _line(order["tests"][number], test))
+            return _failed(passed, state, reason, passed_over)
     try:
         answer.still_there()
     except BaseException as error:
-        return _failed(passed, *_blame(error, ending, ""))
-    return {"state": "passed", "passed": passed, "reason": "", "secret": order["secret"]}
+        return _failed(passed, *_blame(error, ending, ""), passed_over)
+    return {"state": "passed", "passed": passed, "reason": "", "passed_over": passed_over, "secret": order["secret"]}
 
 
-def _failed(passed: int, state: str, reason: str) -> dict[str, Any]:
-    return {"state": state, "passed": passed, "reason": reason[:2000]}
+def _failed(passed: int, state: str, reason: str, passed_over: str = "") -> dict[str, Any]:
+    return {"state": state, "passed": passed, "reason": reason[:_MOST_SAID], "passed_over": passed_over}
 
 
 def _blame(error: BaseException, ending: _Ending, line: str) -> tuple[str, str]:

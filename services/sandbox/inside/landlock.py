@@ -12,7 +12,9 @@ from services.sandbox.inside import kernel
 _CREATE, _ADD, _RESTRICT = 444, 445, 446
 _RIGHTS_BY_VERSION = {1: 13, 2: 14, 3: 15, 5: 16}
 """From this version on the kernel knows so many rights on files."""
-_EXECUTE, _READ_FILE, _READ_DIR = 1, 4, 8
+_EXECUTE, _WRITE_FILE, _READ_FILE, _READ_DIR = 1, 2, 4, 8
+HOLDS_LENGTHS = 3
+"""From this version on a file that may be read cannot be cut."""
 
 
 def version() -> int:
@@ -24,7 +26,9 @@ def version() -> int:
 
 
 def restrict(readable: Iterable[str]) -> None:
-    """For ever: files below `readable` may be read and run, no other opened, none written; no TCP, no foreign signals.
+    """For ever: files below `readable` may be read and run, no other opened; no TCP, no foreign signals.
+
+    Nothing may be written but what the machine forgets at once (/dev/null).
 
     Raises OSError where the kernel has no Landlock. What is older than its newest parts is restricted as it can.
     """
@@ -43,6 +47,7 @@ def restrict(readable: Iterable[str]) -> None:
 
 def _allow(rules: int, path: str) -> None:
     rights = _EXECUTE | _READ_FILE | (_READ_DIR if os.path.isdir(path) else 0)  # noqa: PTH112 (pathlib is not loaded)
+    rights |= _WRITE_FILE if path == os.devnull else 0
     opened = os.open(path, os.O_PATH | os.O_CLOEXEC)
     try:
         rule = struct.pack("=Qi", rights, opened)

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import builtins
 
+_NEVER_REVIVED = (AssertionError, StopIteration, StopAsyncIteration)
+"""Assertions are for the tests to raise; the others would end a test's own `map(f, cases)` before its cases do."""
+
 
 class Foreign(Exception):
-    """The other side raised something that is no ordinary exception of Python's own, or an assertion of its own."""
+    """The other side raised something that is no ordinary exception of Python's own, or none that it may raise here."""
 
 
 def told(error: BaseException) -> list[str]:
@@ -18,9 +21,9 @@ def told(error: BaseException) -> list[str]:
 
 
 def revived(name: str, text: str) -> Exception:
-    """What the other side has told of. Never an AssertionError: that is for the tests to raise."""
+    """What the other side has told of."""
     known = getattr(builtins, name, None)
-    if isinstance(known, type) and issubclass(known, Exception) and known is not AssertionError:
+    if isinstance(known, type) and issubclass(known, Exception) and not issubclass(known, _NEVER_REVIVED):
         try:
             return known(text)
         except TypeError:  # UnicodeDecodeError and the like want more than a text

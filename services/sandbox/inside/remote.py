@@ -25,12 +25,13 @@ class Answer:
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
+        self._known: dict[int, Remote] = {}
         self._lent: list[Callable[..., Any]] = []
         self._gone = ""
 
-    def run(self, code: str) -> None:
-        """Execute the answer. Raises what it raised, AnswerGone."""
-        self._ask("run", 0, code)
+    def run(self, code: str, wanted: list[str] | None = None) -> str:
+        """Execute the answer; what was passed over for the sake of `wanted`. Raises what it raised, AnswerGone."""
+        return str(self._ask("run", 0, code, wanted) or "")
 
     def name(self, name: str) -> Any:
         """What the answer calls `name`. Raises NameError, AnswerGone."""
@@ -42,7 +43,7 @@ class Answer:
 
     def still_there(self) -> None:
         """Raises AnswerGone, also when a test has swallowed that before."""
-        self._ask("run", 0, "")
+        self.run("")
 
     def _ask(self, *request: Any) -> Any:
         if self._gone:
@@ -64,7 +65,7 @@ class Answer:
         raise revived(name, text)
 
     def _remote(self, number: int) -> Any:
-        return Remote(self, int(number)) if number >= 0 else self._lent[~number]
+        return self._known.setdefault(number, Remote(self, int(number))) if number >= 0 else self._lent[~number]
 
     def _number(self, value: Any) -> int:
         """The answer's own objects have numbers from 0 up, what it is lent from -1 down."""
@@ -86,7 +87,7 @@ class Answer:
 
 
 class Remote:
-    """An object of the answer: it can be called, and its attributes read and set. It equals nothing but itself."""
+    """An object of the answer's own class: what can be asked of it comes as data. It equals nothing but itself."""
 
     __slots__ = ("_answer", "_number")
 
@@ -106,5 +107,17 @@ class Remote:
     def __setattr__(self, name: str, value: Any) -> None:
         self._answer.ask("set", self._number, name, value)
 
+    def __getitem__(self, place: Any) -> Any:
+        return self._answer.ask("item", self._number, place)
+
+    def __iter__(self) -> Any:
+        return self._answer.ask("parts", self._number)
+
+    def __len__(self) -> int:
+        return int(self._answer.ask("length", self._number))
+
     def __bool__(self) -> bool:
-        raise TypeError("an object of the answer's own class is neither true nor false")
+        return self._answer.ask("truth", self._number) is True
+
+    def __str__(self) -> str:
+        return str(self._answer.ask("text", self._number))

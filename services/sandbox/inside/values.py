@@ -5,6 +5,7 @@ A value is rebuilt from its plain type. An answer's own classes, however they de
 
 from __future__ import annotations
 
+import array
 import builtins
 import collections
 import datetime
@@ -91,11 +92,13 @@ _PLAIN: list[tuple[type, str, Callable[[Any], Any]]] = [
     (dict, "dict", _pairs),
     (set, "set", list),
     (frozenset, "frozenset", list),
-    (type({}.keys()), "set", list),
-    (type({}.items()), "set", list),
-    (type({}.values()), "list", list),
+    (type({}.keys()), "keys", list),
+    (type({}.items()), "items", lambda found: [part for pair in found for part in pair]),
+    (type({}.values()), "values", list),
     (collections.deque, "deque", list),
     (range, "range", lambda found: (found.start, found.stop, found.step)),
+    (slice, "slice", lambda found: (found.start, found.stop, found.step)),
+    (array.array, "array", lambda found: (found.typecode, *found)),
     (bytes, "bytes", lambda found: (found.hex(),)),
     (bytearray, "bytearray", lambda found: (found.hex(),)),
     (complex, "complex", lambda found: (found.real, found.imag)),
@@ -115,8 +118,13 @@ _BUILD: dict[str, Callable[[list[Any]], Any]] = {
     "dict": lambda parts: dict(_paired(parts)),
     "set": set,
     "frozenset": frozenset,
+    "keys": lambda parts: dict.fromkeys(parts).keys(),
+    "items": lambda parts: dict(_paired(parts)).items(),
+    "values": lambda parts: dict(enumerate(parts)).values(),
     "deque": collections.deque,
     "range": lambda parts: range(*parts),
+    "slice": lambda parts: slice(*parts),
+    "array": lambda parts: array.array(parts[0], parts[1:]),
     "bytes": lambda parts: bytes.fromhex(parts[0]),
     "bytearray": lambda parts: bytearray.fromhex(parts[0]),
     "complex": lambda parts: complex(*parts),

@@ -22,6 +22,7 @@ from services.sandbox.inside.outlet import Outlet
 from services.sandbox.inside.plan import Plan
 
 _REPORT_BYTES = 64 * 1024
+_MOMENT_S = 1.0
 
 
 def watch(plan: Plan, job: int) -> None:
@@ -61,7 +62,7 @@ def _kept(plan: Plan, job: int) -> tuple[str, dict[str, Any], bytes, bool, float
     os.close(printed)
     report, output = Outlet(heard, _REPORT_BYTES), Outlet(shown, plan.output)
     try:
-        ended = _waited(Clock(plan.wall_s, proc, child), job, (report, output))
+        ended = _waited(Clock(plan.wall_s, proc, child), job, report, output)
     finally:
         # Process 1 takes its whole namespace with it; elsewhere the group is all there can be, as nobody may fork.
         for kill in (os.kill, os.killpg):
@@ -77,17 +78,20 @@ def _kept(plan: Plan, job: int) -> tuple[str, dict[str, Any], bytes, bool, float
     return ended, read, output.data, output.cut, used.ru_utime + used.ru_stime
 
 
-def _waited(clock: Clock, job: int, pipes: tuple[Outlet, ...]) -> str:
-    """Until the tests' process ends, the deadline passes or the server hangs up; which of them."""
+def _waited(clock: Clock, job: int, report: Outlet, output: Outlet) -> str:
+    """Until the tests' process ends, the deadline passes or the server hangs up; which of them.
+
+    What it reports is the last that it does: from there on the deadline does not count.
+    """
     alive = os.pidfd_open(clock.child)
     poll = select.poll()
     poll.register(alive, select.POLLIN)
     poll.register(job, select.POLLRDHUP)
-    by_number = {kept.descriptor: kept for kept in pipes}
-    for kept in pipes:
-        poll.register(kept.descriptor, select.POLLIN)
+    by_number = {kept.descriptor: kept for kept in (report, output)}
+    for number in by_number:
+        poll.register(number, select.POLLIN)
     try:
-        while (left := clock.left()) > 0:
+        while (left := _MOMENT_S if report.data else clock.left()) > 0:
             for number, _ in poll.poll(max(left, 0.05) * 1000):
                 if number == alive:
                     return "finished"

@@ -28,7 +28,7 @@ def main() -> None:
     """Serve until the server hangs up. The first message out says what the kernel offers, the first in is the plan."""
     control = socket.socket(fileno=0)
     kernel.die_with_parent(signal.SIGKILL)
-    offered = {"seccomp": _works(lambda: seccomp.install(processes=True)), "landlock": landlock.version()}
+    offered = {"seccomp": _works(lambda: seccomp.install(namespaces=True)), "landlock": landlock.version()}
     Channel(control).send(offered)
     plan = Plan.of(Channel(control).receive())
     for name in _LOADED.split():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import textwrap
 from collections.abc import Callable
 
 import pytest
@@ -28,12 +29,25 @@ FORMS: dict[str, Callable[[Json], str]] = {
     "whole_in_a_fence": lambda row: f"Here:\n```python\n{row['prompt']}{row['canonical_solution']}```\nDone.",
     "whole": lambda row: row["prompt"] + row["canonical_solution"],
     "rest_and_more": lambda row: row["canonical_solution"] + "\n\ndef other(",
+    "rest_stripped_in_a_fence": lambda row: f"```python\n{row['canonical_solution'].strip()}\n```",
+    "rest_dedented": lambda row: textwrap.dedent(row["canonical_solution"]),
+    "rest_below_talk": lambda row: f"Here it is:\n\n{row['canonical_solution']}\n\nThat's all, isn't it.",
+    "rest_with_other_blanks": lambda row: row["canonical_solution"].replace("    ", "\u00a0" * 4),
+    "rest_behind_a_byte_order_mark": lambda row: "\ufeff" + row["canonical_solution"],
+    "rest_with_line_ends_of_windows": lambda row: row["canonical_solution"].replace("\n", "\r\n"),
+    "rest_and_a_wrong_call": lambda row: f"{row['canonical_solution']}\n\nprint({row['entry_point']}(1, 2, 3, 4))\n",
+    "whole_with_a_future_import": lambda row: (
+        f"```python\nfrom __future__ import annotations\n{row['prompt']}{row['canonical_solution']}```"
+    ),
+    "whole_with_a_wrong_check": lambda row: (
+        f"```python\n{row['prompt']}{row['canonical_solution']}\nassert {row['entry_point']}() == 1\n```"
+    ),
 }
 
 
 @pytest.mark.parametrize("form", FORMS)
 async def test_a_sample_of_the_gold_programs_passes_as(form: str, sandbox: Sandbox) -> None:
-    sample = rows("humaneval/HumanEval.jsonl.gz", step=12)
+    sample = rows("humaneval/HumanEval.jsonl.gz", step=16)
     verdicts = await asyncio.gather(*[humaneval(sandbox, row, FORMS[form](row)) for row in sample])
     assert failed(verdicts) == []
 

@@ -12,11 +12,12 @@ import pytest
 
 from resources_servers.base import BadTask
 from resources_servers.mbpp.app import Mbpp, MbppSettings
-from resources_servers.mbpp.forms import create_params, names_used
+from resources_servers.mbpp.forms import create_params, modules_used, names_used
 from services.roots import INSTALLED
 from services.sandbox.sandbox import Sandbox
 from services.types import Json
 from tests.resources_servers.python_answers.playing import example, failed, mbpp, rows
+from tests.resources_servers.python_answers.texts import DEMONSTRATIONS
 
 ROW: Json = {"test_list": ["assert f(1) == 2", "assert f(2) == 3", "assert f(3) == 4"]}
 RIGHT = "def f(x):\n    return x + 1\n"
@@ -58,6 +59,29 @@ async def test_a_program_inside_talk_is_right_leniently_and_not_strictly(sandbox
     assert (found["lenient_score"], found["strict_score"], found["reward"]) == (1.0, 0.0, 1.0)
 
 
+@pytest.mark.parametrize("name", DEMONSTRATIONS)
+async def test_leniently_a_right_function_stays_right_before_a_program_that(name: str, sandbox: Sandbox) -> None:
+    found = (await mbpp(sandbox, ROW, f"{RIGHT}\n{DEMONSTRATIONS[name]}\n")).model_dump()
+    assert (found["lenient_score"], found["strict_score"]) == (1.0, 0.0), found
+    assert found["passed_over"]
+
+
+async def test_a_program_that_raises_before_its_function_is_there_is_wrong(sandbox: Sandbox) -> None:
+    found = (await mbpp(sandbox, ROW, "import numpy as np\ndef f(x):\n    return np.add(x, 1)\n")).model_dump()
+    assert (found["lenient_score"], found["reason"]) == (
+        0.0,
+        "NameError: name 'np' is not defined at: assert f(1) == 2",
+    )
+    assert found["passed_over"] == "ModuleNotFoundError: No module named 'numpy'"
+
+
+async def test_nobody_poses_as_a_module_that_the_tests_use(sandbox: Sandbox) -> None:
+    row = {"test_list": ["assert math.isclose(f(1), 2.5)"]}
+    posing = "class math:\n    isclose = staticmethod(lambda *a: True)\ndef f(x): return 0\n"
+    assert (await mbpp(sandbox, row, posing)).reward == 0.0
+    assert (await mbpp(sandbox, row, "def f(x): return x + 1.5\n")).reward == 1.0
+
+
 async def test_the_strict_score_can_be_the_reward(sandbox: Sandbox) -> None:
     fenced = await mbpp(sandbox, ROW, f"```python\n{RIGHT}```", score="strict")
     plain = await mbpp(sandbox, ROW, f"{RIGHT}[DONE]", score="strict")
@@ -93,6 +117,12 @@ def test_the_names_of_the_answer_are_those_that_nobody_else_defines() -> None:
         "Node",
         "depth",
     )
+
+
+def test_a_function_that_is_called_like_a_module_is_the_answers() -> None:
+    tests = ["assert calendar(2020)[0] == 1", "assert sys.getsizeof(queue(1)) > 0"]
+    assert names_used("", tests) == ("calendar", "queue")
+    assert modules_used("", tests) == ("sys",)
 
 
 def test_the_lm_eval_form_ends_where_the_program_begins_and_carries_its_stop() -> None:

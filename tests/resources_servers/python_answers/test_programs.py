@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import textwrap
+from typing import Any
+
 import pytest
 
 from resources_servers.python_answers.programs import defined, find
+from tests.resources_servers.python_answers.texts import TEXTS
 
 HELPER = "def half(x):\n    return x / 2\n"
 MAIN = "def f(x):\n    return half(x) * 2\n"
@@ -84,6 +88,45 @@ def test_an_empty_answer_is_no_program() -> None:
     assert find("", ("f",)) is None
 
 
-@pytest.mark.parametrize("text", ["(" * 50_000, "not " * 50_000, "```python\n" + "[" * 90_000, "x = '''" * 9_000])
+@pytest.mark.parametrize("name", TEXTS)
+def test_the_program_is_found_and_whole_within(name: str) -> None:
+    names: dict[str, Any] = {}
+    exec(code_of(TEXTS[name].format(code=HELPER + MAIN)), names)
+    assert names["f"](3) == 3
+
+
+@pytest.mark.parametrize("ends", ["\r\n", "\r"])
+def test_line_ends_of_any_system_are_read_around_fences(ends: str) -> None:
+    text = f"Here:\n```python\n{HELPER}{MAIN}```\nDone.\n".replace("\n", ends)
+    assert code_of(text) == HELPER + MAIN
+
+
+def test_blanks_that_no_python_reads_are_read() -> None:
+    assert code_of(f"```python\n{HELPER}{MAIN}```".replace("    ", "\u00a0" * 4)) == HELPER + MAIN
+
+
+def test_an_indented_program_is_found_between_talk() -> None:
+    indented = textwrap.indent(HELPER + "\n" + MAIN, "    ")
+    assert {"half", "f"} == defined(code_of(f"So it is:\n\n{indented}\nThat's all."))
+
+
+def test_a_return_that_no_function_is_around_is_no_program() -> None:
+    assert code_of(f"```python\n{MAIN}```\n```python\nreturn 2\n```") == MAIN
+
+
+HARD = [
+    "(" * 50_000,
+    "not " * 50_000,
+    "```python\n" + "[" * 90_000,
+    "x = '''" * 9_000,
+    f"```{'a' * 90_000}`",  # each of these took half a minute once
+    "`" * 90_000,
+    " " * 90_000 + "x",
+    "    x = 1\n" * 9_000 + "    (",
+    "```python\n(\n```\n" * 2_000,
+]
+
+
+@pytest.mark.parametrize("text", HARD, ids=lambda text: text[:12])
 def test_text_that_is_hard_to_parse_is_no_program(text: str) -> None:
     assert find(text, ("f",)) is None or "f" not in defined(code_of(text))

@@ -176,4 +176,63 @@ import os
 if os.fork() == 0: pass
 def double(x): return 0
 """,
+    "claims_to_hold_everything": """
+class Held:
+    def __contains__(self, item): return True
+    def __eq__(self, other): return True
+    def __len__(self): return 2
+    def __iter__(self): return iter([0])
+    def __getitem__(self, place): return 42
+def double(x): return Held()
+""",
+    "converts_itself_into_the_right_number": """
+class Number(float):
+    def __float__(self): return 42.0
+    def __eq__(self, other): return True
+class Pairs(dict):
+    def items(self): return [(1, 1)]
+def double(x): return Number(7) if x == 21 else Pairs()
+""",
+    "becomes_a_type_of_pythons_own": """
+import json, os, struct
+def send(message):
+    body = json.dumps(message).encode()
+    os.write(3, struct.pack("=I", len(body)) + body)
+for message in (["value", None], ["value", {"type": ["bool"]}], *[["value", True]] * 20): send(message)
+""",
+    "calls_functions_of_the_tests_that_it_was_never_lent": """
+import json, os, struct
+def double(x):
+    for number in range(0, -9, -1):
+        body = json.dumps(["lent", number, {"list": []}, {"dict": []}]).encode()
+        os.write(3, struct.pack("=I", len(body)) + body)
+""",
+    "answers_every_question_before_it_is_asked": """
+import json, os, struct, threading
+body = json.dumps(["value", 42]).encode()
+def spam():
+    while True: os.write(3, struct.pack("=I", len(body)) + body)
+threading.Thread(target=spam, daemon=True).start()
+def double(x): return 0
+""",
+    "nests_an_answer_deeper_than_the_tests_can_read": """
+import os, struct
+def double(x):
+    body = b'["value",' + b'{"list":[' * 100000 + b"]}" * 100000 + b"]"
+    body = struct.pack("=I", len(body)) + body
+    while body: body = body[os.write(3, body):]
+""",
+    "ends_while_its_error_is_told": """
+import os
+class Error(Exception):
+    def __str__(self): os._exit(0)
+def double(x): raise Error
+""",
+    "takes_the_tools_away_that_answer_for_it": """
+import sys
+for name, module in list(sys.modules.items()):
+    if name.startswith("services"):
+        for part in list(vars(module)): setattr(module, part, lambda *a, **k: True)
+def double(x): return 42
+""",
 }

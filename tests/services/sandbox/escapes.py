@@ -128,4 +128,72 @@ for number in range(4, 1024):
     except OSError: pass
 if stat.S_ISSOCK(os.fstat(0).st_mode): print("ESCAPED: stdin")
 """,
+    "sends_without_connecting": """
+import socket
+try:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+    print("ESCAPED")
+    ours.sendto(b"x", "/dev/log")
+except OSError: pass
+""",
+    "opens_a_socket_of_every_family": """
+import ctypes
+libc, pair = ctypes.CDLL(None, use_errno=True), (ctypes.c_int * 2)()
+for family in range(46):
+    for kind in (1, 2, 3, 4, 5, 10):
+        if libc.syscall(41, family, kind, 0) >= 0: print("ESCAPED", family, kind)
+        if (family, kind) != (1, 1) and libc.socketpair(family, kind, 0, pair) == 0: print("ESCAPED", family, kind)
+""",
+    "changes_modes_owners_and_times": f"""
+import os
+for name in ({str(INSTALLED)!r}, {str(INSTALLED / "README.md")!r}, os.__file__):
+    for change in (lambda: os.chown(name, -1, -1), lambda: os.chmod(name, 0o777), lambda: os.utime(name),
+                   lambda: os.setxattr(name, "user.escaped", b""), lambda: os.truncate(name, 0)):
+        try: print("ESCAPED", name, change())
+        except OSError: pass
+""",
+    "cuts_a_file_that_it_may_read": """
+import os
+try: print("ESCAPED", os.open(os.__file__, os.O_RDONLY | os.O_TRUNC))
+except OSError: pass
+""",
+    "has_the_kernel_signal_others": """
+import fcntl, os, socket
+if os.getppid() > 1:  # number 1 takes no signal, and nobody else is in its namespace
+    try: print("ESCAPED", fcntl.fcntl(socket.socketpair()[0], fcntl.F_SETOWN, os.getppid()))
+    except OSError: pass
+""",
+    "asks_for_the_machines_mounts": """
+import ctypes
+libc = ctypes.CDLL(None, use_errno=True)
+for number in (457, 458):
+    libc.syscall(number, 0, 0, 0, 0)
+    if ctypes.get_errno() not in (1, 38): print("ESCAPED", number)
+""",
+    "looks_through_a_link": """
+import os
+for target in ("/etc", "/root", "/proc/1/root"):
+    try:
+        os.symlink(target, "/tmp/link")
+        print("ESCAPED", os.listdir("/tmp/link"))
+    except OSError: pass
+try: print("ESCAPED", os.link(os.__file__, "/tmp/hard"))
+except OSError: pass
+""",
+    "raises_its_limits": """
+import resource
+for limit in range(16):
+    soft, hard = resource.getrlimit(limit)
+    try:
+        if hard != resource.RLIM_INFINITY: print("ESCAPED", limit, resource.setrlimit(limit, (hard, hard + 1)))
+    except (OSError, ValueError): pass
+""",
+    "holds_up_who_opens_a_file": """
+import fcntl, os
+for name in (os.__file__, "/tmp/own"):
+    try:
+        file = os.open(name, os.O_RDONLY | (0 if name == os.__file__ else os.O_CREAT))
+        print("ESCAPED", name, fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_RDLCK))
+    except OSError: pass
+""",
 }

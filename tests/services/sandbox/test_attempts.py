@@ -53,3 +53,16 @@ async def test_bounds_hold_and_the_next_answer_is_served_after_one_that(name: st
     assert not outcome.passed
     assert until_alive(sorted(running(sandbox) - before), wanted=0) == []
     assert (await sandbox.run(trial(HONEST))).passed
+
+
+async def test_threads_have_a_bound_also_where_no_namespace_counts_them(either: Sandbox) -> None:
+    code = """
+import threading, time
+threading.stack_size(32768)
+def started():
+    for count in range(5000):
+        try: threading.Thread(target=time.sleep, args=(9,), daemon=True).start()
+        except (RuntimeError, MemoryError): return count
+"""
+    outcome = await either.run(Trial(code=code, names=("started",), tests=("assert 0 < started() < 3000",)))
+    assert outcome.passed, outcome

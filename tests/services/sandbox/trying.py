@@ -1,0 +1,11 @@
+"""A trial in one line."""
+
+from __future__ import annotations
+
+from services.sandbox.records import Outcome, Trial
+from services.sandbox.sandbox import Sandbox
+
+
+async def tried(sandbox: Sandbox, code: str, *tests: str, names: tuple[str, ...] = ("f",), **more: str) -> Outcome:
+    """Of an answer that defines f, unless told otherwise."""
+    return await sandbox.run(Trial(code=code, names=names, tests=tests or ("f()",), **more))
