@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-import math
 import os
 import time
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
+from services.means import Mean
 from services.types import CollectionStatus, Json, State
+
+MOST_DATASETS = 100
+"""That are told apart: rows of other makers may name what they like."""
 
 
 class Tally:
-    """Counts, and the mean reward with its standard error (Welford, Technometrics 4(3), 1962)."""
+    """Counts, and mean rewards with their standard errors."""
 
     def __init__(self, expected: int, clock: Callable[[], float] = time.monotonic) -> None:
         self.expected = expected
@@ -27,8 +30,9 @@ class Tally:
         self.token_breaks = 0
         """Those of them whose prompt does not begin with the turn before."""
         self.kinds: Counter[str] = Counter()
-        self._mean = 0.0
-        self._squares = 0.0
+        self.rewards = Mean()
+        self.by_dataset: dict[str, Mean] = {}
+        """Rewards of the parts of a mixture."""
         self._before = 0
         self._failed_before = 0
         self._running: dict[tuple[int, int], float] = {}
@@ -47,9 +51,10 @@ class Tally:
         """One measured rollout."""
         self.measured += 1
         reward = float(row["reward"])
-        delta = reward - self._mean
-        self._mean += delta / self.measured
-        self._squares += delta * (reward - self._mean)
+        self.rewards.add(reward)
+        name = row.get("dataset_name")
+        if isinstance(name, str) and (name in self.by_dataset or len(self.by_dataset) < MOST_DATASETS):
+            self.by_dataset.setdefault(name, Mean()).add(reward)
         success: Any = row.get("success")
         if isinstance(success, bool):
             self.successes = (self.successes or 0) + success
@@ -93,14 +98,12 @@ class Tally:
     @property
     def mean(self) -> float | None:
         """Mean reward over what is measured."""
-        return self._mean if self.measured else None
+        return self.rewards.value
 
     @property
     def stderr(self) -> float | None:
         """Standard error of the mean; None below two rollouts."""
-        if self.measured < 2:
-            return None
-        return math.sqrt(self._squares / (self.measured - 1) / self.measured)
+        return self.rewards.stderr
 
     @property
     def drift(self) -> float | None:

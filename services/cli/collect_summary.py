@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from services.durations import duration
+from services.means import Mean
 from services.store import StorePaths
 from services.tally import Tally
 from services.types import State
@@ -17,8 +18,11 @@ def summary(state: State, tally: Tally, paths: StorePaths, why: str, refused: in
     if tally.successes is not None:
         print(f"  success rate  {tally.successes / tally.measured:.2%} ({tally.successes} / {tally.measured})")
     if tally.mean is not None:
-        error = f" ± {tally.stderr:.4f} (standard error)" if tally.stderr is not None else ""
-        print(f"  mean reward   {tally.mean:.4f}{error}")
+        print(f"  mean reward   {_reward(tally.rewards)}")
+    if len(tally.by_dataset) > 1:
+        width = max(map(len, tally.by_dataset))
+        for name, rewards in sorted(tally.by_dataset.items()):
+            print(f"    {name:<{width}}  {_reward(rewards)}, {rewards.count} rollouts")
     if tally.collected:
         print(f"  speed         {tally.rate:.1f} rollouts/s, {tally.collected} in {duration(tally.elapsed_s)}")
     print(f"  rollouts      {paths.output}")
@@ -34,3 +38,8 @@ def summary(state: State, tally: Tally, paths: StorePaths, why: str, refused: in
     elif not missing:
         print(f"  next          ng_reward_profile +jsonl_fpath={paths.output}  (a report)")
         print(f"                ng_viewer +jsonl_fpath={paths.output}  (the rollouts, in a browser)")
+
+
+def _reward(rewards: Mean) -> str:
+    error = f" ± {rewards.stderr:.4f} (standard error)" if rewards.stderr is not None else ""
+    return f"{rewards.value:.4f}{error}"

@@ -25,7 +25,7 @@ FLOATS = (
     "trail_breaks",
     "trail_segments",
 )
-WORDS = ("end", "agent", "model")
+WORDS = ("end", "agent", "model", "dataset")
 LOST_FLOATS = ("tool_calls", "turns", "output_tokens", "seconds")
 LOST_WORDS = ("kind", "agent")
 """Of rows without a reward."""
@@ -94,6 +94,8 @@ class Columns:
     """`finish_reason`."""
     agent: Words
     model: Words
+    dataset: Words
+    """`dataset_name`: which part of a mixture."""
     stages: dict[str, Floats]
     """Stage -> seconds, from `timings`."""
     unmeasured: Unmeasured

@@ -77,6 +77,7 @@ class Gatherer:
         )
         self._words["end"].add(row.get("finish_reason"))
         self._words["agent"].add(_mapping(row.get("agent_ref")).get("name"))
+        self._words["dataset"].add(row.get("dataset_name"))
         self._words["model"].add(response.get("model"))
         self._time(timings)
         self._count += 1

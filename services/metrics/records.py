@@ -257,6 +257,8 @@ class Profile(Record):
     """Why episodes ended, by `finish_reason`."""
     by_agent: list[Group]
     """Where several agents played."""
+    by_dataset: list[Group]
+    """Where rows are of several data sets."""
     tokens: Tokens
     stages: list[Stage]
     drift: Drift | None

@@ -119,10 +119,14 @@ def _pass_at(tasks: Tasks, covered: Coverage) -> Section:
 
 
 def _ends(profile: Profile) -> Section:
-    ends, by_agent = profile.ends, profile.by_agent
-    whole = profile.coverage.measured
+    ends, whole = profile.ends, profile.coverage.measured
+    kinds = (
+        ("end", ends, ""),
+        ("agent", profile.by_agent, "By agent"),
+        ("data set", profile.by_dataset, "By data set"),
+    )
     tables = []
-    for name, groups, caption in (("end", ends, ""), ("agent", by_agent, "By agent")):
+    for name, groups, caption in kinds:
         if groups:
             rows = [
                 (

@@ -237,3 +237,13 @@ def test_the_median_of_an_even_number_is_halfway(tmp_path: Path) -> None:
     rewards = [3.0, 1.0, 10.0, 2.0]
     found = run_of(tmp_path, [row(0, i, reward) for i, reward in enumerate(rewards)]).profile.rewards
     assert found is not None and found.median == statistics.median(rewards) == 2.5
+
+
+def test_the_parts_of_a_mixture_are_told_apart(tmp_path: Path) -> None:
+    rows = [row(i, 0, float(i), dataset_name="rooms" if i < 2 else "gsm8k") for i in range(5)]
+    groups = run_of(tmp_path, rows).profile.by_dataset
+    assert [(group.name, group.rollouts, group.mean_reward) for group in groups] == [
+        ("gsm8k", 3, 3.0),
+        ("rooms", 2, 0.5),
+    ]
+    assert run_of(tmp_path, rows[:2]).profile.by_dataset == []

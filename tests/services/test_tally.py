@@ -33,6 +33,16 @@ def test_there_is_no_mean_of_nothing_and_no_error_of_one() -> None:
     assert tally.mean == 1.0 and tally.stderr is None
 
 
+def test_each_part_of_a_mixture_has_a_mean_of_its_own() -> None:
+    tally = Tally(5)
+    for name, reward in (("rooms", -4.0), ("gsm8k", 1.0), ("rooms", 10.0), ("gsm8k", 0.0), (None, 5.0)):
+        tally.count({"reward": reward, "dataset_name": name})
+    assert {name: (rewards.count, rewards.value) for name, rewards in tally.by_dataset.items()} == {
+        "rooms": (2, 3.0),
+        "gsm8k": (2, 0.5),
+    }
+
+
 def test_resumed_rows_count_in_the_mean_but_not_in_the_rate() -> None:
     clock = Clock()
     tally = Tally(10, clock)
