@@ -1,18 +1,32 @@
-"""Every formula of MATH's 5,000 test problems, written otherwise and made wrong: minutes, so run by name.
+"""Every formula of MATH's 5,000 test problems, written otherwise and made wrong, and models' answers to 500 of them.
+
+It takes minutes, so it is run by name:
 
 python -m pytest tests/resources_servers/math/whole_of_math.py
 """
 
 from __future__ import annotations
 
+import asyncio
 import re
 
+import orjson
+import pytest
+
+from resources_servers.answers.equality import quick
 from resources_servers.answers.judge import Judge
-from resources_servers.math.forms import gold_answer
-from tests.resources_servers.answers.asking import DATA, rows_of
+from resources_servers.math.forms import READINGS, gold_answer
+from services.errors import Failure
+from services.types import Json
+from tests.resources_servers.answers.asking import DATA, judged, rows_of, said
 from tests.resources_servers.math.mutants import mutants
 from tests.resources_servers.math.spellings import reprinted, spellings
 from tests.resources_servers.math.test_answers import accepted, golds
+
+LOST_BASES = 6
+"""Answers like 52 for 52_8, right to math-verify alone."""
+BARE_PIS = 10
+"""Answers like 8pi for 8\\pi, wrong to math-verify alone."""
 
 
 def formulas() -> list[str]:
@@ -39,3 +53,33 @@ async def test_every_formula_of_the_5000_is_right_as_an_algebra_system_prints_it
     right = await accepted(judge, pairs)
     assert len(pairs) > 1000
     assert sorted(set(pairs) - set(right)) == []
+
+
+@pytest.mark.parametrize(("model", "right"), [("gpt", 471 + BARE_PIS), ("qwen3", 298 - LOST_BASES)])
+async def test_model_answers_score_as_with_math_verify_but_for_lost_bases_and_bare_pis(
+    judge: Judge, model: str, right: int
+) -> None:
+    rows: list[Json] = orjson.loads((DATA / "math" / f"math500_{model}_answers.json").read_bytes())
+    found = await judged(judge, READINGS["chat"], [(row["answer"], row["prediction"]) for row in rows])
+    assert sum(one.strict for one in found) == right
+
+
+async def test_500_at_once_are_scored_as_one_after_another(judge: Judge) -> None:
+    mutated = [(gold, answer) for gold in golds()[::3] for _, answer in mutants(gold)]
+    hard = [pair for pair in mutated if quick(*pair) is None][::8]
+    endless = [("42", "9^{9^{9^9}}")]
+    easy = [pair for pair in mutated if quick(*pair) is not None]
+    pairs = [*hard, *endless, *easy, *easy, *easy][:500]
+    assert (len(pairs), len(hard) > 20) == (500, True)
+
+    async def score(gold: str, answer: str) -> object:
+        try:
+            one = await judge.judge(gold, said(rf"\boxed{{{answer}}}"), READINGS["chat"])
+        except Failure as failure:
+            return failure.kind
+        return one
+
+    at_once = await asyncio.gather(*(score(*pair) for pair in pairs))
+    in_turn = [await score(*pair) for pair in pairs]
+    assert at_once == in_turn
+    assert sum(one == "timeout" for one in at_once) == len(endless)
