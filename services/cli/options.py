@@ -19,7 +19,7 @@ from services.errors import Failure, OperatorError, RunError, nearest
 from services.overrides import Override, parse_overrides
 from services.settings import is_secret, parse_settings
 
-EXIT_DONE, EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED, EXIT_BROKEN_PIPE = 0, 1, 2, 130, 141
+EXIT_DONE, EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 0, 1, 2, 130
 
 
 class Options(BaseModel):
@@ -92,7 +92,7 @@ def run_command(
     except BrokenPipeError:
         print(f"{command}: stopped, because nobody reads its output any more", file=sys.stderr)
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what is still buffered would fail once more at the exit
-        status = EXIT_BROKEN_PIPE
+        status = EXIT_FAILED
     except (RunError, Failure, OSError) as error:
         status = _failed(command, error, debug, EXIT_FAILED)
     except Exception as error:
