@@ -26,16 +26,16 @@ TRACK  := .venv-track
 
 setup: $(READY)
 
-# An environment with exact versions, by hash; uv when it is there, pip otherwise. The locks are complete, and one has
+# An environment with exact versions, by hash; uv when it is there and finds all, pip otherwise. The locks are complete, and one has
 # to leave out what its packages ask for: hence --no-deps. uv does not read pip's settings: find-links it is told.
 define install
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed; say which with: make PYTHON=python3.12")'
 	@$(1)/bin/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv $(1)
 	@echo "installing into $(1) ..."
-	@if command -v uv >/dev/null 2>&1; then \
+	@if command -v uv >/dev/null 2>&1 && \
 	    export UV_FIND_LINKS="$${UV_FIND_LINKS:-$$($(PYTHON) -m pip config get global.find-links 2>/dev/null)}" && \
 	    uv pip install -q --compile-bytecode --python $(1)/bin/python --require-hashes --no-deps -r $(2) && \
-	    uv pip install -q --python $(1)/bin/python --no-deps --no-build-isolation -e . $(3); \
+	    uv pip install -q --python $(1)/bin/python --no-deps --no-build-isolation -e . $(3); then :; \
 	else \
 	    $(1)/bin/python -W ignore -m pip install -q --disable-pip-version-check --require-hashes --no-deps -r $(2) && \
 	    $(1)/bin/python -m pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e . $(3); \
