@@ -7,7 +7,7 @@ import re
 from resources_servers.answers.latex import squeezed, tidied
 
 _NAMED = re.compile(
-    r"\s*((?:[a-zA-Z]|\\[a-z]+|\\text\s*\{[^{}]*\})(?:_\{?\w+\}?)?(?:\([a-z]\))?)\s*(=|\\in(?![a-z]))\s*"
+    r"\s*((?:[a-zA-Z]|\\[a-z]+|\\text\s*\{[^{}]*\})(?:_(?:\{\w+\}|\w+))?(?:\([a-z]\))?)\s*(=|\\in(?![a-z]))\s*"
 )
 _ANNOUNCED = re.compile(r"(?:\\text\s*\{)?[a-zA-Z ]*\b(?:[aA]nswer|is|are)\b(?: is| are)?\s*:?\s*\}?\s*(?=.*\d)")
 _BUILT = re.compile(r"\\\{ *[a-zA-Z] *(?:\\in *\\mathbb *\{?R\}? *)?(?:\\mid|\\vert|:|\|) *(.+)\\\}")

@@ -48,6 +48,8 @@ async def compared(workers: Workers, gold: str, answer: str) -> Comparison:
         ("52", ["52_{10}"]),
         ("6+9i", ["9i+6", "6 + 9 i", "9 i + 6", r"3(2+3i)", r"6 + 9\cdot i", r"6+\sqrt{-81}"]),
         (r"\frac{2+3i}{2}", [r"1+\frac{3}{2}i", r"\frac{3}{2} i + 1", "1+1.5i"]),
+        ("6", [r"\sum_{i=1}^{3} i", r"\sum_{k=1}^3 k", r"x_{1} = 6", "a_1=6", r"\frac{12}{1+i^4}"]),
+        ("1 \\pm i", ["1+i, 1-i", "i + 1, 1 - i"]),
         ("3i,-3i", [r"\{-3 i, 3 i\}", r"\pm 3i", r"3 i, -3 i"]),
         (r"\frac{\pi}{4}", ["pi/4", "π/4", r"\frac14\pi"]),
         (r"(-\infty,2)", ["(-infty,2)", "x < 2"]),
@@ -146,6 +148,7 @@ async def test_an_answer_in_another_spelling_is_equal(patient: Workers, gold: st
         (r"\text{4:30 p.m.}", ["4:30 a.m.", "4:31 p.m.", r"4 \text{ p.m.}", "5:30"]),
         (r"9\text{ a.m.}", ["9 p.m.", "9:30 a.m."]),
         (r"\text{C,E}", ["C", "C,D", "C,D,E"]),
+        ("x<2", ["x < i", r"x < 2 \text{ or } y > 3"]),
         ("3+5i", ["5i-3", "3-5i", "3+5j", "5+3i", "3+5", "8i"]),
         (r"\cos 58^\circ", [r"\cos 58", r"\sin 58^\circ", r"\cos 59^\circ"]),
         (
