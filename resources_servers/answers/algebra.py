@@ -83,14 +83,17 @@ def _joined(expression: Any, text: str) -> Any:
 
 def _with_one_i(expression: Any) -> Any:
     """`i` as the imaginary unit, and other variables as real ones: the parser's own choice hangs on spaces."""
-    from sympy import I, Symbol
+    from sympy import Eq, I, Symbol
 
     symbols = getattr(expression, "free_symbols", ())
     if not any(symbol.name == "i" for symbol in symbols):
         return expression
+    known = {old: I if old.name == "i" else Symbol(old.name, real=True) for old in symbols}
     try:
-        return expression.subs({old: I if old.name == "i" else Symbol(old.name, real=True) for old in symbols})
-    except (TypeError, ValueError):  # x < i means nothing, and is no answer that cannot be verified
+        if isinstance(expression, Eq):  # `2i = i + i` would come to no more than True
+            return Eq(expression.lhs.subs(known), expression.rhs.subs(known), evaluate=False)
+        return expression.subs(known)
+    except (TypeError, ValueError, AttributeError):  # x < i means nothing, and is no answer that cannot be verified
         return expression
 
 

@@ -52,13 +52,14 @@ def quick(gold: str, answer: str, *, any_words: bool = False) -> Comparison | No
         return Comparison(equal=False, reason=f"the answer has {len(answer)} characters, over {MOST_CHARACTERS}")
     if (problem := misshapen(answer)) is not None:
         return Comparison(equal=False, reason=problem)
+    if (contradiction := _contradiction(answer, any_words)) is not None:
+        return contradiction
     gold, answer = without_names(gold, answer)
     return (
         _same_base(gold, answer)
         or _same_time(gold, answer)
         or _same_words(gold, answer)
         or _same_quantity(gold, answer, any_words)
-        or _contradiction(answer, any_words)
         or _same_brackets(gold, answer)
     )
 

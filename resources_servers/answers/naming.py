@@ -10,6 +10,10 @@ _NAMED = re.compile(
     r"\s*((?:[a-zA-Z]|\\[a-z]+|\\text\s*\{[^{}]*\})(?:_(?:\{\w+\}|\w+))?(?:\([a-z]\))?)\s*(=|\\in(?![a-z]))\s*"
 )
 _ANNOUNCED = re.compile(r"(?:\\text\s*\{)?[a-zA-Z ]*\b(?:[aA]nswer|is|are)\b(?: is| are)?\s*:?\s*\}?\s*(?=.*\d)")
+_CHAIN = re.compile(
+    r"(?!.*(?:\\text|;|\b(?:or|and)\b))([a-zA-Z](?:_(?:\{\w+\}|\w))?) *=(?!.*\1 *=)[^<>,]*= *([^=<>,]+)"
+)
+"""One value in several steps, not several values of one name."""
 _BUILT = re.compile(r"\\\{ *[a-zA-Z] *(?:\\in *\\mathbb *\{?R\}? *)?(?:\\mid|\\vert|:|\|) *(.+)\\\}")
 _RESIDUE = re.compile(
     r"(?:[a-zA-Z] *\\equiv *)?(-?\d+) *(?:\(?\\pmod|\(?\\bmod|\\text *\{ *\(?mod *\}) *\{?\d+\}? *\)?"
@@ -32,9 +36,11 @@ def without_names(gold: str, answer: str) -> tuple[str, str]:
 
 
 def _bare(text: str) -> str:
-    """Without an announcement, and a set that is built from a condition as the condition."""
+    """Without an announcement, of `x = 1 + 1 = 2` its ends, and of a set built from a condition that condition."""
     text = tidied(text)
     if announced := _ANNOUNCED.match(text):
         text = text[announced.end() :]
+    if chain := _CHAIN.fullmatch(text):
+        text = f"{chain[1]} = {chain[2]}"
     built = _BUILT.fullmatch(text)
     return built[1].strip() if built else text
