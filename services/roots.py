@@ -12,16 +12,18 @@ INSTALLED = Path(__file__).resolve().parent.parent
 
 
 def there(path: Path, roots: Sequence[Path]) -> Path:
-    """`path` in the first root that has it. Raises OperatorError when none has, or it may not be looked for."""
-    try:
-        found = find_file(path, roots)
-    except OSError as error:
-        raise OperatorError(f"{path} cannot be read: {error.strerror}") from error
+    """`path` in the first root that has it. Raises OperatorError when none has."""
+    found = find_file(path, roots)
     if found is None:
         raise OperatorError(f"{path} is not there (looked in {', '.join(map(str, roots))})")
     return found
 
 
 def find_file(path: str | Path, roots: Iterable[Path]) -> Path | None:
-    """`path` in the first root that has it; an absolute path is taken as it is."""
-    return next((root / path for root in roots if (root / path).is_file()), None)
+    """`path` in the first root that has it; an absolute path is taken as it is. Raises OperatorError where nobody may
+    look.
+    """
+    try:
+        return next((root / path for root in roots if (root / path).is_file()), None)
+    except OSError as error:
+        raise OperatorError(f"{path} cannot be read: {error.strerror}") from error

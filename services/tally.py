@@ -31,6 +31,7 @@ class Tally:
         """Those of them whose prompt does not begin with the turn before."""
         self.kinds: Counter[str] = Counter()
         self.rewards = Mean()
+        """Of what is measured."""
         self.by_dataset: dict[str, Mean] = {}
         """Rewards of the parts of a mixture."""
         self._before = 0
@@ -96,16 +97,6 @@ class Tally:
         return self.failed - self._failed_before
 
     @property
-    def mean(self) -> float | None:
-        """Mean reward over what is measured."""
-        return self.rewards.value
-
-    @property
-    def stderr(self) -> float | None:
-        """Standard error of the mean; None below two rollouts."""
-        return self.rewards.stderr
-
-    @property
     def drift(self) -> float | None:
         """Share of later turns that break the trail of tokens; None where no tokens are recorded."""
         return self.token_breaks / self.token_turns if self.token_turns else None
@@ -139,8 +130,8 @@ class Tally:
             successes=self.successes,
             token_turns=self.token_turns,
             token_breaks=self.token_breaks,
-            mean_reward=self.mean,
-            reward_stderr=self.stderr,
+            mean_reward=self.rewards.value,
+            reward_stderr=self.rewards.stderr,
             rollouts_per_s=round(self.rate, 3),
             eta_s=None if self.eta_s is None else round(self.eta_s, 1),
             failures=dict(self.kinds),

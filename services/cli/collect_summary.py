@@ -17,7 +17,7 @@ def summary(state: State, tally: Tally, paths: StorePaths, why: str, refused: in
         print(f"  stopped       {why}")
     if tally.successes is not None:
         print(f"  success rate  {tally.successes / tally.measured:.2%} ({tally.successes} / {tally.measured})")
-    if tally.mean is not None:
+    if tally.rewards.value is not None:
         print(f"  mean reward   {_reward(tally.rewards)}")
     if len(tally.by_dataset) > 1:
         width = max(map(len, tally.by_dataset))

@@ -113,9 +113,9 @@ def _parts(tally: Tally) -> list[tuple[int, str]]:
     parts: list[tuple[int, str]] = []
     if tally.successes is not None:
         parts.append((3, f"success {tally.successes / tally.measured:.1%}"))
-    if tally.mean is not None:
-        error = f" ± {tally.stderr:.2f}" if tally.stderr is not None else ""
-        parts.append((4, f"reward {tally.mean:.2f}{error}"))
+    if tally.rewards.value is not None:
+        error = f" ± {tally.rewards.stderr:.2f}" if tally.rewards.stderr is not None else ""
+        parts.append((4, f"reward {tally.rewards.value:.2f}{error}"))
     parts.append((0, f"{tally.rate:.1f}/s"))
     if tally.eta_s is not None:
         parts.append((1, f"{duration(tally.eta_s)} left"))

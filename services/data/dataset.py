@@ -62,10 +62,7 @@ class Dataset:
         """The data set's file. Raises OperatorError when it is not there."""
         path = settings.path or Path(f"resources_servers/{settings.name}/data/{settings.split}.jsonl")
         roots = list(roots)
-        try:
-            found = find_file(path, roots)
-        except OSError as error:
-            raise OperatorError(f"data set {settings.name!r}: {path} cannot be read: {error.strerror}") from error
+        found = find_file(path, roots)
         if found is None:
             raise OperatorError(f"data set {settings.name!r}: {path} {_why_missing(path, settings, roots)}")
         return found

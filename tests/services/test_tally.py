@@ -22,15 +22,15 @@ def test_mean_and_standard_error_are_numpys(seed: int, scale: float) -> None:
     tally = Tally(len(rewards))
     for reward in rewards:
         tally.count({"reward": float(reward)})
-    assert tally.mean == pytest.approx(rewards.mean(), rel=1e-12)
-    assert tally.stderr == pytest.approx(rewards.std(ddof=1) / np.sqrt(len(rewards)), rel=1e-6)
+    assert tally.rewards.value == pytest.approx(rewards.mean(), rel=1e-12)
+    assert tally.rewards.stderr == pytest.approx(rewards.std(ddof=1) / np.sqrt(len(rewards)), rel=1e-6)
 
 
 def test_there_is_no_mean_of_nothing_and_no_error_of_one() -> None:
     tally = Tally(2)
-    assert tally.mean is None and tally.stderr is None and tally.successes is None
+    assert tally.rewards.value is None and tally.rewards.stderr is None and tally.successes is None
     tally.count({"reward": 1})
-    assert tally.mean == 1.0 and tally.stderr is None
+    assert tally.rewards.value == 1.0 and tally.rewards.stderr is None
 
 
 def test_each_part_of_a_mixture_has_a_mean_of_its_own() -> None:
@@ -53,7 +53,7 @@ def test_resumed_rows_count_in_the_mean_but_not_in_the_rate() -> None:
     clock.now += 2.0
     tally.count({"reward": 0})
     assert (tally.measured, tally.collected, tally.rate) == (7, 1, 0.5)
-    assert tally.mean == pytest.approx(6 / 7) and tally.eta_s == pytest.approx(6.0)
+    assert tally.rewards.value == pytest.approx(6 / 7) and tally.eta_s == pytest.approx(6.0)
 
 
 def test_successes_are_counted_only_where_a_world_reports_them() -> None:

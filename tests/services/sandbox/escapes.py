@@ -1,12 +1,14 @@
 """Answers that want out of the jail. What gets out, or sees what it should not, prints ESCAPED."""
 
+from pathlib import Path
+
 from services.roots import INSTALLED
 
 ESCAPES = {
     "reads_the_hosts_files": f"""
 import os
-project = {str(INSTALLED)!r}
-for name in ("/etc/passwd", "/etc/hostname", "/root/.bashrc", "/var/log", "/home", "/sys/kernel", project, "/usr/bin"):
+project, profile = {str(INSTALLED)!r}, {str(Path.home() / ".bashrc")!r}
+for name in ("/etc/passwd", "/etc/hostname", profile, "/var/log", "/home", "/sys/kernel", project, "/usr/bin"):
     try: print("ESCAPED", name, os.listdir(name) if os.path.isdir(name) else open(name).read(10))
     except OSError: pass
 """,
