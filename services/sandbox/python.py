@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import struct
 import subprocess
 import sys
@@ -51,6 +52,7 @@ class Python:
 def find_python(program: str | None = None) -> Python:
     """The Python called `program`, by default the one that runs this. Raises OperatorError."""
     asked = program or str(getattr(sys, "_base_executable", sys.executable))
+    asked = str(Path(asked).absolute()) if os.sep in asked else asked
     try:
         # An empty folder to work in: -S -s -P keep everything but the standard library away, this keeps the rest.
         with tempfile.TemporaryDirectory(prefix="rollyard-look-") as empty:

@@ -38,6 +38,18 @@ def unshare(flags: int) -> None:
     checked(_libc().unshare(flags), "unshare")
 
 
+def enter_user_namespace(user: int, group: int, flags: int = 0) -> None:
+    """A fresh user namespace, and what `flags` name, in which this user is `user`. Raises OSError."""
+    outside = ("uid_map", user, os.getuid()), ("gid_map", group, os.getgid())
+    unshare(CLONE_NEWUSER | flags)
+    for name, text in (("setgroups", "deny"), *((name, f"{inner} {outer} 1") for name, inner, outer in outside)):
+        opened = os.open(f"/proc/self/{name}", os.O_WRONLY)
+        try:
+            os.write(opened, text.encode())
+        finally:
+            os.close(opened)
+
+
 def mount(source: str, target: str, kind: str, flags: int, options: str = "") -> None:
     """Mount a file system, or bind a folder. Raises OSError."""
     found = _libc().mount(source.encode(), target.encode(), kind.encode(), ctypes.c_ulong(flags), options.encode())
