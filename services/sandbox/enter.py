@@ -26,6 +26,10 @@ def main() -> None:
     """`{"root": ..., "files": [[source, target], ...], "before": [...], "after": [...]}`."""
     told = json.loads(sys.argv[1])
     files = [(str(source), str(target)) for source, target in told["files"]]
+    try:
+        program = os.open(told["before"][0], os.O_PATH)  # what is mounted over /tmp may hide it
+    except OSError as error:
+        sys.exit(f"{told['before'][0]} cannot be run: {error.strerror}")
     if os.getuid() == 0:
         try:
             files = _staged(files)
@@ -35,7 +39,7 @@ def main() -> None:
     binds = [word for source, target in files for word in ("--ro-bind", source, target)]
     command = [*told["before"], *binds, *told["after"]]
     try:
-        os.execve(command[0], command, {})
+        os.execve(program, command, {})
     except OSError as error:
         sys.exit(f"{command[0]} cannot be run: {error.strerror}")
 

@@ -33,8 +33,22 @@ def furnish(plan: Plan) -> None:
     if not plan.namespaces:
         return
     flags = kernel.MS_NOSUID | kernel.MS_NODEV
+    below = [path for path in plan.readable if path.startswith("/tmp/") and os.path.exists(path)]  # noqa: PTH110
+    kept = [(path, os.open(path, os.O_PATH)) for path in below]
     kernel.mount("tmpfs", "/tmp", "tmpfs", flags, f"size={plan.tmp_size},nr_inodes=4096,mode=700")
+    for path, opened in kept:  # a Python that lies below /tmp stays in view
+        _bind(opened, path)
     kernel.mount("tmpfs", "/proc", "tmpfs", flags | kernel.MS_RDONLY, "size=0,nr_inodes=1,mode=555")
+
+
+def _bind(opened: int, path: str) -> None:
+    source = f"/proc/self/fd/{opened}"
+    is_folder = os.path.isdir(source)  # noqa: PTH112 (pathlib is not loaded, here and below)
+    os.makedirs(path if is_folder else os.path.dirname(path), exist_ok=True)  # noqa: PTH103, PTH120
+    if not is_folder:
+        os.close(os.open(path, os.O_CREAT | os.O_WRONLY))
+    kernel.mount(source, path, "none", kernel.MS_BIND | kernel.MS_REC)
+    os.close(opened)
 
 
 def confine(plan: Plan, *, answer: bool) -> None:

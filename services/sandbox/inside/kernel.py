@@ -11,6 +11,8 @@ NAMESPACES = CLONE_NEWNS | 0x2000000 | 0x4000000 | CLONE_NEWIPC | CLONE_NEWUSER 
 """Every namespace that `clone` knows."""
 MS_RDONLY, MS_NOSUID, MS_NODEV, MS_BIND, MS_REC, MS_PRIVATE = 1, 2, 4, 4096, 16384, 1 << 18
 PR_SET_PDEATHSIG = 1
+_PIDFD_OPEN = 434
+"""On x86_64 and on aarch64."""
 _PR_SET_DUMPABLE, _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS = 4, 24, 38
 _CAPABILITY_VERSION_3 = 0x20080522
 
@@ -60,6 +62,13 @@ def prctl(option: int, *arguments: int) -> None:
     """Change something about this process. Raises OSError."""
     words = [ctypes.c_ulong(argument) for argument in (*arguments, 0, 0, 0, 0)[:4]]
     checked(_libc().prctl(option, *words), f"prctl {option}")
+
+
+def pidfd_open(process: int) -> int:
+    """A descriptor that can be polled for the end of `process`. Pythons built on older systems, as uv installs them,
+    have no `os.pidfd_open`.
+    """
+    return syscall(_PIDFD_OPEN, ctypes.c_int(process), ctypes.c_uint(0))
 
 
 def die_with_parent(signal: int) -> None:

@@ -11,6 +11,7 @@ import importlib
 import os
 import signal
 import socket
+import traceback
 from collections.abc import Callable
 from dataclasses import replace
 from os import environ
@@ -58,6 +59,8 @@ def main() -> None:
                     start_watching()
                     os.dup2(nothing, control.fileno())
                     watch(plan, job)
+                except BaseException:
+                    traceback.print_exc()
                 finally:
                     os._exit(0)
             os.close(job)
