@@ -6,10 +6,12 @@ import json
 import os
 import shutil
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 from services.roots import INSTALLED
 from services.sandbox import enter
+from services.sandbox.inside.identity import NOBODY
 from services.sandbox.python import Python
 
 _INSIDE = Path(__file__).parent / "inside"
@@ -20,16 +22,24 @@ _ZYGOTE = "services.sandbox.inside.zygote"
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/urandom")
 
 
+@dataclass(frozen=True)
+class Command:
+    """A process to start."""
+
+    words: list[str]
+    environment: dict[str, str]
+
+
 def find_bubblewrap() -> str | None:
     """The program, if it is installed."""
     return shutil.which("bwrap")
 
 
-def bubblewrap(program: str, python: Python) -> list[str]:
+def bubblewrap(program: str, python: Python) -> Command:
     """A zygote in namespaces of its own, with the Python and nothing else in view, all of it read-only."""
     files = [*python.files, (str(_INSIDE), f"{_SEEN_AT}/services/sandbox/inside")]
     before = [program, "--unshare-user", "--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts"]
-    before += ["--unshare-cgroup-try", "--uid", str(enter.NOBODY), "--gid", str(enter.NOBODY), "--hostname", "jail"]
+    before += ["--unshare-cgroup-try", "--uid", str(NOBODY), "--gid", str(NOBODY), "--hostname", "jail"]
     before += ["--die-with-parent", "--new-session", "--clearenv"]
     for name, value in _environment(python, _SEEN_AT).items():
         before += ["--setenv", name, value]
@@ -38,26 +48,19 @@ def bubblewrap(program: str, python: Python) -> list[str]:
     after += [word for device in _DEVICES for word in ("--dev-bind", device, device)]
     after += ["--dir", "/tmp", "--proc", "/proc", "--remount-ro", "/", "--chdir", "/"]
     after += [python.program, *_FLAGS, "-m", _ZYGOTE]
-    return _entered({"bind": "--ro-bind", "files": files, "before": before, "after": after, "environment": {}})
+    told = {"root": str(INSTALLED), "files": files, "before": before, "after": after}
+    base = os.path.realpath(getattr(sys, "_base_executable", sys.executable))
+    return Command([base, "-I", "-S", enter.__file__, json.dumps(told)], {})
 
 
-def plain(python: Python) -> list[str]:
+def plain(python: Python) -> Command:
     """A zygote without namespaces: what it forks is locked in by Landlock and seccomp."""
-    after = [python.program, *_FLAGS, "-m", _ZYGOTE]
-    environment = _environment(python, str(INSTALLED))
-    return _entered({"bind": "", "files": [], "before": [], "after": after, "environment": environment})
+    return Command([python.program, *_FLAGS, "-m", _ZYGOTE], _environment(python, str(INSTALLED)))
 
 
 def readable(python: Python) -> tuple[str, ...]:
     """What Landlock has to leave in view."""
     return (*python.places, str(_INSIDE), *_DEVICES)
-
-
-def _entered(told: dict[str, object]) -> list[str]:
-    """As root, become nobody first."""
-    told = {"root": str(INSTALLED), **told}
-    base = os.path.realpath(getattr(sys, "_base_executable", sys.executable))
-    return [base, "-I", "-S", enter.__file__, json.dumps(told)]
 
 
 def _environment(python: Python, root: str) -> dict[str, str]:

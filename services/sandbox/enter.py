@@ -1,4 +1,4 @@
-"""Run by the sandbox's own Python as root, before anything else: becomes nobody and then the jail's command.
+"""Starts bubblewrap; as root, becomes nobody first.
 
 Root inside a user namespace is still root to the files outside, and its processes are not counted. Nobody, on the other
 hand, may not be able to reach the Python (a home folder is often closed): so its files are first mounted where they can
@@ -17,30 +17,31 @@ if __name__ == "__main__":
     sys.path.insert(0, json.loads(sys.argv[1])["root"])
 
 from services.sandbox.inside import kernel
+from services.sandbox.inside.identity import become_nobody
 
-NOBODY = 65534
 _STAGE = "/tmp"
 
 
 def main() -> None:
-    """`{"root": ..., "bind": "--ro-bind", "files": [[source, target], ...], "before": [...], "after": [...]}`."""
+    """`{"root": ..., "files": [[source, target], ...], "before": [...], "after": [...]}`."""
     told = json.loads(sys.argv[1])
     files = [(str(source), str(target)) for source, target in told["files"]]
+    try:
+        program = os.open(told["before"][0], os.O_PATH)  # what is mounted over /tmp may hide it
+    except OSError as error:
+        sys.exit(f"{told['before'][0]} cannot be run: {error.strerror}")
     if os.getuid() == 0:
         try:
-            # Without files there is nothing to stage, and what is mounted for it would hide a project below /tmp.
-            files = _staged(files) if files else []
+            files = _staged(files)
         except OSError as error:  # a container's root without CAP_SYS_ADMIN: the files must be readable as they are
             print(f"sandbox: files stay where they are: {error}", file=sys.stderr)
-        os.setgroups([])
-        os.setresgid(NOBODY, NOBODY, NOBODY)
-        os.setresuid(NOBODY, NOBODY, NOBODY)
-    binds = [word for source, target in files for word in (told["bind"], source, target)] if told["bind"] else []
+        become_nobody()
+    binds = [word for source, target in files for word in ("--ro-bind", source, target)]
     command = [*told["before"], *binds, *told["after"]]
     try:
-        os.execve(command[0], command, told["environment"])
-    except PermissionError:
-        sys.exit(f"a user without privileges cannot run {command[0]}: name another Python (sandbox_python)")
+        os.execve(program, command, {})
+    except OSError as error:
+        sys.exit(f"{command[0]} cannot be run: {error.strerror}")
 
 
 def _staged(files: list[tuple[str, str]]) -> list[tuple[str, str]]:

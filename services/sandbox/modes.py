@@ -21,7 +21,7 @@ class Mode:
     """One way to lock answers in."""
 
     name: str
-    command: list[str]
+    command: command.Command
     namespaces: bool
     landlock: bool
     seccomp: bool

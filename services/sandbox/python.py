@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import struct
 import subprocess
 import sys
@@ -22,10 +23,12 @@ for folder in sys.path:
                 __import__(name.partition(".")[0])
             except BaseException:
                 pass
+def both(path):  # as it is called through links, and where it is: the program, which has no links left, looks there
+    return path, os.path.realpath(path)
 mapped = {line.split(maxsplit=5)[5].strip() for line in open("/proc/self/maps") if "/" in line}
 print(json.dumps({
     "program": os.path.realpath(getattr(sys, "_base_executable", sys.executable)),
-    "library": sorted({sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")}),
+    "library": sorted({path for kind in ("stdlib", "platstdlib") for path in both(sysconfig.get_path(kind))}),
     "mapped": sorted(path for path in mapped if re.search(r"[.]so([.]|$)", path)),
 }))
 """
@@ -51,6 +54,7 @@ class Python:
 def find_python(program: str | None = None) -> Python:
     """The Python called `program`, by default the one that runs this. Raises OperatorError."""
     asked = program or str(getattr(sys, "_base_executable", sys.executable))
+    asked = str(Path(asked).absolute()) if os.sep in asked else asked
     try:
         # An empty folder to work in: -S -s -P keep everything but the standard library away, this keeps the rest.
         with tempfile.TemporaryDirectory(prefix="rollyard-look-") as empty:
@@ -68,7 +72,7 @@ def find_python(program: str | None = None) -> Python:
         if not path.startswith(inside):
             folders.append(str(Path(path).parent))
             files |= {(path, name) for name in _names_of(Path(path))}
-    if (loader := _loader(Path(found["program"]))) is not None:
+    if (loader := loader_of(Path(found["program"]))) is not None:
         files.add((str(loader.resolve()), str(loader)))
     return Python(found["program"], tuple(sorted(files, key=lambda pair: pair[1])), ":".join(sorted(set(folders))))
 
@@ -80,14 +84,17 @@ def _names_of(library: Path) -> set[str]:
     return {str(library)} | links
 
 
-def _loader(program: Path) -> Path | None:
+def loader_of(program: Path) -> Path | None:
     """The dynamic loader that an ELF program names; None for a static one. Raises OperatorError."""
-    head = program.read_bytes()[:4096]
-    if head[:5] != b"\x7fELF\x02":
-        raise OperatorError(f"{program} is no 64-bit ELF program; the sandbox needs the interpreter itself, no wrapper")
-    offset, size, count = struct.unpack_from("=Q", head, 32)[0], *struct.unpack_from("=HH", head, 54)
-    for number in range(count):
-        kind, _, start, _, _, length = struct.unpack_from("=IIQQQQ", head, offset + number * size)
-        if kind == 3:  # PT_INTERP
-            return Path(head[start : start + length].rstrip(b"\0").decode())
+    with program.open("rb") as file:
+        head = file.read(64)
+        if head[:5] != b"\x7fELF\x02" or len(head) < 64:
+            raise OperatorError(f"{program} is not a 64-bit ELF program; name the interpreter itself, not a wrapper")
+        offset, size, count = struct.unpack_from("=Q", head, 32)[0], *struct.unpack_from("=HH", head, 54)
+        for number in range(count):
+            file.seek(offset + number * size)
+            kind, _, start, _, _, length = struct.unpack_from("=IIQQQQ", file.read(size))
+            if kind == 3:  # PT_INTERP
+                file.seek(start)  # at the file's end where the program was patched for its place, as uv and conda do
+                return Path(file.read(length).rstrip(b"\0").decode())
     return None

@@ -7,11 +7,11 @@ import json
 import socket
 import struct
 import subprocess
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from services.sandbox.command import Command
 from services.sandbox.inside.channel import framed
 from services.sandbox.inside.plan import Plan
 from services.types import Json
@@ -42,23 +42,23 @@ class ZygoteLink:
         self.offered = Offered(False, 0)
 
     @classmethod
-    async def start(cls, command: Sequence[str], errors: IO[bytes]) -> ZygoteLink:
+    async def start(cls, command: Command, errors: IO[bytes]) -> ZygoteLink:
         """Start `command`; its standard error goes to the file `errors`. Raises ZygoteDied."""
         ours, theirs = socket.socketpair()
         try:
             # From this thread, which must outlive it: bubblewrap dies with the thread that started it.
             process = subprocess.Popen(  # noqa: ASYNC220 (it takes milliseconds)
-                command,
+                command.words,
                 stdin=theirs.fileno(),
                 stdout=subprocess.DEVNULL,
                 stderr=errors,
                 cwd="/",
-                env={},
+                env=command.environment,
                 start_new_session=True,
             )
         except OSError as error:
             ours.close()
-            raise ZygoteDied(f"{command[0]} cannot be run: {error}") from error
+            raise ZygoteDied(f"{command.words[0]} cannot be run: {error}") from error
         finally:
             theirs.close()
         ours.setblocking(False)

@@ -8,7 +8,7 @@ import resource
 from services.sandbox.inside import kernel, landlock, seccomp
 from services.sandbox.inside.plan import Plan
 
-_OWN = kernel.CLONE_NEWUSER | kernel.CLONE_NEWPID | kernel.CLONE_NEWNS | kernel.CLONE_NEWIPC
+_OWN = kernel.CLONE_NEWPID | kernel.CLONE_NEWNS | kernel.CLONE_NEWIPC
 _KEEPERS = 2
 """Processes of ours that count against the limit: the warden and the tests."""
 _ROOM = 256
@@ -20,10 +20,7 @@ def separate() -> None:
 
     A user namespace of its own makes the limit on processes this answer's alone.
     """
-    user, group = os.getuid(), os.getgid()
-    kernel.unshare(_OWN)
-    for name, text in (("setgroups", "deny"), ("uid_map", f"{user} {user} 1"), ("gid_map", f"{group} {group} 1")):
-        _write(f"/proc/self/{name}", text)
+    kernel.enter_user_namespace(os.getuid(), os.getgid(), _OWN)
 
 
 def furnish(plan: Plan) -> None:
@@ -32,12 +29,26 @@ def furnish(plan: Plan) -> None:
         _bound_threads(plan)
         # The answer locks itself in once more, further in: then the tests may signal it, and it not them.
         kernel.no_new_privileges()
-        landlock.restrict(plan.readable)
+        landlock.restrict(plan.rules)
     if not plan.namespaces:
         return
     flags = kernel.MS_NOSUID | kernel.MS_NODEV
+    below = [path for path in plan.readable if path.startswith("/tmp/") and os.path.exists(path)]  # noqa: PTH110
+    kept = [(path, os.open(path, os.O_PATH)) for path in below]
     kernel.mount("tmpfs", "/tmp", "tmpfs", flags, f"size={plan.tmp_size},nr_inodes=4096,mode=700")
+    for path, opened in kept:  # a Python that lies below /tmp stays in view
+        _bind(opened, path)
     kernel.mount("tmpfs", "/proc", "tmpfs", flags | kernel.MS_RDONLY, "size=0,nr_inodes=1,mode=555")
+
+
+def _bind(opened: int, path: str) -> None:
+    source = f"/proc/self/fd/{opened}"
+    is_folder = os.path.isdir(source)  # noqa: PTH112 (pathlib is not loaded, here and below)
+    os.makedirs(path if is_folder else os.path.dirname(path), exist_ok=True)  # noqa: PTH103, PTH120
+    if not is_folder:
+        os.close(os.open(path, os.O_CREAT | os.O_WRONLY))
+    kernel.mount(source, path, "none", kernel.MS_BIND | kernel.MS_REC)
+    os.close(opened)
 
 
 def confine(plan: Plan, *, answer: bool) -> None:
@@ -59,7 +70,7 @@ def confine(plan: Plan, *, answer: bool) -> None:
     kernel.drop_capabilities()
     kernel.no_new_privileges()
     if plan.landlock and answer:
-        landlock.restrict(plan.readable)
+        landlock.restrict(plan.rules)
     if plan.seccomp:
         seccomp.install(namespaces=plan.namespaces or not answer)
 
@@ -75,11 +86,3 @@ def _bound_threads(plan: Plan) -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_NPROC)
     most = most if hard == resource.RLIM_INFINITY else min(most, hard)
     resource.setrlimit(resource.RLIMIT_NPROC, (most, most))
-
-
-def _write(path: str, text: str) -> None:
-    opened = os.open(path, os.O_WRONLY)
-    try:
-        os.write(opened, text.encode())
-    finally:
-        os.close(opened)

@@ -150,10 +150,11 @@ def _become_answer(plan: Plan, channel: socket.socket, output: int) -> NoReturn:
         for descriptor, number in ((silence, 0), (output, 1), (output, 2), (channel.fileno(), _FIRST_FREE)):
             os.dup2(descriptor, number)
         channel.detach()
-        os.closerange(_FIRST_FREE + 1, 1024)
-        os.chdir("/tmp" if plan.namespaces else "/")
+        if plan.namespaces:
+            os.chdir("/tmp")
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         jail.confine(plan, answer=True)
+        os.closerange(_FIRST_FREE + 1, 1024)
         link = Channel(socket.socket(fileno=_FIRST_FREE))
         with contextlib.suppress(Closed):
             link.send("ready")

@@ -11,6 +11,8 @@ NAMESPACES = CLONE_NEWNS | 0x2000000 | 0x4000000 | CLONE_NEWIPC | CLONE_NEWUSER 
 """Every namespace that `clone` knows."""
 MS_RDONLY, MS_NOSUID, MS_NODEV, MS_BIND, MS_REC, MS_PRIVATE = 1, 2, 4, 4096, 16384, 1 << 18
 PR_SET_PDEATHSIG = 1
+_PIDFD_OPEN = 434
+"""On x86_64 and on aarch64."""
 _PR_SET_DUMPABLE, _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS = 4, 24, 38
 _CAPABILITY_VERSION_3 = 0x20080522
 
@@ -38,6 +40,18 @@ def unshare(flags: int) -> None:
     checked(_libc().unshare(flags), "unshare")
 
 
+def enter_user_namespace(user: int, group: int, flags: int = 0) -> None:
+    """A fresh user namespace, and what `flags` name, in which this user is `user`. Raises OSError."""
+    outside = ("uid_map", user, os.getuid()), ("gid_map", group, os.getgid())
+    unshare(CLONE_NEWUSER | flags)
+    for name, text in (("setgroups", "deny"), *((name, f"{inner} {outer} 1") for name, inner, outer in outside)):
+        opened = os.open(f"/proc/self/{name}", os.O_WRONLY)
+        try:
+            os.write(opened, text.encode())
+        finally:
+            os.close(opened)
+
+
 def mount(source: str, target: str, kind: str, flags: int, options: str = "") -> None:
     """Mount a file system, or bind a folder. Raises OSError."""
     found = _libc().mount(source.encode(), target.encode(), kind.encode(), ctypes.c_ulong(flags), options.encode())
@@ -48,6 +62,13 @@ def prctl(option: int, *arguments: int) -> None:
     """Change something about this process. Raises OSError."""
     words = [ctypes.c_ulong(argument) for argument in (*arguments, 0, 0, 0, 0)[:4]]
     checked(_libc().prctl(option, *words), f"prctl {option}")
+
+
+def pidfd_open(process: int) -> int:
+    """A descriptor that can be polled for the end of `process`. Pythons built on older systems, as uv installs them,
+    have no `os.pidfd_open`.
+    """
+    return syscall(_PIDFD_OPEN, ctypes.c_int(process), ctypes.c_uint(0))
 
 
 def die_with_parent(signal: int) -> None:

@@ -25,10 +25,9 @@ def version() -> int:
         return 0
 
 
-def restrict(readable: Iterable[str]) -> None:
-    """For ever: files below `readable` may be read and run, no other opened; no TCP, no foreign signals.
-
-    Nothing may be written but what the machine forgets at once (/dev/null).
+def rules(readable: Iterable[str]) -> int:
+    """A descriptor of these rules: files below `readable` may be read and run, no other opened; no TCP, no foreign
+    signals. Nothing may be written but what the machine forgets at once (/dev/null).
 
     Raises OSError where the kernel has no Landlock. What is older than its newest parts is restricted as it can.
     """
@@ -36,13 +35,15 @@ def restrict(readable: Iterable[str]) -> None:
     rights = (1 << max(count for since, count in _RIGHTS_BY_VERSION.items() if since <= max(known, 1))) - 1
     network, scopes = (3 if known >= 4 else 0), (3 if known >= 6 else 0)
     attributes = struct.pack("=QQQ", rights, network, scopes)[: 8 if known < 4 else 16 if known < 6 else 24]
-    rules = kernel.syscall(_CREATE, attributes, ctypes.c_size_t(len(attributes)), ctypes.c_uint32(0))
-    try:
-        for path in readable:
-            _allow(rules, path)
-        kernel.syscall(_RESTRICT, ctypes.c_int(rules), ctypes.c_uint32(0))
-    finally:
-        os.close(rules)
+    made = kernel.syscall(_CREATE, attributes, ctypes.c_size_t(len(attributes)), ctypes.c_uint32(0))
+    for path in readable:
+        _allow(made, path)
+    return made
+
+
+def restrict(rules: int) -> None:
+    """Hold this process to `rules` for ever. Raises OSError."""
+    kernel.syscall(_RESTRICT, ctypes.c_int(rules), ctypes.c_uint32(0))
 
 
 def _allow(rules: int, path: str) -> None:

@@ -25,6 +25,8 @@ class Plan:
     open_files: int
     tmp_size: int
     output: int
+    rules: int = -1
+    """The zygote's descriptor of what `readable` became for Landlock."""
 
     def fields(self) -> dict[str, Any]:
         """For a message."""

@@ -83,7 +83,7 @@ def _waited(clock: Clock, job: int, report: Outlet, output: Outlet) -> str:
 
     What it reports is the last that it does: from there on the deadline does not count.
     """
-    alive = os.pidfd_open(clock.child)
+    alive = kernel.pidfd_open(clock.child)
     poll = select.poll()
     poll.register(alive, select.POLLIN)
     poll.register(job, select.POLLRDHUP)

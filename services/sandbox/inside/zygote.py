@@ -5,19 +5,24 @@ It reads no job: each comes on a socket of its own, which goes straight to the j
 
 from __future__ import annotations
 
+import fcntl
 import gc
 import importlib
 import os
 import signal
 import socket
+import traceback
 from collections.abc import Callable
+from dataclasses import replace
 from os import environ
 
-from services.sandbox.inside import kernel, landlock, seccomp
+from services.sandbox.inside import identity, kernel, landlock, seccomp
 from services.sandbox.inside.channel import Channel
 from services.sandbox.inside.plan import Plan
 from services.sandbox.inside.warden import start_watching, watch
 
+_BEYOND_AN_ANSWERS = 16
+"""Descriptors from here on are not those that an answer's process sets up for itself."""
 _LOADED = (
     "abc array bisect cmath collections copy dataclasses datetime decimal enum fractions functools hashlib heapq "
     "itertools json math operator os random re statistics string sys textwrap time traceback typing unicodedata"
@@ -31,6 +36,12 @@ def main() -> None:
     offered = {"seccomp": _works(lambda: seccomp.install(namespaces=True)), "landlock": landlock.version()}
     Channel(control).send(offered)
     plan = Plan.of(Channel(control).receive())
+    if plan.landlock:
+        rules = landlock.rules(plan.readable)  # while the files can be reached
+        plan = replace(plan, rules=fcntl.fcntl(rules, fcntl.F_DUPFD_CLOEXEC, _BEYOND_AN_ANSWERS))
+        os.close(rules)
+    identity.give_up_root()
+    kernel.die_with_parent(signal.SIGKILL)  # a change of user has undone it
     for name in _LOADED.split():
         importlib.import_module(name)
     environ.clear()
@@ -48,6 +59,8 @@ def main() -> None:
                     start_watching()
                     os.dup2(nothing, control.fileno())
                     watch(plan, job)
+                except BaseException:
+                    traceback.print_exc()
                 finally:
                     os._exit(0)
             os.close(job)

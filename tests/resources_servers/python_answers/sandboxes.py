@@ -8,11 +8,12 @@ import pytest
 
 from services.sandbox.records import Limits
 from services.sandbox.sandbox import Sandbox
+from tests.services.sandbox.starting import started_or_skipped
 
 
 @pytest.fixture(scope="session")
 async def sandbox() -> AsyncIterator[Sandbox]:
     made = Sandbox(Limits(wall_s=30))
-    await made.start()
+    await started_or_skipped(made)
     yield made
     await made.stop()

@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from services.errors import OperatorError
 from services.sandbox.records import Limits
 from services.sandbox.sandbox import Sandbox
+from tests.services.sandbox.starting import started_or_skipped
 
 QUICK = Limits(cpu_s=1, wall_s=3, memory_mb=256, processes=8)
 
@@ -16,12 +16,8 @@ QUICK = Limits(cpu_s=1, wall_s=3, memory_mb=256, processes=8)
 @pytest.fixture(scope="session", params=["bubblewrap", "landlock"])
 async def either(request: pytest.FixtureRequest) -> AsyncIterator[Sandbox]:
     """The best isolation and the next best, where this machine has them."""
-    weaker = request.param == "landlock"
-    made = Sandbox(QUICK, bubblewrap=None, python="/usr/bin/python3") if weaker else Sandbox(QUICK)
-    try:
-        await made.start()
-    except OperatorError as error:
-        pytest.skip(str(error))
+    made = Sandbox(QUICK, bubblewrap=None) if request.param == "landlock" else Sandbox(QUICK)
+    await started_or_skipped(made)
     if made.layers.mode != request.param:
         await made.stop()
         pytest.skip(f"no {request.param} here")
@@ -32,6 +28,6 @@ async def either(request: pytest.FixtureRequest) -> AsyncIterator[Sandbox]:
 @pytest.fixture(scope="session")
 async def sandbox() -> AsyncIterator[Sandbox]:
     made = Sandbox(QUICK)
-    await made.start()
+    await started_or_skipped(made)
     yield made
     await made.stop()
