@@ -10,7 +10,7 @@ import pytest
 
 from services.errors import FailureKind
 from services.transport import HttpTransport
-from services.wire import target_of
+from services.http.wire import target_of
 from tests.services.fixtures import failure_of, http, kind_of, network, peer, send, until
 
 CHUNKED = (
