@@ -12,14 +12,15 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
 from pydantic import ValidationError
 
 from services.errors import Failure, FailureKind, nearest
-from services.transport import Answer, Transport
+from services.transport import CONNECT_TIMED_OUT, Answer, Transport
+from services.transport import RUN_HEADER as RUN_HEADER  # its name for the servers
 from services.types import Directory, Keys, Problem
 
-RUN_HEADER = "x-rollyard-run"
 TO_HEADER = "x-rollyard-to"
 """Names the server that is meant: after a restart another one of the run may sit on its old port."""
 SECRET_HEADER = "x-rollyard-secret"
@@ -31,6 +32,8 @@ EPISODE_HEADER = "x-session-id"
 TELL_EVERY_S = 10.0
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -84,10 +87,18 @@ class AddressBook:
 class ServerClient:
     """Calls servers by name. Every method raises `Failure` and nothing else when the answer is not there."""
 
-    def __init__(self, transport: Transport, keys: Keys, book: AddressBook, patience: Patience | None = None) -> None:
+    def __init__(
+        self,
+        transport: Transport,
+        keys: Keys,
+        book: AddressBook,
+        patience: Patience | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.transport = transport
         self.book = book
         self._patience = patience or Patience()
+        self._clock = clock
         self._run_id = keys.run_id
         self._headers = {"content-type": "application/json", RUN_HEADER: keys.run_id}
         if keys.token:
@@ -102,26 +113,52 @@ class ServerClient:
         return good(answer, server)
 
     async def reach(
-        self, server: str, path: str, body: bytes, timeout_s: float, headers: Mapping[str, str] | None = None
+        self,
+        server: str,
+        path: str,
+        body: bytes,
+        timeout_s: float,
+        headers: Mapping[str, str] | None = None,
+        asking: Callable[[str], None] | None = None,
     ) -> tuple[str, Answer]:
-        """POST to the least busy ready instance; its base URL and its answer, which may have any status."""
-        begun = time.monotonic()
-        own_s = (await self.book.current()).start_timeouts_s.get(server, 0.0)
-        wait_s = min(max(self._patience.wait_s, own_s), timeout_s)
-        pause, left_s = self._patience.pause_s, timeout_s
+        """POST to the least busy ready instance; its base URL and its answer, which may have any status.
+
+        `asking` is called with the base URL before each request.
+        """
         addressed = {TO_HEADER: server, **(headers or {})}
-        while True:
-            url = await self._pick(server, begun + wait_s, wait_s)
+
+        async def once(left_s: float) -> tuple[str, Answer]:
+            url = await self._pick(server, left_s)
+            if asking is not None:
+                asking(url)
+            return url, await self.send(url, path, body, until - self._clock(), addressed)
+
+        until = self._clock() + timeout_s
+        return await self._connecting(server, until, once)
+
+    async def reach_again(
+        self, server: str, url: str, path: str, body: bytes, timeout_s: float, headers: Mapping[str, str]
+    ) -> Answer:
+        """POST to the instance that holds the caller's session; the answer may have any status.
+
+        A connection that cannot be made is tried again while the head knows of that instance: it may be too busy to
+        accept. Raises Failure session_lost once it is gone.
+        """
+
+        async def once(left_s: float) -> Answer:
             try:
-                return url, await self.send(url, path, body, left_s, addressed)
+                return await self.send(url, path, body, left_s, headers)
             except Failure as failure:
-                left_s = begun + timeout_s - time.monotonic()
-                if failure.kind is not FailureKind.UNREACHABLE or time.monotonic() > begun + wait_s or left_s <= 0:
-                    raise blamed(failure, server) from failure
-                self._tell(server, failure.problem.detail, wait_s)
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, 1.0)
-            await self._look_again()
+                gone = failure.kind is FailureKind.WRONG_RUN
+                if failure.kind is FailureKind.UNREACHABLE:
+                    await self._look_again()
+                    gone = not (await self.book.current()).has(server, url)
+                if gone:
+                    detail = f"the instance that held the session is gone ({failure.problem.detail})"
+                    raise Failure(FailureKind.SESSION_LOST, detail, server=server) from failure
+                raise
+
+        return await self._connecting(server, self._clock() + timeout_s, once)
 
     async def send(
         self, url: str, path: str, body: bytes, timeout_s: float, headers: Mapping[str, str] | None = None
@@ -139,18 +176,48 @@ class ServerClient:
             raise Failure(FailureKind.WRONG_RUN, f"{url} is not answered by a server of run {self._run_id}")
         return answer
 
-    async def _pick(self, server: str, give_up: float, wait_s: float) -> str:
-        directory = await self.book.current()
+    async def _connecting(self, server: str, until: float, once: Callable[[float], Awaitable[T]]) -> T:
+        """What `once` returns. A connection that could not be made is tried again: nothing was sent.
+
+        An instance that refuses is given the time of a restart; one that is silent may be there and busy, and is given
+        the time of the call.
+        """
+        patient_until = self._clock() + self._wait_s(await self.book.current(), server, until - self._clock())
         pause = self._patience.pause_s
-        while not (urls := directory.servers.get(server)):
-            if urls is None:
+        while True:
+            try:
+                return await once(until - self._clock())
+            except Failure as failure:
+                now = self._clock()
+                silent = failure.problem.code == CONNECT_TIMED_OUT
+                last = now > (until if silent else patient_until) or now >= until
+                if failure.kind is not FailureKind.UNREACHABLE or failure.problem.server or last:
+                    raise blamed(failure, server) from failure
+                self._tell(server, failure.problem.detail, (until if silent else patient_until) - now)
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, 1.0)
+            await self._look_again()
+
+    def _wait_s(self, directory: Directory, server: str, left_s: float) -> float:
+        """How long a server of which no instance is ready is waited for: what it may take to start, or a restart."""
+        own_s = directory.start_timeouts_s.get(server, 0.0)
+        return min(max(self._patience.wait_s, own_s), left_s)
+
+    async def _pick(self, server: str, left_s: float) -> str:
+        """Base URL of the least busy instance. Waits while none is ready, no longer than `left_s`."""
+        directory = await self.book.current()
+        wait_s = self._wait_s(directory, server, left_s)
+        give_up = self._clock() + wait_s
+        pause = self._patience.pause_s
+        while not (urls := directory.servers.get(server) or directory.quiet.get(server)):
+            if server not in directory.servers:
                 hint = nearest(server, directory.servers)
                 raise Failure(
                     FailureKind.UNKNOWN_SERVER,
                     f"no server named {server!r} in this run{hint} (it has: {', '.join(sorted(directory.servers))})",
                 )
-            if time.monotonic() > give_up:
-                detail = f"no ready instance of {server!r} within {wait_s:g} s"
+            if self._clock() > give_up:
+                detail = f"no ready instance of {server!r} within {round(wait_s, 2):g} s"
                 raise Failure(FailureKind.UNREACHABLE, detail, server=server)
             self._tell(server, "no ready instance", wait_s)
             await asyncio.sleep(pause)
@@ -173,7 +240,7 @@ class ServerClient:
         """Say at once that somebody is waited for; not again for every call that waits."""
         now = time.monotonic()
         if now > self._quiet_until.get(server, 0.0):
-            log.warning("%s: %s; waiting for it, up to %g s", server, why, wait_s)
+            log.warning("%s: %s; trying again for up to %g s", server, why, round(wait_s, 2))
         self._quiet_until[server] = now + TELL_EVERY_S
 
 
@@ -189,18 +256,22 @@ class Session:
         self.server = server
         self._client = client
         self._url: str | None = None
+        self._asked: str | None = None
         self._headers = {TO_HEADER: server, **(headers or {}), **({"cookie": cookie} if cookie else {})}
 
     async def send(self, path: str, body: bytes, timeout_s: float, headers: Mapping[str, str] | None = None) -> Answer:
         """POST within the session; the answer may have any status. The first call decides the instance."""
         sent = {**self._headers, **headers} if headers else self._headers
-        if self._url is None:
-            self._url, answer = await self._client.reach(self.server, path, body, timeout_s, sent)
-        else:
+        if (url := self._url or self._asked) is None:
             try:
-                answer = await self._client.send(self._url, path, body, timeout_s, sent)
+                url, answer = await self._client.reach(self.server, path, body, timeout_s, sent, self._note)
             except Failure as failure:
-                raise self._lost(failure) from failure
+                if failure.kind in (FailureKind.UNREACHABLE, FailureKind.WRONG_RUN):
+                    self._asked = None
+                raise
+        else:
+            answer = await self._client.reach_again(self.server, url, path, body, timeout_s, sent)
+        self._url = url
         if answer.cookies:
             self._remember(answer.cookies)
         return answer
@@ -219,19 +290,20 @@ class Session:
         """True once an instance has answered."""
         return self._url is not None
 
+    @property
+    def may_be_open(self) -> bool:
+        """True once a request may have reached an instance, its answer known or lost. Later calls go to that one."""
+        return self.opened or self._asked is not None
+
+    def _note(self, url: str) -> None:
+        self._asked = url
+
     def _remember(self, cookies: tuple[str, ...]) -> None:
         jar = dict(pair.partition("=")[::2] for pair in self._headers.get("cookie", "").split("; ") if pair)
         for cookie in cookies:
             name, _, value = cookie.partition(";")[0].strip().partition("=")
             jar[name] = value
         self._headers["cookie"] = "; ".join(f"{name}={value}" for name, value in jar.items())
-
-    def _lost(self, failure: Failure) -> Failure:
-        """An instance that is gone took its sessions along."""
-        if failure.kind in (FailureKind.UNREACHABLE, FailureKind.WRONG_RUN):
-            detail = f"the instance that held the session is gone ({failure.problem.detail})"
-            return Failure(FailureKind.SESSION_LOST, detail, server=self.server)
-        return blamed(failure, self.server)
 
 
 def good(answer: Answer, server: str) -> Answer:

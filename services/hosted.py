@@ -14,6 +14,7 @@ import uvicorn
 from services.client import AddressBook
 from services.errors import Failure, RunError
 from services.headlink import HeadLink
+from services.http.listener import Bounds, Listener
 from services.looplag import LoopLag
 from services.ports import owner_of_port
 from services.server import Server
@@ -62,17 +63,27 @@ def bind_for(name: str, settings: ServerSettings) -> socket.socket:
 class Hosted:
     """One server on one socket."""
 
-    def __init__(self, server: Server, sock: socket.socket, *, advertise: str | None = None) -> None:
+    def __init__(
+        self,
+        server: Server,
+        sock: socket.socket,
+        *,
+        advertise: str | None = None,
+        bounds: Bounds | None = None,
+        lag: LoopLag | None = None,
+    ) -> None:
         self.server = server
         host, port = sock.getsockname()[:2]
         shown = advertise or {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
         self.url = f"http://[{shown}]:{port}" if ":" in shown else f"http://{shown}:{port}"
         self._socket = sock
+        self._lag = lag or LoopLag()
+        self._connections = Listener(server.name, bounds or Bounds(), self._lag)
         self._listener = _Listener(
             uvicorn.Config(
                 server,
                 interface="asgi3",
-                http="httptools",
+                http=self._connections.protocol,  # type: ignore[arg-type]  # a factory is called like a class
                 ws="none",
                 lifespan="off",
                 log_config=None,
@@ -87,8 +98,6 @@ class Hosted:
         )
         self._serving: asyncio.Task[None] | None = None
         self._beating: asyncio.Task[None] | None = None
-        self._watching: asyncio.Task[None] | None = None
-        self._lag = LoopLag()
         server.measure(self._lag)
 
     async def listen(self) -> None:
@@ -99,7 +108,8 @@ class Hosted:
                 self._serving.result()
                 raise RunError(f"{self.server.name} stopped listening on {self.url} before it had begun")
             await asyncio.sleep(0.002)
-        self._watching = asyncio.create_task(self._lag.watch())
+        self._lag.start()
+        self._connections.start()
 
     async def start(self) -> None:
         """Run the server's own start, then be ready."""
@@ -124,12 +134,12 @@ class Hosted:
         self.server.ready = False
         if self._beating is not None:
             self._beating.cancel()
-        if self._watching is not None:
-            self._watching.cancel()
+        self._connections.stop()
         self._listener.should_exit = True
         if self._serving is not None:
             await self._serving
         self._socket.close()
+        self._lag.stop()
         await self.server.stop()
 
     async def _tell(self, registration: Registration, head: HeadLink) -> None:

@@ -105,14 +105,20 @@ class Roster:
     def directory(self) -> Directory:
         """Base URLs of the ready instances of every server."""
         servers: dict[str, list[str]] = {name: [] for name in self._specs}
+        quiet: dict[str, list[str]] = {}
         for member in self._members.values():
-            if member.url is not None and self._status(member) == "success":
+            if member.url is None:
+                continue
+            if (status := self._status(member)) == "success":
                 servers[member.spec.name].append(member.url)
+            elif status == "timeout":
+                quiet.setdefault(member.spec.name, []).append(member.url)
         families = {name: spec.family for name, spec in self._specs.items()}
         limits = {name: spec.settings.start_timeout_s for name, spec in self._specs.items()}
         return Directory(
             run_id=self.run_id,
             servers=servers,
+            quiet=quiet,
             families=families,
             start_timeouts_s={name: limit for name, limit in limits.items() if limit is not None},
             settings=self._settings,

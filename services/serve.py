@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import signal
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import uvloop
@@ -14,28 +16,31 @@ from services.client import AddressBook, ServerClient
 from services.errors import EXIT_OPERATOR, OperatorError, RollyardError
 from services.headlink import HeadLink
 from services.hosted import Hosted, bind_for
+from services.looplag import LoopLag
 from services.plugins import load_server
 from services.process import calm_collector, die_with_parent, raise_file_limit
 from services.server import Context
 from services.settings import parse_settings
-from services.transport import HttpTransport
+from services.transport import HttpTransport, endpoint_transport
 from services.types import Launch
 
 
-async def serve(launch: Launch) -> None:
+async def serve(launch: Launch, environ: Mapping[str, str]) -> None:
     """Host the server until SIGTERM or SIGINT."""
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     kind = load_server(launch.family, Path(launch.folder), str(launch.settings.get("entrypoint", "app.py")))
     settings = parse_settings(kind.Settings, launch.settings, launch.name)
-    transport = HttpTransport()
+    lag = LoopLag()
+    transport, endpoints = HttpTransport(lag=lag), endpoint_transport(environ, lag)
     head = HeadLink(transport, launch.head_url, launch.keys)
     book = AddressBook(head.directory)
     logs = Path(launch.log_folder) if launch.log_folder else None
-    server = kind(settings, Context(launch.name, launch.keys, ServerClient(transport, launch.keys, book), logs))
+    client = ServerClient(transport, launch.keys, book, clock=lag.lived)
+    server = kind(settings, Context(launch.name, launch.keys, client, logs, endpoints))
     # A fixed port belongs to one replica only; the others take free ones.
-    hosted = Hosted(server, bind_for(launch.name, settings), advertise=launch.advertise)
+    hosted = Hosted(server, bind_for(launch.name, settings), advertise=launch.advertise, lag=lag)
     joining = asyncio.create_task(hosted.join(launch.instance, head, book))
     stopping = asyncio.create_task(stop.wait())
     try:
@@ -49,6 +54,7 @@ async def serve(launch: Launch) -> None:
         stopping.cancel()
         await hosted.stop()
         await transport.close()
+        await endpoints.close()
 
 
 def main() -> None:
@@ -59,7 +65,7 @@ def main() -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     raise_file_limit()
     try:
-        uvloop.run(serve(launch))
+        uvloop.run(serve(launch, os.environ))
     except OperatorError as error:
         print(f"{launch.name}: {error}", file=sys.stderr)
         sys.exit(EXIT_OPERATOR)

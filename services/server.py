@@ -29,7 +29,7 @@ from services.meters import CONTENT_TYPE, Measured, Meters, RouteMeter
 from services.openapi import document
 from services.problems import named, problem_reply
 from services.settings import ServerSettings
-from services.transport import Receive, Scope, Send
+from services.transport import Receive, Scope, Send, Transport
 from services.types import Json, Keys
 
 log = logging.getLogger(__name__)
@@ -53,6 +53,13 @@ class Context:
     client: ServerClient
     log_folder: Path | None = None
     """Where the run's logs are."""
+    endpoints: Transport | None = None
+    """Towards engines and hosted APIs, behind proxies where the environment names some."""
+
+    @property
+    def beyond(self) -> Transport:
+        """The transport for addresses that are not the run's; in a process without one of its own, the client's."""
+        return self.endpoints or self.client.transport
 
 
 class Server:
@@ -149,20 +156,23 @@ class Server:
         return None
 
     async def __serve(self, route: _Route, scope: Scope, receive: Receive, send: Send) -> None:
-        begun = time.perf_counter()
+        begun, status = time.perf_counter(), 499
         watchers: list[asyncio.Task[None]] = []
         hung_up: list[bool] = []
         try:
             reply = await self.__answer(route, scope, receive, lambda: watchers.append(_watch(receive, hung_up)))
             if reply.stream is not None and not watchers:
                 watchers.append(_watch(receive, hung_up))
-            route.meter.observe(reply.status, time.perf_counter() - begun)
             await self.__send(send, reply)
+            status = reply.status
         except asyncio.CancelledError:
             if not hung_up:
                 raise
-            route.meter.observe(499, time.perf_counter() - begun)
+        except Exception:
+            status = 500
+            raise
         finally:
+            route.meter.observe(status, time.perf_counter() - begun)
             for watcher in watchers:
                 watcher.cancel()
 

@@ -7,7 +7,7 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from services.client import AddressBook, ServerClient
 from services.config import RunConfig, ServerSpec
@@ -16,6 +16,7 @@ from services.head import Head
 from services.headlink import HeadLink
 from services.hosted import Hosted, bind, bind_for
 from services.launcher import Launcher
+from services.looplag import LoopLag
 from services.plugins import load_server
 from services.ports import owner_of_port
 from services.roster import Roster
@@ -23,7 +24,7 @@ from services.runfolder import RunFolder
 from services.server import Context
 from services.settings import ServerSettings
 from services.supervisor import Progress, Restarts, Supervisor
-from services.transport import HttpTransport, LocalTransport
+from services.transport import HttpTransport, LocalTransport, endpoint_transport
 from services.types import Directory, HeadFile, Keys
 
 Say = Callable[[str], None]
@@ -50,23 +51,27 @@ class Stack:
         head_advertise: str | None = None,
         ready_timeout_s: float = 300.0,
         restarts: Restarts | None = None,
+        environ: Mapping[str, str] | None = None,
     ) -> None:
         self.config = config
         self.keys = keys
         self.folder = folder
-        self.roster = Roster(keys.run_id, config.servers, config.identity())
+        lag = LoopLag()
+        # While this process was too busy to read heartbeats, no instance has been silent.
+        self.roster = Roster(keys.run_id, config.servers, config.identity(), clock=lag.lived)
         self._say = say
         self._launcher = launcher
         self._ready_timeout_s = ready_timeout_s
         self._restarts = restarts
         sock = self._bind_head(head_host, head_port)
         port: int = sock.getsockname()[1]
-        self._transport = LocalTransport(HttpTransport())
+        self._transport = LocalTransport(HttpTransport(lag=lag), lag)
+        self._endpoints = LocalTransport(endpoint_transport(environ or {}, lag), lag)
         self._book = AddressBook(self._directory)
-        self.client = ServerClient(self._transport, keys, self._book)
+        self.client = ServerClient(self._transport, keys, self._book, clock=lag.lived)
         settings = ServerSettings(host=head_host, port=port)
         head = Head(settings, Context("head", keys, self.client), self.roster, config)
-        self._head = Hosted(head, sock, advertise=head_advertise)
+        self._head = Hosted(head, sock, advertise=head_advertise, lag=lag)
         self.head_url = self._head.url
         self._supervisor: Supervisor | None = None
         self._hosted: list[Hosted] = []
@@ -109,6 +114,7 @@ class Stack:
         await asyncio.gather(*(hosted.stop() for hosted in self._hosted))
         await self._head.stop()
         await self._transport.close()
+        await self._endpoints.close()
         self.folder.forget_head()
 
     async def _directory(self) -> Directory:
@@ -129,9 +135,10 @@ class Stack:
 
         async def join(spec: ServerSpec) -> None:
             kind = load_server(spec.family, spec.folder, spec.settings.entrypoint)
-            server = kind(spec.settings, Context(spec.name, self.keys, self.client, self.folder.logs))
+            server = kind(spec.settings, Context(spec.name, self.keys, self.client, self.folder.logs, self._endpoints))
             hosted = Hosted(server, bind_for(spec.name, spec.settings))
             self._transport.mount(hosted.url, server)
+            self._endpoints.mount(hosted.url, server)
             self._hosted.append(hosted)
             try:
                 await hosted.join(f"{spec.name}#1", link, self._book)

@@ -7,17 +7,23 @@ second never, because the other side may have acted already.
 from __future__ import annotations
 
 import asyncio
-import socket
+import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Protocol
 
 import aiohttp
+from multidict import CIMultiDict, CIMultiDictProxy
 from yarl import URL
 
 from services.errors import Failure, FailureKind
-from services.wire import NoConnection, Wire, target_of
+from services.http.dialing import Dialer, NoConnection
+from services.http.general import GeneralClient
+from services.http.limits import ENDPOINT_LIMITS, RUN_LIMITS, Limits
+from services.http.proxies import NO_PROXIES, Proxies
+from services.http.wire import BadHeader, Wire, target_of
+from services.looplag import LoopLag
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -25,13 +31,15 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 ASGIApp = Callable[[Scope, Receive, Send], Awaitable[None]]
 
+RUN_HEADER = "x-rollyard-run"
 CONNECT_TIMEOUT_S = 5.0
-"""A loopback or cluster peer that has not accepted by then is down."""
-
+"""A loopback or cluster peer that has not accepted by then is down, or too busy to accept."""
+CONNECT_TIMED_OUT = "connect_timeout"
+"""The code of the failure: the peer was silent. One that is not there refuses."""
 KEEPALIVE_S = 15.0
 """Well under the servers' own 75 s: a pooled connection is never one that the peer is just closing."""
 _WIRED = ("GET", "POST")
-"""Whole answers to these, from plain addresses, come over wire.py; the rest over aiohttp."""
+"""Whole answers to these, from plain addresses without a proxy, come over http/wire.py; the rest over aiohttp."""
 _BROKEN = (aiohttp.ClientError, TimeoutError, ValueError, OSError)
 """What a request raises that got no whole answer."""
 
@@ -73,41 +81,32 @@ def _parsed(url: str) -> URL:
     return URL(url)
 
 
-@lru_cache(maxsize=256)
-def _deadline(timeout_s: float) -> aiohttp.ClientTimeout:
-    return aiohttp.ClientTimeout(total=timeout_s, sock_connect=CONNECT_TIMEOUT_S)
-
-
 class HttpTransport:
-    """Plain connections, and one tuned aiohttp session for the rest, made on first use inside the running loop."""
+    """Plain connections where they suffice, a general client for the rest.
 
-    def __init__(self) -> None:
-        self._session: aiohttp.ClientSession | None = None
-        self._wire = Wire(KEEPALIVE_S, CONNECT_TIMEOUT_S)
+    As it stands it is for servers of the run, which no proxy ever leads to; `endpoint_transport` makes the one for
+    engines and hosted APIs.
+    """
 
-    def session(self) -> aiohttp.ClientSession:
-        """The session: no cap on connections (admission is the collector's), no cookies, no proxies, no decoding."""
-        if self._session is None:
-            self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(
-                    limit=0, keepalive_timeout=KEEPALIVE_S, ttl_dns_cache=300, family=socket.AF_UNSPEC
-                ),
-                cookie_jar=aiohttp.DummyCookieJar(),
-                skip_auto_headers=("User-Agent", "Accept-Encoding", "Accept"),
-            )
-        return self._session
+    def __init__(self, limits: Limits = RUN_LIMITS, proxies: Proxies = NO_PROXIES, lag: LoopLag | None = None) -> None:
+        self._lag = lag or LoopLag()
+        self._proxies = proxies
+        self._wire = Wire(KEEPALIVE_S, Dialer(CONNECT_TIMEOUT_S, self._lag), limits, self._lag)
+        self._general = GeneralClient(KEEPALIVE_S, CONNECT_TIMEOUT_S, limits, self._lag)
+        self._numbers = itertools.count(1)
 
     async def send(self, method: str, url: str, body: bytes, headers: Mapping[str, str], timeout_s: float) -> Answer:
         """See `Transport.send`."""
+        self._lag.start()
         try:
-            if method in _WIRED and (target := target_of(url)) is not None:
-                reply = await self._wire.send(method, target, body, headers, timeout_s)
-                return Answer(reply.status, reply.headers, reply.body, tuple(reply.headers.getall("Set-Cookie", ())))
-            async with self.session().request(
-                method, _parsed(url), data=body, headers=headers, timeout=_deadline(timeout_s), allow_redirects=False
-            ) as response:
-                cookies = tuple(response.headers.getall("Set-Cookie", ()))
-                return Answer(response.status, response.headers, await response.read(), cookies)
+            proxy = self._proxies.of_address(_parsed(url)) if self._proxies.by_scheme else None
+            if proxy is None and method in _WIRED and (target := target_of(url)) is not None:
+                # A server of the run shows itself by the run's header, and then repeats the request's id.
+                mark = (f"{next(self._numbers):x}", RUN_HEADER) if RUN_HEADER in headers else None
+                reply = await self._wire.send(method, target, body, headers, timeout_s, mark)
+            else:
+                reply = await self._general.send(method, _parsed(url), body, headers, timeout_s, proxy)
+            return Answer(reply.status, reply.headers, reply.body, _cookies(reply.headers))
         except _BROKEN as error:
             raise _failure(error, url, timeout_s) from error
 
@@ -115,51 +114,69 @@ class HttpTransport:
         self, method: str, url: str, body: bytes, headers: Mapping[str, str], timeout_s: float
     ) -> tuple[Answer, AsyncIterator[bytes]]:
         """See `Transport.stream`."""
+        self._lag.start()
         try:
-            response = await self.session().request(
-                method, _parsed(url), data=body, headers=headers, timeout=_deadline(timeout_s), allow_redirects=False
-            )
+            proxy = self._proxies.of_address(_parsed(url))
+            status, found, pieces = await self._general.stream(method, _parsed(url), body, headers, timeout_s, proxy)
         except _BROKEN as error:
             raise _failure(error, url, timeout_s) from error
-        cookies = tuple(response.headers.getall("Set-Cookie", ()))
 
-        async def pieces() -> AsyncIterator[bytes]:
+        async def flowing() -> AsyncIterator[bytes]:
             try:
-                async for piece in response.content.iter_any():
+                async for piece in pieces:
                     yield piece
             except _BROKEN as error:
                 raise _failure(error, url, timeout_s) from error
             finally:
-                response.close()
+                await pieces.aclose()  # type: ignore[attr-defined]
 
-        return Answer(response.status, response.headers, b"", cookies), pieces()
+        return Answer(status, found, b"", _cookies(found)), flowing()
 
     async def close(self) -> None:
         """See `Transport.close`."""
         self._wire.close()
-        if self._session is not None:
-            await self._session.close()
-            self._session = None
+        await self._general.close()
+        self._lag.stop()
+
+
+def endpoint_transport(environ: Mapping[str, str], lag: LoopLag | None = None) -> HttpTransport:
+    """For engines and hosted APIs: behind the proxies that the environment names, with tighter limits."""
+    return HttpTransport(ENDPOINT_LIMITS, Proxies.of(environ), lag)
+
+
+def _cookies(headers: CIMultiDict[str] | CIMultiDictProxy[str]) -> tuple[str, ...]:
+    return tuple(headers.getall("Set-Cookie", ()))
 
 
 def _failure(error: Exception, url: str, timeout_s: float) -> Failure:
     """One of `_BROKEN` as our failure."""
-    if isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError | NoConnection):
+    if isinstance(error, NoConnection):
+        code = CONNECT_TIMED_OUT if error.timed_out else ""
+        return Failure(FailureKind.UNREACHABLE, f"no connection to {url}: {error}", code=code)
+    if isinstance(error, aiohttp.ClientHttpProxyError):
+        return Failure(FailureKind.UNREACHABLE, f"no connection to {url}: its proxy answered {error.status}")
+    if isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError):
         reason = error.os_error.strerror if isinstance(error, aiohttp.ClientConnectorError) else ""
-        return Failure(FailureKind.UNREACHABLE, f"no connection to {url}: {reason or error}")
+        through = "its proxy: " if isinstance(error, aiohttp.ClientProxyConnectionError) else ""
+        return Failure(FailureKind.UNREACHABLE, f"no connection to {url}: {through}{reason or error}")
     if isinstance(error, TimeoutError):
         return Failure(FailureKind.TIMEOUT, f"{url} gave no answer within {timeout_s:g} s")
-    if isinstance(error, ValueError):  # aiohttp's InvalidURL is one, yarl raises it bare
+    if isinstance(error, BadHeader):
+        return Failure(FailureKind.BAD_REQUEST, f"a request to {url} cannot be sent: {error}")
+    if isinstance(error, aiohttp.InvalidURL):
         return Failure(FailureKind.UPSTREAM_REFUSED, f"{url!r} is no valid address")
+    if isinstance(error, ValueError):  # yarl says what is wrong with an address, Proxies what is with a proxy
+        return Failure(FailureKind.UPSTREAM_REFUSED, f"{url!r} is no valid address: {error}")
     return Failure(FailureKind.CONNECTION_LOST, f"the connection to {url} broke ({type(error).__name__}: {error})")
 
 
 class LocalTransport:
     """Reaches apps of this process by their base URL without a socket; everything else goes to `beyond`."""
 
-    def __init__(self, beyond: Transport) -> None:
+    def __init__(self, beyond: Transport, lag: LoopLag | None = None) -> None:
         self._apps: dict[str, ASGIApp] = {}
         self._beyond = beyond
+        self._lag = lag or LoopLag()
 
     def mount(self, base_url: str, app: ASGIApp) -> None:
         """From now on requests below `base_url` go straight into `app`."""
@@ -172,7 +189,7 @@ class LocalTransport:
         if app is None:
             return await self._beyond.send(method, url, body, headers, timeout_s)
         try:
-            async with asyncio.timeout(timeout_s):
+            async with self._lag.timeout(timeout_s):
                 return await _call(app, method, url[slash:], body, headers)
         except Failure:
             raise
@@ -198,6 +215,7 @@ class LocalTransport:
     async def close(self) -> None:
         """See `Transport.close`."""
         await self._beyond.close()
+        self._lag.stop()
 
 
 async def _call(app: ASGIApp, method: str, path: str, body: bytes, headers: Mapping[str, str]) -> Answer:

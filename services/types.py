@@ -166,12 +166,18 @@ class Directory(Record):
     run_id: str
     servers: dict[str, list[str]]
     """Server name -> base URLs of its ready instances (empty: known, none ready)."""
+    quiet: dict[str, list[str]] = {}
+    """Server name -> base URLs of instances whose heartbeats are late: too busy, perhaps. Their sessions go on."""
     families: dict[str, str]
     """Server name -> family."""
     start_timeouts_s: dict[str, float] = {}
     """Server name -> how long it may take to get ready, where that is its own setting: worth waiting for."""
     settings: Json
     """Every server's settings without addresses and secrets: part of a collection's identity."""
+
+    def has(self, server: str, url: str) -> bool:
+        """True while the instance at `url` is there, heard of or not."""
+        return url in self.servers.get(server, ()) or url in self.quiet.get(server, ())
 
 
 class HeadFile(Record):

@@ -40,7 +40,7 @@ class ChatEngineModel(ModelServer):
     def __init__(
         self, settings: ChatEngineSettings, context: Context, replicas: Replicas, api_key: SecretStr | None
     ) -> None:
-        self.upstream = Upstream(replicas, settings, api_key, context.client.transport)
+        self.upstream = Upstream(replicas, settings, api_key, context.beyond)
         # Before the base registers its routes: each of them goes through the trainer's gate.
         self._trainer = Trainer(self.upstream, settings, context, self.spoilt)
         super().__init__(settings, context)

@@ -37,7 +37,7 @@ class OpenaiModel(ModelServer):
         self._defaults = settings.extra_body or {}
         replicas = Replicas(settings.urls)
         self.measure(replicas)
-        self._upstream = Upstream(replicas, settings, settings.api_key, self.client.transport)
+        self._upstream = Upstream(replicas, settings, settings.api_key, context.beyond)
 
     async def responses(self, request: Json, call: Call) -> Reply:
         """A Responses create request, passed through."""

@@ -95,6 +95,7 @@ async def _run(options: RunOptions, config: RunConfig, token: str | None, here: 
             head_port=options.head_port,
             head_advertise=node_ip,
             ready_timeout_s=options.ready_timeout_s,
+            environ=os.environ,
         )
         return await _keep_up(stack, stopped, here)
 

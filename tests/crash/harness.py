@@ -102,7 +102,7 @@ class ForkLauncher:
 
 def _serve(text: str, log: str) -> None:
     _become(log)
-    uvloop.run(serve(Launch.model_validate_json(text)))
+    uvloop.run(serve(Launch.model_validate_json(text), {}))
 
 
 def forked_collect(arguments: Sequence[str], log: Path, here: Path | None = None) -> Forked:

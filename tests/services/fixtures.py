@@ -16,6 +16,7 @@ from services.client import RUN_HEADER, AddressBook, Patience, ServerClient
 from services.config import RunConfig, load
 from services.errors import Failure, FailureKind
 from services.hosted import Hosted, bind
+from services.http.wire import REQUEST_HEADER
 from services.overrides import parse_overrides
 from services.roots import INSTALLED
 from services.server import Context, Server
@@ -186,7 +187,7 @@ class Peer:
                 self.requests += 1
                 if answer is None:
                     break
-                writer.write(answer)
+                writer.write(_echoing(answer, head))
                 await writer.drain()
         writer.close()
 
@@ -194,6 +195,13 @@ class Peer:
         """Hang up on everybody."""
         for writer in self._writers:
             writer.close()
+
+
+def _echoing(answer: bytes, head: bytes) -> bytes:
+    """The answer with the request's id, as every server of the run repeats it."""
+    named = next((line for line in head.split(b"\r\n") if line.startswith(REQUEST_HEADER.encode() + b":")), None)
+    first, line_end, rest = answer.partition(b"\r\n")
+    return b"".join((first, line_end, named, line_end, rest)) if named and RUN_HEADER.encode() in rest else answer
 
 
 @contextlib.asynccontextmanager

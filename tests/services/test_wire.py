@@ -9,8 +9,8 @@ import zlib
 import pytest
 
 from services.errors import FailureKind
+from services.http.wire import target_of
 from services.transport import HttpTransport
-from services.wire import target_of
 from tests.services.fixtures import failure_of, http, kind_of, network, peer, send, until
 
 CHUNKED = (

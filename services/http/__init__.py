@@ -1,0 +1,1 @@
+"""HTTP below the transports: plain connections, a general client, proxies, and the listener; all within limits."""

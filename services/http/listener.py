@@ -1,0 +1,246 @@
+"""Listener: uvicorn's HTTP protocol with what it lacks: bounds on heads, bodies and the time that both may take.
+
+A request's head must be whole within `head_s`, its body come at `body_bytes_a_s` once `body_grace_s` are over, and the
+bodies that a server holds at a time fit into `bodies_bytes`. Refusals say so in a problem, then the connection closes.
+An answer repeats the id of its request. Where thousands of requests come at once they are begun in turns, so that
+/health and /metrics, which pass by that queue, are answered meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from dataclasses import dataclass
+from typing import Any
+
+import httptools
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+
+from services.errors import Failure, FailureKind
+from services.http.limits import MIB, RUN_LIMITS, Limits
+from services.http.turnstile import Turnstile
+from services.http.wire import REQUEST_HEADER
+from services.looplag import LoopLag
+from services.problems import named, problem_reply
+
+log = logging.getLogger(__name__)
+
+LINGER_S = 2.0
+"""A peer that was refused while it still sends reads the refusal before the connection closes."""
+LOOK_EVERY_S = 1.0
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """What a server bears from its callers."""
+
+    limits: Limits = RUN_LIMITS
+    head_s: float = 20.0
+    body_grace_s: float = 20.0
+    body_bytes_a_s: float = 16 * 1024
+    bodies_bytes: int = max(1024 * MIB, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 4)
+    """All request bodies from their first byte to their answer's last: a quarter of the machine, 1 GiB at least."""
+
+
+class Listener:
+    """What the connections of one server share."""
+
+    def __init__(self, server: str, bounds: Bounds, lag: LoopLag) -> None:
+        self.server = server
+        self.bounds = bounds
+        self.lag = lag
+        self.gate = Turnstile()
+        self.connections: set[BoundedProtocol] = set()
+        self.held_bytes = 0
+        self._looking: asyncio.TimerHandle | None = None
+
+    def protocol(self, **options: Any) -> BoundedProtocol:
+        """For uvicorn: the protocol of a new connection."""
+        return BoundedProtocol(self, **options)
+
+    def start(self) -> None:
+        """Look after the connections until `stop`."""
+        self._looking = asyncio.get_running_loop().call_later(LOOK_EVERY_S, self._look)
+
+    def stop(self) -> None:
+        """Look no more."""
+        if self._looking is not None:
+            self._looking.cancel()
+
+    def _look(self) -> None:
+        """End what has taken too long. Time in which this process itself was busy does not count."""
+        now = self.lag.lived()
+        for connection in list(self.connections):
+            connection.look(now)
+        self.start()
+
+
+class BoundedProtocol(HttpToolsProtocol):
+    """One connection of a caller."""
+
+    def __init__(self, listener: Listener, **options: Any) -> None:
+        super().__init__(**options)
+        self._listener = listener
+        self._head_since: float | None = listener.lag.lived()
+        self._body_since: float | None = None
+        self._refused_since: float | None = None
+        self._silent = 0
+        self._head_bytes = 0
+        self._body_bytes = 0
+        self._refusal: Failure | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """A caller connected."""
+        super().connection_made(transport)
+        self._listener.connections.add(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """It is gone."""
+        self._listener.connections.discard(self)
+        self._let_go()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """The next bytes of a head or a body."""
+        if self._refused_since is not None:
+            return
+        if self._head_since is None and (self.cycle is None or self.cycle.response_complete):
+            self._head_since = self._listener.lag.lived()
+        self._silent += len(data)
+        super().data_received(data)
+        if self._silent > self._listener.bounds.limits.head_bytes and self._refused_since is None:
+            self._refuse(self._too_long())
+
+    def send_400_response(self, msg: str) -> None:
+        """The parser gave up: it found no HTTP, or one of the bounds was passed."""
+        self._refuse(self._refusal or Failure(FailureKind.BAD_REQUEST, msg))
+
+    def look(self, now: float) -> None:
+        """Close the connection when it is late."""
+        bounds = self._listener.bounds
+        if self._refused_since is not None:
+            if now - self._refused_since > LINGER_S:
+                self.transport.abort()
+        elif self._head_since is not None:
+            if now - self._head_since > bounds.head_s:
+                self.transport.abort()
+        elif self._body_since is not None:
+            if self.flow.read_paused:  # the server itself is not ready to read on
+                self._body_since = now
+            elif now - self._body_since > bounds.body_grace_s + self._body_bytes / bounds.body_bytes_a_s:
+                told = f"the body came too slowly: {self._body_bytes} bytes in {now - self._body_since:.0f} s"
+                self._refuse(Failure(FailureKind.BAD_REQUEST, told, status=408))
+
+    # --- called by the parser ---------------------------------------------------------------------------------------
+
+    def on_message_begin(self) -> None:
+        """A first line."""
+        self._head_bytes = 0
+        if self._head_since is None:
+            self._head_since = self._listener.lag.lived()
+        super().on_message_begin()
+
+    def on_url(self, url: bytes) -> None:
+        """A piece of the path."""
+        self._count(len(url))
+        super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """One header, or one trailer."""
+        self._count(len(name) + len(value) + 4)
+        if len(self.headers) >= self._listener.bounds.limits.headers:
+            told = f"the request has more than {len(self.headers)} headers"
+            self._give_up(Failure(FailureKind.BAD_REQUEST, told, status=431))
+        super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        """The head is whole."""
+        self._silent = 0
+        limit = self._listener.bounds.limits.body_bytes
+        mark = None
+        for name, value in self.headers:
+            if name == b"content-length" and value.isdigit() and int(value) > limit:
+                self._give_up(self._too_large())
+            elif name == b"x-rollyard-request":
+                mark = value
+        self._head_since = None
+        self._body_since = self._listener.lag.lived()
+        self._body_bytes = 0
+        super().on_headers_complete()
+        if mark is not None and self.cycle is not None:
+            self.cycle.default_headers = [*self.cycle.default_headers, (REQUEST_HEADER.encode(), mark)]
+
+    def on_body(self, body: bytes) -> None:
+        """Some of the body."""
+        self._silent = 0
+        self._body_bytes += len(body)
+        listener = self._listener
+        listener.held_bytes += len(body)
+        if self._body_bytes > listener.bounds.limits.body_bytes:
+            self._give_up(self._too_large())
+        if listener.held_bytes > listener.bounds.bodies_bytes:
+            told = f"the requests in flight hold more than {listener.bounds.bodies_bytes} bytes; try again later"
+            self._give_up(Failure(FailureKind.OVERLOADED, told))
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        """The request is whole."""
+        self._silent = 0
+        self._body_since = None
+        super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        """The answer is away."""
+        self._let_go()
+        super().on_response_complete()
+
+    def _start_asgi_task(self, cycle: Any, app: Any) -> None:
+        if cycle.scope["method"] == "POST":
+            self._listener.gate.enter(super()._start_asgi_task, cycle, app)
+        else:
+            super()._start_asgi_task(cycle, app)
+
+    def _count(self, size: int) -> None:
+        self._silent = 0
+        self._head_bytes += size
+        if self._head_bytes > self._listener.bounds.limits.head_bytes:
+            self._give_up(self._too_long())
+
+    def _give_up(self, failure: Failure) -> None:
+        self._refusal = failure
+        raise httptools.HttpParserError(failure.problem.detail)  # ends the parser; it calls send_400_response
+
+    def _let_go(self) -> None:
+        self._listener.held_bytes -= self._body_bytes
+        self._body_bytes = 0
+
+    def _too_long(self) -> Failure:
+        limit = self._listener.bounds.limits.head_bytes
+        return Failure(FailureKind.BAD_REQUEST, f"the headers are larger than {limit} bytes", status=431)
+
+    def _too_large(self) -> Failure:
+        limit = self._listener.bounds.limits.body_bytes
+        return Failure(FailureKind.BAD_REQUEST, f"the body is larger than {limit} bytes", status=413)
+
+    def _refuse(self, failure: Failure) -> None:
+        """Answer with the failure if nothing was answered yet, and close; what still comes is not read."""
+        if self._refused_since is not None or self.transport.is_closing():
+            return
+        self._refused_since = self._listener.lag.lived()
+        self._head_since = self._body_since = None
+        log.warning("%s refused a request: %s", self._listener.server, failure.problem.detail)
+        answering = self.cycle is not None and not self.cycle.response_complete
+        if answering and self.cycle.response_started:
+            self.transport.abort()
+            return
+        if answering:
+            self.cycle.disconnected = True  # for whoever reads its body
+            self.cycle.message_event.set()
+        reply = problem_reply(named(failure, self._listener.server, ""))
+        headers = b"content-type: %b\r\ncontent-length: %d\r\nconnection: close\r\n\r\n"
+        head = STATUS_LINE[reply.status] + headers % (reply.content_type, len(reply.body))
+        self.transport.write(head + reply.body)
+        self.flow.resume_reading()
+        if self.transport.can_write_eof():
+            self.transport.write_eof()

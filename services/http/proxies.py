@@ -1,0 +1,75 @@
+"""Proxies: which proxy leads to an address, by HTTP_PROXY, HTTPS_PROXY, ALL_PROXY and NO_PROXY as curl reads them."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from yarl import URL
+
+
+@dataclass(frozen=True)
+class Proxies:
+    """Proxies by scheme, and the hosts that are reached without one. Loopback addresses always are."""
+
+    by_scheme: Mapping[str, str]
+    direct: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, environ: Mapping[str, str]) -> Proxies:
+        """What an environment asks for; the lower-case name of a variable wins."""
+
+        def read(name: str) -> str:
+            return (environ.get(name) or environ.get(name.upper()) or "").strip()
+
+        found = {scheme: read(f"{scheme}_proxy") or read("all_proxy") for scheme in ("http", "https")}
+        by_scheme = {scheme: text if "://" in text else f"http://{text}" for scheme, text in found.items() if text}
+        return cls(by_scheme, tuple(read("no_proxy").lower().replace(",", " ").split()))
+
+    def of_address(self, url: URL) -> URL | None:
+        """The proxy that leads to `url`; None where it is reached directly. Raises ValueError for a proxy of no use."""
+        named = self.by_scheme.get(url.scheme)
+        host = (url.raw_host or "").lower().rstrip(".")
+        if not named or _is_loopback(host) or any(_matches(entry, host, url.port) for entry in self.direct):
+            return None
+        proxy = URL(named)
+        if proxy.scheme not in ("http", "https") or not proxy.raw_host:
+            shown = f"{proxy.scheme}://..." if proxy.scheme else named
+            raise ValueError(f"the proxy for {url.scheme} addresses is {shown}; http://host:port is expected")
+        return proxy
+
+
+NO_PROXIES = Proxies({})
+
+
+def _is_loopback(host: str) -> bool:
+    address = _address(host)
+    return host == "localhost" or host.endswith(".localhost") or (address is not None and address.is_loopback)
+
+
+def _matches(entry: str, host: str, port: int | None) -> bool:
+    """`*`, a domain with those below it, an address, or a range of addresses; each with or without a port."""
+    if entry == "*":
+        return True
+    name, colon, wanted = entry.rpartition(":")
+    if colon and wanted.isdigit() and (":" not in name or name.endswith("]")):
+        if int(wanted) != port:
+            return False
+        entry = name
+    entry = entry.strip("[]").rstrip(".")
+    address = _address(host)
+    if address is not None:
+        try:
+            return address in ipaddress.ip_network(entry, strict=False)
+        except ValueError:
+            return False
+    entry = entry.removeprefix("*").lstrip(".")
+    return bool(entry) and (host == entry or host.endswith("." + entry))
+
+
+def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        return ipaddress.ip_address(host.strip("[]"))
+    except ValueError:
+        return None
