@@ -6,9 +6,12 @@ that a load balancer or a router between this server and the engines works as if
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Self
 
+from responses_api_models.endpoint import Endpoint
+from responses_api_models.replicas import Affinity
 from services.call import Call
 from services.client import EPISODE_HEADER
 from services.settings import is_secret
@@ -18,34 +21,59 @@ _IN = frozenset({"cookie", "traceparent", "tracestate", "baggage"})
 _NOT_IN = ("x-rollyard-", "x-stainless-", "x-forwarded-", "x-real-ip")
 _OUT = frozenset({"retry-after", "openai-processing-ms", "openai-version", "openai-organization"})
 _NOT_OUT = ("x-rollyard-", "x-content-", "x-frame-")
+_CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 
 
 class Passage:
-    """One call on its way through a model server; all its requests go to the same engine."""
+    """One call on its way through a model server; its requests go to the same engine while that answers."""
 
-    def __init__(self, headers: Mapping[str, str], episode: str | None = None, query: str = "") -> None:
+    def __init__(self, headers: Mapping[str, str], affinity: Affinity | None = None, query: str = "") -> None:
         self.headers = headers
-        self.episode = episode
+        self.affinity = affinity
         self.query = query
         """What the caller put behind its address, with the question mark."""
-        self.url: str | None = None
-        """Where it goes; chosen at its first request."""
+        self.endpoint: Endpoint | None = None
+        """Where its latest request was answered; None before the first."""
         self.answer_headers: tuple[tuple[bytes, bytes], ...] = ()
 
     @classmethod
-    def of(cls, call: Call, episode: str | None = None) -> Self:
-        """The passage of `call`; `episode` is what its body says, where no header does."""
+    def of(cls, call: Call, cache_key: object = None) -> Self:
+        """The passage of `call`; `cache_key` is its body's `prompt_cache_key`, for calls that name no episode."""
         headers = dict(_taken(call.headers))
-        return cls(headers, headers.get(EPISODE_HEADER) or episode, _query(call.query))
+        affinity = None
+        if episode := headers.get(EPISODE_HEADER):
+            affinity = Affinity(episode)
+        elif isinstance(cache_key, str) and cache_key:
+            affinity = Affinity(cache_key, binding=False)
+        return cls(headers, affinity, _query(call.query))
+
+    @property
+    def url(self) -> str | None:
+        """Address of the endpoint that answered."""
+        return self.endpoint.url if self.endpoint else None
 
     def came_back(self, answer: Answer) -> None:
         """Keep what the endpoint said beside its answer."""
         kept = [
-            (name.lower().encode("latin-1"), value.encode("latin-1"))
+            (name.lower().encode(), _bytes(value))
             for name, value in answer.headers.items()
-            if _passes(name.lower(), _OUT, _NOT_OUT)
+            if _passes(name.lower(), _OUT, _NOT_OUT) and _sendable(name, value)
         ]
-        self.answer_headers = (*kept, *((b"set-cookie", cookie.encode("latin-1")) for cookie in answer.cookies))
+        cookies = [(b"set-cookie", _bytes(cookie)) for cookie in answer.cookies if _sendable("", cookie)]
+        self.answer_headers = (*kept, *cookies)
+
+
+def _bytes(value: str) -> bytes:
+    """The value as it came: our own connections read headers as Latin-1, aiohttp as UTF-8."""
+    try:
+        return value.encode("latin-1")
+    except UnicodeEncodeError:
+        return value.encode("utf-8", "surrogateescape")
+
+
+def _sendable(name: str, value: str) -> bool:
+    """False for a header that no HTTP answer may carry."""
+    return name.isascii() and not _CONTROL.search(value)
 
 
 def _query(query: bytes) -> str:

@@ -1,49 +1,32 @@
-"""Upstream: one foreign OpenAI-compatible endpoint, or engines of our own, asked with patience that ends.
+"""Upstream: one foreign OpenAI-compatible endpoint, or engines of our own, as one thing that can be asked.
 
-A model call keeps no state, so it may be asked again; how often, by class of failure:
-
-    no connection, connection lost      again, after a pause; elsewhere when the episode has not begun
-    429, 503                            again, after the pause that Retry-After asks for
-    other 5xx, an unreadable 200        again, after a pause
-    no answer in time                   again, when the budget still holds a whole try
-    any other status                    never: asking again cannot help
-
-and never more than `max_attempts` times or beyond `budget_s` seconds in all. The first failure is logged when it
-happens. A stream is asked again only before its first event has come. The key is sent and never shown.
+How often it is asked, and where, is `tries`'. A stream is asked again only before its answer has begun. The key is sent
+and never shown.
 """
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import logging
-import random
+import re
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import TypeVar
 
 from pydantic import SecretStr
 
+from responses_api_models.endpoint import Endpoint
 from responses_api_models.passage import Passage
 from responses_api_models.replicas import Replicas
 from responses_api_models.sse import data_of, error_in, is_event, whole_events
+from responses_api_models.tries import Refused, Tries, joined
 from responses_api_models.upstream_answers import named_failure, retry_after_s
 from responses_api_models.upstream_settings import CallSettings
 from services.errors import Failure, FailureKind, OperatorError
 from services.transport import Answer, Transport
 
-log = logging.getLogger(__name__)
-
 T = TypeVar("T")
 
-PAUSE_CAP_S = 10.0
-"""Longest pause of our own between two tries."""
-_RETRIED = (
-    {FailureKind.UNREACHABLE, FailureKind.CONNECTION_LOST, FailureKind.TIMEOUT, FailureKind.RATE_LIMITED}
-    | {FailureKind.UPSTREAM_ERROR, FailureKind.MALFORMED_ANSWER}
-)  # fmt: skip
-_Try = Callable[[str, float], Awaitable[T]]
-"""One request to an address within so many seconds."""
+_MODEL = re.compile(rb'"model"\s*:\s*"([^"\\]*)"')
 
 
 class Upstream:
@@ -59,11 +42,12 @@ class Upstream:
             raise OperatorError("api_key holds characters that no HTTP header can carry; check how it was copied")
         self._headers = {"content-type": "application/json", "accept": "application/json", "user-agent": "rollyard"}
         self._headers.update({name.lower(): value for name, value in settings.default_headers.items()})
+        if odd := [name for name, value in self._headers.items() if not _is_header(name, value)]:
+            raise OperatorError(f"default_headers: {', '.join(map(repr, odd))} cannot travel in an HTTP header")
         if self._key:
             self._headers["authorization"] = f"Bearer {self._key}"
         self._transport = transport
-        self._quiet_until = 0.0
-        self._unlogged = 0
+        self._tries = Tries(replicas, settings)
 
     def __repr__(self) -> str:
         return f"Upstream({self.replicas.urls})"
@@ -75,24 +59,29 @@ class Upstream:
         """
         passage = passage or Passage({})
 
-        async def once(url: str, timeout_s: float) -> T:
-            target = _joined(url, path)
+        async def once(endpoint: Endpoint, timeout_s: float) -> T:
+            target = joined(endpoint.url, path)
             answer = await self._transport.send("POST", target + passage.query, body, self._sent(passage), timeout_s)
             if not 200 <= answer.status < 300:
                 raise self._failure(answer, target)
+            value = self._read(answer.body, read)
+            self._check_model(answer.body, endpoint)
             passage.came_back(answer)
-            return self._read(answer.body, read)
+            return value
 
-        return await self._patiently(path, passage, once)
+        return await self._tries.make(path, passage, once)
 
-    async def stream(self, path: str, body: bytes, passage: Passage) -> AsyncIterator[bytes]:
+    async def stream(
+        self, path: str, body: bytes, passage: Passage, begins: Callable[[bytes], bool] = is_event
+    ) -> AsyncIterator[bytes]:
         """The answer's server-sent events as they come, each whole. One that begins with an error is that failure.
 
-        Closing it hangs up, so that an engine aborts the request.
+        Events are held back up to the first with which the answer `begins`; a Failure from it is tried again. Closing
+        the stream hangs up, so that an engine aborts the request.
         """
 
-        async def once(url: str, timeout_s: float) -> tuple[str, AsyncIterator[bytes], bytes]:
-            target = _joined(url, path)
+        async def once(endpoint: Endpoint, timeout_s: float) -> tuple[Endpoint, AsyncIterator[bytes], list[bytes]]:
+            target = joined(endpoint.url, path)
             headers = {**self._sent(passage), "accept": "text/event-stream"}
             answer, pieces = await self._transport.stream("POST", target + passage.query, body, headers, timeout_s)
             try:
@@ -100,24 +89,31 @@ class Upstream:
                     whole = b"".join([piece async for piece in pieces])
                     raise self._no_stream(Answer(answer.status, answer.headers, whole), target)
                 events = whole_events(pieces)
-                first = await anext(events, b"")
-                self._check_first(first, answer, target)
+                held: list[bytes] = []
+                async for event in events:
+                    self._check_event(event, answer, target)
+                    held.append(event)
+                    if begins(event):
+                        break
+                else:
+                    raise self._no_stream(Answer(answer.status, answer.headers, b"".join(held)), target)
+                self._check_model(held[0], endpoint)
             except BaseException:
                 await pieces.aclose()  # type: ignore[attr-defined]
                 raise
             passage.came_back(answer)
-            return url, events, first
+            return endpoint, events, held
 
-        url, events, first = await self._patiently(path, passage, once)
-        return self._flowing(url, events, first)
+        endpoint, events, held = await self._tries.make(path, passage, once)
+        return self._flowing(path, endpoint, events, held)
 
     async def send(self, method: str, url: str, path: str, body: bytes = b"", timeout_s: float | None = None) -> Answer:
         """One request to the engine at `url`, not tried again: its answer of any status. Raises Failure without one."""
         limit_s = timeout_s or self._settings.request_timeout_s
-        answer = await self._transport.send(method, _joined(url, path), body, self._headers, limit_s)
+        answer = await self._transport.send(method, joined(url, path), body, self._headers, limit_s)
         return Answer(answer.status, answer.headers, self._without_key(answer.body))
 
-    def _check_first(self, event: bytes, answer: Answer, target: str) -> None:
+    def _check_event(self, event: bytes, answer: Answer, target: str) -> None:
         if error := error_in(event):
             code = error.get("code")
             status = code if isinstance(code, int) and 400 <= code < 600 else 500
@@ -125,60 +121,35 @@ class Upstream:
         if not is_event(event):
             raise self._no_stream(Answer(answer.status, answer.headers, event), target)
 
+    def _check_model(self, body: bytes, endpoint: Endpoint) -> None:
+        """An endpoint of several that serves another model than the rest would mix two policies."""
+        if len(self.replicas) < 2 or not (found := _MODEL.search(body)):
+            return
+        model = found[1].decode("utf-8", "replace")
+        if not self.replicas.answers_as(endpoint, model, self._settings.model):
+            told = f"{endpoint.url} answers for the model {model!r}; {self._settings.model!r} was asked for"
+            raise Failure(FailureKind.MALFORMED_ANSWER, told)
+
     def _no_stream(self, answer: Answer, target: str) -> Failure:
         if not 200 <= answer.status < 300:
             return self._failure(answer, target)
         found = self._without_key(answer.body)[:300].decode("utf-8", "replace").strip() or "(an empty body)"
-        return Failure(FailureKind.MALFORMED_ANSWER, f"{target} answered 200 with no stream of events: {found}")
+        return Failure(FailureKind.MALFORMED_ANSWER, f"{target} answered 200 with no stream of an answer: {found}")
 
-    async def _flowing(self, url: str, events: AsyncIterator[bytes], first: bytes) -> AsyncIterator[bytes]:
+    async def _flowing(
+        self, path: str, endpoint: Endpoint, events: AsyncIterator[bytes], held: Sequence[bytes]
+    ) -> AsyncIterator[bytes]:
+        begun = time.monotonic()
         async with contextlib.aclosing(events):  # type: ignore[type-var]
-            with self.replicas.busy(url):
-                yield first
-                async for event in events:
+            with endpoint.busy():
+                for event in held:
                     yield event
-
-    async def _patiently(self, path: str, passage: Passage, once: _Try[T]) -> T:
-        settings = self._settings
-        give_up = time.monotonic() + settings.total_timeout_s
-        attempt = 0
-        while True:
-            attempt += 1
-            begun = passage.url is not None or self.replicas.seated(passage.episode)
-            url = passage.url or await self.replicas.choose(passage.episode)
-            try:
-                timeout_s = max(min(settings.request_timeout_s, give_up - time.monotonic()), 0.01)
-                with self.replicas.busy(url):
-                    answer = await once(url, timeout_s)
-                passage.url = url
-                return answer
-            except Failure as failure:
-                if failure.kind not in _RETRIED:
+                try:
+                    async for event in events:
+                        yield event
+                except Failure:
+                    endpoint.fail(path, begun)
                     raise
-                self._check_seat(failure, url, passage, begun)
-                asked = failure.pause_s if isinstance(failure, _Refused) else 0.0
-                pause = asked + random.uniform(0.5, 1.0) * min(settings.retry_pause_s * 2 ** (attempt - 1), PAUSE_CAP_S)
-                left = give_up - time.monotonic() - pause
-                last = attempt >= settings.max_attempts or left <= 0
-                last = last or (failure.kind is FailureKind.TIMEOUT and left < settings.request_timeout_s)
-                then = "giving up" if last else f"again in {pause:.1f} s"
-                tries = f"try {attempt} of {settings.max_attempts}"
-                self._log(f"{_joined(url, path)}: {tries}: {failure} ({then})")
-                if last:
-                    raise _told(failure, attempt) from failure
-            await asyncio.sleep(pause)
-
-    def _check_seat(self, failure: Failure, url: str, passage: Passage, begun: bool) -> None:
-        """An address that fails comes last; an episode on one that is gone is lost, one not begun goes elsewhere."""
-        if failure.kind is not FailureKind.MALFORMED_ANSWER:
-            self.replicas.shun(url)
-        gone = failure.kind is FailureKind.UNREACHABLE and not self.replicas.alone(url)
-        if begun and not gone and url in self.replicas.urls:
-            return
-        lost = self.replicas.lost(passage.episode or "", failure.problem.detail)
-        if begun and passage.episode:
-            raise lost from failure
-        passage.url = None
 
     def _sent(self, passage: Passage) -> dict[str, str]:
         return {**passage.headers, **self._headers} if passage.headers else self._headers
@@ -195,7 +166,7 @@ class Upstream:
     def _failure(self, answer: Answer, endpoint: str) -> Failure:
         shown = Answer(answer.status, answer.headers, self._without_key(answer.body))
         failure = named_failure(shown, endpoint, self._hint(answer, endpoint))
-        return _Refused(failure, retry_after_s(answer.headers.get("retry-after")))
+        return Refused(failure, retry_after_s(answer.headers.get("retry-after")))
 
     def _hint(self, answer: Answer, endpoint: str) -> str:
         status = answer.status
@@ -213,32 +184,6 @@ class Upstream:
     def _without_key(self, body: bytes) -> bytes:
         return body.replace(self._key.encode(), b"***") if self._key else body
 
-    def _log(self, text: str) -> None:
-        """The first at once, then one a second: a dead endpoint with hundreds of calls must not drown the log."""
-        now = time.monotonic()
-        if now < self._quiet_until:
-            self._unlogged += 1
-            return
-        log.warning("%s%s", text, f" [and {self._unlogged} more failed tries]" if self._unlogged else "")
-        self._quiet_until, self._unlogged = now + 1.0, 0
 
-
-class _Refused(Failure):
-    """The failure that an error answer reports, with the pause that it asks for."""
-
-    def __init__(self, failure: Failure, pause_s: float) -> None:
-        super().__init__(failure.kind, failure.problem.detail)
-        self.problem = failure.problem
-        self.pause_s = pause_s
-
-
-def _joined(url: str, path: str) -> str:
-    return url.removesuffix("/v1") + path[3:] if path.startswith("/../") else url + path
-
-
-def _told(failure: Failure, attempts: int) -> Failure:
-    """The failure, saying how often it was tried."""
-    if attempts == 1:
-        return failure
-    problem = failure.problem
-    return Failure.of(problem.model_copy(update={"detail": f"{problem.detail} (tried {attempts} times)"}))
+def _is_header(name: str, value: str) -> bool:
+    return name.isascii() and name.isprintable() and all(char.isprintable() and char <= "\xff" for char in value)

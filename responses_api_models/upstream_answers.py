@@ -16,6 +16,8 @@ from services.transport import Answer
 from services.types import Json
 
 EXCERPT_CHARS = 300
+_PASSING = frozenset({408, 409, 425})
+"""Refusals that may come out otherwise: too slow a request, a conflict with another, one that came too early."""
 RETRY_AFTER_CAP_S = 60.0
 """Longest pause that an endpoint can ask for."""
 OVERFLOW_CODE = "context_length_exceeded"
@@ -71,7 +73,7 @@ def named_failure(answer: Answer, endpoint: str, hint: str) -> Failure:
     shown: int | None = None
     if status == 429:
         kind = FailureKind.RATE_LIMITED
-    elif status >= 500:
+    elif status >= 500 or status in _PASSING:
         kind = FailureKind.UPSTREAM_ERROR
     elif status in (400, 413, 422) and (code == OVERFLOW_CODE or _OVERFLOW.search(said)):
         kind, code = FailureKind.CONTEXT_OVERFLOW, OVERFLOW_CODE

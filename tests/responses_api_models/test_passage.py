@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from responses_api_models.passage import Passage
+from responses_api_models.replicas import Affinity
 from responses_api_models.vllm_model.app import VllmModel
 from services.call import Call
 from services.transport import Answer, LocalTransport
@@ -92,13 +93,13 @@ async def test_what_is_meant_for_this_server_alone_does_not_reach_the_engine(pat
 async def test_names_of_headers_are_read_in_any_case() -> None:
     call = Call("/v1/responses", [(b"Cookie", b"a=1"), (b"X-Session-Id", b"e"), (b"Authorization", b"secret")], b"{}")
     passage = Passage.of(call)
-    assert (passage.headers, passage.episode) == ({"cookie": "a=1", "x-session-id": "e"}, "e")
+    assert (passage.headers, passage.affinity) == ({"cookie": "a=1", "x-session-id": "e"}, Affinity("e"))
 
 
 def test_the_header_names_the_episode_before_the_body_does() -> None:
     with_header = Call("/v1/responses", [(b"x-session-id", b"header")], b"{}")
-    assert Passage.of(with_header, "body").episode == "header"
-    assert Passage.of(Call("/v1/responses", [], b"{}"), "body").episode == "body"
+    assert Passage.of(with_header, "body").affinity == Affinity("header")
+    assert Passage.of(Call("/v1/responses", [], b"{}"), "body").affinity == Affinity("body", binding=False)
 
 
 @pytest.mark.parametrize("path", PATHS)

@@ -23,7 +23,7 @@ KEY = "sk-very-secret-key"
 
 
 def asking(transport: Transport, urls: str | list[str], **options: Any) -> Upstream:
-    settings = EndpointSettings(base_url=urls, model="m", **{"api_key": KEY, "retry_pause_s": 0.01, **options})
+    settings = EndpointSettings(base_url=urls, model="engine-model", **{"api_key": KEY, "retry_pause_s": 0.01, **options})
     return Upstream(Replicas(settings.urls), settings, settings.api_key, transport)
 
 
@@ -50,11 +50,14 @@ async def test_the_key_travels_as_bearer_token() -> None:
         Step(status=500),
         Step(status=503),
         Step(status=429),
+        Step(status=408),
+        Step(status=409),
+        Step(status=425),
         Step(b'{"choices": ['),
         Step(b"<html>busy</html>"),
         Step(cut=True),
     ],
-    ids=["500", "503", "429", "torn json", "html", "connection lost"],
+    ids=["500", "503", "429", "408", "409", "425", "torn json", "html", "connection lost"],
 )
 async def test_a_passing_fault_is_tried_again(step: Step) -> None:
     async with engine(step, COMPLETION) as fake:
@@ -69,7 +72,7 @@ async def test_a_token_endpoint_that_vllm_keeps_shut_names_the_flag_that_opens_i
     assert "api_key" not in failure.problem.detail
 
 
-@pytest.mark.parametrize("status", [400, 401, 403, 404, 408, 413, 422])
+@pytest.mark.parametrize("status", [400, 401, 403, 404, 413, 422])
 async def test_a_refusal_is_never_tried_again(status: int) -> None:
     async with engine(Step({"error": {"message": "no such thing"}}, status)) as fake:
         failure = await failure_of(fake.url)
