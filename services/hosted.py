@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 import uvicorn
 
+from services.access.peer import Peers, asking_for
 from services.client import AddressBook
 from services.errors import Failure, RunError
 from services.headlink import HeadLink
@@ -72,7 +73,7 @@ class Hosted:
             uvicorn.Config(
                 server,
                 interface="asgi3",
-                http="httptools",
+                http=asking_for(Peers()),
                 ws="none",
                 lifespan="off",
                 log_config=None,

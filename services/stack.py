@@ -24,14 +24,15 @@ from services.server import Context
 from services.settings import ServerSettings
 from services.supervisor import Progress, Restarts, Supervisor
 from services.transport import HttpTransport, LocalTransport
-from services.types import Directory, HeadFile, Keys
+from services.types import AccessRules, Directory, HeadFile, Keys
 
 Say = Callable[[str], None]
 
 
-def new_keys(token: str | None = None) -> Keys:
+def new_keys(token: str | None = None, access: AccessRules | None = None) -> Keys:
     """Identity and secrets of a new run."""
-    return Keys(run_id=secrets.token_hex(4), secret=secrets.token_hex(32), token=token)
+    run_id, secret = secrets.token_hex(4), secrets.token_hex(32)
+    return Keys(run_id=run_id, secret=secret, token=token, access=access or AccessRules())
 
 
 class Stack:

@@ -72,6 +72,15 @@ class ServerRef(Record):
     name: str
 
 
+class AccessRules(Record):
+    """Who may call the servers of a run that has no token, besides its own user and root."""
+
+    other_users: bool = False
+    """Every user of the machine."""
+    hosts: tuple[str, ...] = ()
+    """Further names by which the servers may be called, as those of a proxy."""
+
+
 class Keys(Record):
     """What the members of one run share; made once by whoever starts it, never printed, never served."""
 
@@ -81,6 +90,7 @@ class Keys(Record):
     """Signs session cookies and admits servers to the head."""
     token: str | None = Field(default=None, repr=False)
     """Bearer token asked of every request when a server is bound beyond loopback."""
+    access: AccessRules = AccessRules()
 
 
 class Launch(Record):
