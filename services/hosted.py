@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import uvicorn
 
-from services.access.peer import Peers, asking_for
+from services.access.peer import Peers, asking
 from services.client import AddressBook
 from services.errors import Failure, RunError
 from services.headlink import HeadLink
@@ -69,11 +69,12 @@ class Hosted:
         shown = advertise or {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
         self.url = f"http://[{shown}]:{port}" if ":" in shown else f"http://{shown}:{port}"
         self._socket = sock
+        self._peers = Peers()
         self._listener = _Listener(
             uvicorn.Config(
                 server,
                 interface="asgi3",
-                http=asking_for(Peers()),
+                http=asking(self._peers),
                 ws="none",
                 lifespan="off",
                 log_config=None,
@@ -94,6 +95,7 @@ class Hosted:
 
     async def listen(self) -> None:
         """Answer requests from now on; `/ready` says 503 until `start`."""
+        self._peers.open()
         self._serving = asyncio.create_task(self._listener.serve(sockets=[self._socket]))
         while not self._listener.started:
             if self._serving.done():
@@ -131,6 +133,7 @@ class Hosted:
         if self._serving is not None:
             await self._serving
         self._socket.close()
+        self._peers.close()
         await self.server.stop()
 
     async def _tell(self, registration: Registration, head: HeadLink) -> None:

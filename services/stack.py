@@ -66,7 +66,7 @@ class Stack:
         self._book = AddressBook(self._directory)
         self.client = ServerClient(self._transport, keys, self._book)
         settings = ServerSettings(host=head_host, port=port)
-        head = Head(settings, Context("head", keys, self.client), self.roster, config)
+        head = Head(settings, Context("head", keys, self.client), self.roster, config, folder.base)
         self._head = Hosted(head, sock, advertise=head_advertise)
         self.head_url = self._head.url
         self._supervisor: Supervisor | None = None
@@ -82,7 +82,13 @@ class Stack:
         await self._head.listen()
         await self._head.start()
         self.folder.write_head(
-            HeadFile(run_id=self.keys.run_id, url=self.head_url, pid=os.getpid(), token=self.keys.token)
+            HeadFile(
+                run_id=self.keys.run_id,
+                url=self.head_url,
+                pid=os.getpid(),
+                folder=str(self.folder.base),
+                token=self.keys.token,
+            )
         )
         self.folder.write_config(self.config.redacted())
         if self._launcher is None:
@@ -135,7 +141,9 @@ class Stack:
             self._transport.mount(hosted.url, server)
             self._hosted.append(hosted)
             try:
-                await hosted.join(f"{spec.name}#1", link, self._book)
+                instance = f"{spec.name}#1"
+                self.roster.expect(instance)
+                await hosted.join(instance, link, self._book)
             except (RollyardError, asyncio.CancelledError):
                 raise
             except Exception as error:

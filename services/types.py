@@ -190,7 +190,18 @@ class HeadFile(Record):
     run_id: str
     url: str
     pid: int
+    folder: str = ""
+    """In which the run was started, absolute."""
     token: str | None = Field(default=None, repr=False)
+
+
+class RunOrigin(Record):
+    """Who started a run and where: told by its head to its own user only."""
+
+    run_id: str
+    folder: str
+    uid: int
+    pid: int
 
 
 class FinishReason(StrEnum):

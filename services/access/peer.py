@@ -24,13 +24,22 @@ class Peers:
 
     def __init__(self, table: SocketTable | None = None, *, unmapped: int | None = None) -> None:
         """`unmapped`: the id that stands for every user unknown to this user namespace; default: as it is here."""
-        self._table = table or kernel_sockets()
+        self._table = table
         self._unmapped = _unmapped() if unmapped is None else unmapped
+
+    def open(self) -> None:
+        """Before the first connection."""
+        self._table = self._table or kernel_sockets()
+
+    def close(self) -> None:
+        """After the last one."""
+        if self._table is not None:
+            self._table.close()
 
     def owner(self, transport: asyncio.BaseTransport) -> int | None:
         """User id; None when it cannot be found out."""
         there, here = transport.get_extra_info("peername"), transport.get_extra_info("sockname")
-        if not isinstance(there, tuple) or not isinstance(here, tuple):
+        if self._table is None or not isinstance(there, tuple) or not isinstance(here, tuple):
             return None
         uid = owner(self._table, there[:2], here[:2])
         return None if uid == self._unmapped else uid
@@ -77,6 +86,6 @@ def own_uid() -> int:
     return os.geteuid()
 
 
-def asking_for(peers: Peers) -> type[asyncio.Protocol]:
+def asking(peers: Peers) -> type[asyncio.Protocol]:
     """The protocol as uvicorn's `http` setting takes it."""
     return cast(type[asyncio.Protocol], partial(PeerProtocol, peers=peers))

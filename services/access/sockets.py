@@ -43,6 +43,10 @@ class SocketTable(Protocol):
         """The socket bound to `local` and connected to `remote`, else the one that listens at `local`."""
         ...
 
+    def close(self) -> None:
+        """Give back what it holds."""
+        ...
+
 
 def owner(table: SocketTable, local: Address, remote: Address) -> int | None:
     """User id of the process that holds the connected socket; None when there is none or it cannot be found out."""
@@ -140,6 +144,9 @@ class ProcNet:
             if found.state == LISTEN and (here[0] == ours[0] or not any(here[0])):
                 listening.append((here[0] == ours[0], found))
         return max(listening, key=lambda pair: pair[0])[1] if listening else None
+
+    def close(self) -> None:
+        """See `SocketTable.close`."""
 
     def _rows(self) -> Iterator[tuple[tuple[bytes, int], tuple[bytes, int], Socket]]:
         for name in ("tcp", "tcp6"):

@@ -21,8 +21,8 @@ from starlette.types import ASGIApp
 
 from services.access.checks import Access
 from services.access.hosts import KnownHosts, is_loopback
-from services.access.peer import Peers, asking_for
-from services.cli.find_run import find_run
+from services.access.peer import Peers, asking
+from services.cli.find_run import find_run, on_stderr, once
 from services.cli.options import EXIT_DONE, Options, read_options, run_command
 from services.cli.rollout_files import listed, named_files
 from services.errors import OperatorError, RunError
@@ -68,7 +68,7 @@ class ViewerOptions(Options):
     server_roots: Annotated[list[Path], BeforeValidator(listed)] = Field(default_factory=list)
     """Further folders in which worlds are looked for that can draw their boards (a replay.py)."""
     head: str | None = None
-    """HOST:PORT of a run's head for the live page; default: the run started from this folder."""
+    """HOST:PORT of the live page's head; default: the run of this folder, then this user's at 127.0.0.1:11000."""
     workers: int | None = Field(default=None, ge=1)
     """Processes that read a large file; default: one a processor."""
     export: Path | None = None
@@ -115,10 +115,12 @@ async def _serve(
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     transport = HttpTransport()
-    find = partial(find_run, transport, Path.cwd(), options.head, os.environ.get("ROLLYARD_TOKEN"), say=lambda _: None)
+    find = partial(find_run, transport, Path.cwd(), options.head, os.environ.get("ROLLYARD_TOKEN"), say=once(on_stderr))
     app = viewer_app(library, replays, (live_router(transport, find),))
+    peers = Peers()
+    peers.open()
     guard = Guard(app, _access(options, token), token=token)
-    listener = _Listener(_uvicorn(guard))
+    listener = _Listener(_uvicorn(guard, peers))
     serving = asyncio.create_task(listener.serve(sockets=[sock]))
     try:
         print(f"{_address(options, sock, token)}\nCtrl-C ends it.", flush=True)
@@ -129,6 +131,7 @@ async def _serve(
     finally:
         listener.should_exit = True
         await serving
+        peers.close()
         await asyncio.to_thread(library.close)
         await transport.close()
 
@@ -151,10 +154,10 @@ class _Listener(uvicorn.Server):
         yield
 
 
-def _uvicorn(app: ASGIApp) -> uvicorn.Config:
+def _uvicorn(app: ASGIApp, peers: Peers) -> uvicorn.Config:
     return uvicorn.Config(
         app,
-        http=asking_for(Peers()),
+        http=asking(peers),
         ws="none",
         lifespan="off",
         log_config=None,
