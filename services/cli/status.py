@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from rich.console import Console
 from rich.live import Live as Redrawn
 from rich.text import Text
 
+from services.cli.console import console, is_terminal
 from services.cli.find_run import Say, find_run, on_stderr, once
 from services.cli.options import EXIT_DONE, EXIT_FAILED, Options, read_options, run_command
 from services.cli.status_view import view
@@ -66,25 +68,25 @@ async def _once(options: StatusOptions) -> int:
     if options.json_output:
         print(_json(live, options, orjson.OPT_INDENT_2))
     else:
-        console = _console()
-        console.print(view(live, console))
+        screen = _console()
+        screen.print(view(live, screen))
     return EXIT_DONE if all(instance.ready for instance in live.servers) else EXIT_FAILED
 
 
 async def _watch(options: StatusOptions) -> None:
     """Again and again; a run that ends or is not there yet is said so and waited for."""
-    transport, console, say = HttpTransport(), _console(), once(on_stderr)
+    transport, screen, say = HttpTransport(), _console(), once(on_stderr)
     try:
         if options.json_output:
             async for seen in _looks(transport, options, say):
                 print(_json(seen, options, 0), flush=True)
-        elif console.is_terminal:
-            with Redrawn(console=console, auto_refresh=False, vertical_overflow="crop") as redrawn:
+        elif screen.is_terminal:
+            with Redrawn(console=screen, auto_refresh=False, vertical_overflow="crop") as redrawn:
                 async for seen in _looks(transport, options, say):
-                    redrawn.update(view(seen, console) if isinstance(seen, Live) else Text(seen), refresh=True)
+                    redrawn.update(view(seen, screen) if isinstance(seen, Live) else Text(seen), refresh=True)
         else:
             async for seen in _looks(transport, options, say):
-                console.print(view(seen, console) if isinstance(seen, Live) else Text(seen), Text())
+                screen.print(view(seen, screen) if isinstance(seen, Live) else Text(seen), Text())
     finally:
         await transport.close()
 
@@ -112,4 +114,4 @@ def _json(seen: Live | str, options: StatusOptions, style: int) -> str:
 
 
 def _console() -> Console:
-    return Console(width=None if os.isatty(1) else 200, highlight=False)
+    return console(sys.stdout, width=None if is_terminal(sys.stdout) else 200, highlight=False)
