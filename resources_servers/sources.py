@@ -31,6 +31,7 @@ from services.errors import OperatorError, RunError
 from services.extras import load
 from services.jsonl import replace
 from services.rows import parsed
+from services.terminal import plain
 from services.types import Json
 
 DESCRIPTIONS = ("dataset_info.json", "state.json", "dataset_dict.json")
@@ -60,7 +61,7 @@ class Places:
 
 
 def _say(line: str) -> None:
-    print(line, file=sys.stderr)
+    print(plain(line), file=sys.stderr)
 
 
 @contextlib.contextmanager
@@ -133,8 +134,8 @@ def prepare(options: argparse.Namespace, hub: HubFiles, make: Callable[[int, Jso
             made = (row for row in _made(rows, make) if row is not None)
             count = write_rows(options.output, islice(made, options.limit))
     except RunError as error:
-        sys.exit(str(error))
-    print(f"{count} rows -> {options.output}")
+        sys.exit(plain(str(error)))
+    print(plain(f"{count} rows -> {options.output}"))
 
 
 def _made(rows: Iterator[Json], make: Callable[[int, Json], Json | None]) -> Iterator[Json | None]:

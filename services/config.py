@@ -5,7 +5,6 @@ Order, later wins: the files of `config_paths` left to right, `env.yaml` in the 
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -104,14 +103,6 @@ def load(
         )
     _check_references(servers)
     return RunConfig(servers, resolved)
-
-
-def is_loopback(host: str) -> bool:
-    """True for addresses that only this machine reaches."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _find_file(path: str, roots: Sequence[Path]) -> Path:

@@ -26,6 +26,8 @@ class FailureKind(StrEnum):
     """A caller sent what the server cannot read."""
     UNAUTHORIZED = "unauthorized"
     """The run token is missing or wrong."""
+    FORBIDDEN = "forbidden"
+    """No token is asked here, and the caller is another user of the machine, a web page, or uses an unknown name."""
     UNKNOWN_SERVER = "unknown_server"
     """No server of that name belongs to the run."""
     WRONG_RUN = "wrong_run"
@@ -60,6 +62,7 @@ _STATUS = {
     FailureKind.BAD_TASK: 422,
     FailureKind.BAD_REQUEST: 400,
     FailureKind.UNAUTHORIZED: 401,
+    FailureKind.FORBIDDEN: 403,
     FailureKind.UNKNOWN_SERVER: 404,
     FailureKind.WRONG_RUN: 421,
     FailureKind.SESSION_LOST: 410,
@@ -81,6 +84,7 @@ _TERMINAL = frozenset(
         FailureKind.BAD_TASK,
         FailureKind.BAD_REQUEST,
         FailureKind.UNAUTHORIZED,
+        FailureKind.FORBIDDEN,
         FailureKind.UNKNOWN_SERVER,
         FailureKind.UPSTREAM_REFUSED,
         FailureKind.CONTEXT_OVERFLOW,

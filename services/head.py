@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hmac
+import os
+from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -10,6 +12,7 @@ import yaml
 from fastapi import Request
 from pydantic import BaseModel, ValidationError
 
+from services.access.peer import own_uid, peer_of
 from services.call import Call
 from services.client import SECRET_HEADER
 from services.config import RunConfig
@@ -19,7 +22,7 @@ from services.roster import Roster
 from services.running import Collection
 from services.server import Context, Server
 from services.settings import ServerSettings
-from services.types import Directory, Heartbeat, Json, Registration, ServerInstance
+from services.types import Directory, Heartbeat, Json, Registration, RunOrigin, ServerInstance
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -30,8 +33,12 @@ COLLECTIONS = 16
 class Head(Server):
     """The roster behind HTTP, and the run's config in NeMo Gym's format."""
 
-    def __init__(self, settings: ServerSettings, context: Context, roster: Roster, config: RunConfig) -> None:
+    def __init__(
+        self, settings: ServerSettings, context: Context, roster: Roster, config: RunConfig, folder: Path | None = None
+    ) -> None:
+        """`folder`: where the run was started."""
         super().__init__(settings, context)
+        self._folder = folder
         self.roster = roster
         self.address = (settings.host, settings.port)
         self._config = config
@@ -43,6 +50,7 @@ class Head(Server):
         self.app.get("/collections")(self._list_collections)
         self.app.get("/prometheus_targets")(self._prometheus_targets)
         self.app.get("/directory")(self._directory)
+        self.app.get("/origin")(self._origin)
         self.app.get("/server_instances")(self._server_instances)
         self.app.get("/global_config_dict_yaml")(self._global_config_dict_yaml)
 
@@ -89,6 +97,13 @@ class Head(Server):
     async def _directory(self) -> Directory:
         """Base URLs of the ready instances of every server."""
         return self.roster.directory()
+
+    async def _origin(self, request: Request) -> RunOrigin:
+        """Who started the run, and in which folder: answered to that user only."""
+        connected, uid = peer_of(request.scope)
+        if connected and uid not in (own_uid(), 0) and not self.context.keys.token:
+            raise Failure(FailureKind.FORBIDDEN, "only the user who started this run may know its folder")
+        return RunOrigin(run_id=self.roster.run_id, folder=str(self._folder or ""), uid=own_uid(), pid=os.getpid())
 
     async def _server_instances(self) -> list[ServerInstance]:
         """Every instance of the run."""

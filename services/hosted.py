@@ -8,13 +8,16 @@ import logging
 import os
 import socket
 from collections.abc import Iterator
+from functools import partial
+from typing import cast
 
 import uvicorn
 
+from services.access.peer import PeerProtocol, Peers
 from services.client import AddressBook
 from services.errors import Failure, RunError
 from services.headlink import HeadLink
-from services.http.listener import Bounds, Listener
+from services.http.listener import BoundedProtocol, Bounds, Listener
 from services.looplag import LoopLag
 from services.ports import owner_of_port
 from services.server import Server
@@ -25,6 +28,10 @@ log = logging.getLogger(__name__)
 
 HEARTBEAT_S = 2.0
 PHASE_S = 0.5
+
+
+class _Connection(BoundedProtocol, PeerProtocol):
+    """One connection of a caller: within bounds, and of a known user."""
 
 
 class _Listener(uvicorn.Server):
@@ -78,12 +85,13 @@ class Hosted:
         self.url = f"http://[{shown}]:{port}" if ":" in shown else f"http://{shown}:{port}"
         self._socket = sock
         self._lag = lag or LoopLag()
+        self._peers = Peers()
         self._connections = Listener(server.name, bounds or Bounds(), self._lag)
         self._listener = _Listener(
             uvicorn.Config(
                 server,
                 interface="asgi3",
-                http=self._connections.protocol,  # type: ignore[arg-type]  # a factory is called like a class
+                http=cast(type[asyncio.Protocol], partial(_Connection, self._connections, peers=self._peers)),
                 ws="none",
                 lifespan="off",
                 log_config=None,
@@ -102,6 +110,7 @@ class Hosted:
 
     async def listen(self) -> None:
         """Answer requests from now on; `/ready` says 503 until `start`."""
+        self._peers.open()
         self._serving = asyncio.create_task(self._listener.serve(sockets=[self._socket]))
         while not self._listener.started:
             if self._serving.done():
@@ -140,6 +149,7 @@ class Hosted:
             await self._serving
         self._socket.close()
         self._lag.stop()
+        self._peers.close()
         await self.server.stop()
 
     async def _tell(self, registration: Registration, head: HeadLink) -> None:

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from services import ray_host
-from services.config import is_loopback
+from services.access.hosts import is_loopback
 from services.errors import OperatorError, RunError
 from services.isolation import asks_for_isolation
 from services.launcher import Process

@@ -52,6 +52,7 @@ class Roster:
         self.restarts: dict[str, int] = {}
         self._specs = {spec.name: spec for spec in servers}
         self._members: dict[str, _Member] = {}
+        self._expected: set[str] = set()
         self._expiry_s = expiry_s
         self._clock = clock
 
@@ -60,13 +61,25 @@ class Roster:
         """Server name -> how many instances the config asks for."""
         return {name: spec.settings.replicas for name, spec in self._specs.items()}
 
+    def expect(self, instance: str) -> None:
+        """Admit registrations of `instance` from now on, until it is removed. Called before its process starts."""
+        self._expected.add(instance)
+
     def register(self, registration: Registration) -> None:
-        """An instance says where it listens, or that it is ready. Raises Failure unknown_server."""
+        """An instance says where it listens, or that it is ready. Raises Failure unknown_server, also for an instance
+        that was removed: its process has a successor.
+        """
         spec = self._specs.get(registration.name)
         if spec is None:
             detail = f"no server {registration.name!r} in this run{nearest(registration.name, self._specs)}"
             raise Failure(FailureKind.UNKNOWN_SERVER, detail)
+        if registration.instance not in self._expected:
+            detail = f"instance {registration.instance!r} is not expected: it ended and was replaced, or never launched"
+            raise Failure(FailureKind.UNKNOWN_SERVER, detail)
         member = self._members.get(registration.instance)
+        if member is not None and member.spec is not spec:
+            detail = f"instance {registration.instance!r} is one of {member.spec.name!r}, not of {registration.name!r}"
+            raise Failure(FailureKind.UNKNOWN_SERVER, detail)
         if member is None:
             member = _Member(spec, registration.instance, time.time(), self._clock())
             self._members[registration.instance] = member
@@ -89,7 +102,8 @@ class Roster:
             member.counts.popleft()
 
     def remove(self, instance: str) -> None:
-        """The instance's process ended."""
+        """The instance's process ended; a registration or heartbeat of it that arrives later is refused."""
+        self._expected.discard(instance)
         self._members.pop(instance, None)
 
     def is_ready(self, instance: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 import time
 from pathlib import Path
 
@@ -22,6 +23,11 @@ class RunFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.logs = path / "logs"
+
+    @property
+    def base(self) -> Path:
+        """The folder in which the run was started."""
+        return self.path.absolute().parents[len(HOME.parts)]
 
     @classmethod
     def create(cls, base: Path, run_id: str) -> RunFolder:
@@ -51,23 +57,44 @@ class RunFolder:
 
 
 def running_heads(base: Path) -> list[HeadFile]:
-    """Heads of runs started from `base` whose process is alive, newest first."""
+    """Heads of this user's runs that were started from `base` and whose process is alive, newest first."""
     heads: list[HeadFile] = []
     for path in sorted((base / HOME).glob("*/head.json"), reverse=True):
         try:
-            head = HeadFile.model_validate_json(path.read_bytes())
+            head = HeadFile.model_validate_json(_read_own(base, path))
         except (OSError, ValidationError):
             continue
-        if _alive(head.pid):
+        if _alive(head.pid) and _same_folder(head.folder, base):
             heads.append(head)
     return heads
+
+
+def _read_own(base: Path, path: Path) -> bytes:
+    """The file's bytes. Raises PermissionError where another user made it, or a folder or link on the way to it."""
+    uid = os.geteuid()
+    below = path.relative_to(base)
+    for step in [*reversed(below.parents[:-1]), below]:
+        if os.lstat(base / step).st_uid != uid:
+            raise PermissionError(f"{base / step} belongs to another user")
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    with os.fdopen(descriptor, "rb") as file:
+        found = os.fstat(descriptor)
+        if found.st_uid != uid or not stat.S_ISREG(found.st_mode):
+            raise PermissionError(f"{path} is not a file of this user")
+        return file.read()
+
+
+def _same_folder(told: str, base: Path) -> bool:
+    """Whether a run that was started in `told` is one of `base`: false for a link into another run's folder."""
+    try:
+        return not told or Path(told).samefile(base)
+    except FileNotFoundError:  # the folder was renamed since
+        return True
 
 
 def _alive(pid: int) -> bool:
     try:
         os.kill(pid, 0)
-    except ProcessLookupError:
+    except (ProcessLookupError, PermissionError):  # gone, or the number of another user's process by now
         return False
-    except PermissionError:
-        return True
     return True

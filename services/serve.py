@@ -21,6 +21,7 @@ from services.plugins import load_server
 from services.process import calm_collector, die_with_parent, raise_file_limit
 from services.server import Context
 from services.settings import parse_settings
+from services.terminal import plain, plain_output
 from services.transport import HttpTransport, endpoint_transport
 from services.types import Launch
 
@@ -60,6 +61,11 @@ async def serve(launch: Launch, environ: Mapping[str, str]) -> None:
 def main() -> None:
     """Read the launch from standard input and serve."""
     launch = Launch.model_validate_json(sys.stdin.buffer.read())
+    with plain_output():  # logs are looked at in terminals
+        _main(launch)
+
+
+def _main(launch: Launch) -> None:
     if launch.parent_pid:
         die_with_parent(launch.parent_pid)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
@@ -70,7 +76,7 @@ def main() -> None:
         print(f"{launch.name}: {error}", file=sys.stderr)
         sys.exit(EXIT_OPERATOR)
     except (RollyardError, OSError) as error:
-        sys.exit(f"{launch.name}: {error}")
+        sys.exit(plain(f"{launch.name}: {error}"))
 
 
 if __name__ == "__main__":

@@ -22,6 +22,8 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
 
+from services.access.checks import Access
+from services.access.hosts import KnownHosts, is_loopback
 from services.call import Call, Handler, Reply, cancel_on_disconnect, read_body
 from services.client import RUN_HEADER, ServerClient
 from services.errors import Failure, FailureKind
@@ -83,6 +85,9 @@ class Server:
         self.__run_header = (RUN_HEADER.encode(), context.keys.run_id.encode())
         self.__own_name = context.name.encode()
         self.__token = context.keys.token
+        rules = context.keys.access
+        hosts = KnownHosts([settings.host, *rules.hosts], any_address=not is_loopback(settings.host))
+        self.__access = Access(hosts, command="ng_run", other_users=rules.other_users)
         self.__meters = Meters()
         self.__meters.gauge("rollyard_in_flight", "Requests being answered", lambda: self.in_flight)
         self.__meters.gauge("rollyard_sessions", "Open sessions", lambda: self.sessions)
@@ -138,7 +143,9 @@ class Server:
             self.in_flight -= 1
 
     def __refusal(self, scope: Scope) -> Reply | None:
-        """A caller of another run, or one without the token, gets no further."""
+        """A caller of another run gets no further, nor one without the token; where there is none, see `Access`."""
+        if not self.__token and (failure := self.__access.refusal(scope)):
+            return self.__failed(failure, scope["path"])
         authorization = b""
         for name, value in scope["headers"]:
             if name == b"x-rollyard-run" and value != self.__run_header[1]:

@@ -25,14 +25,15 @@ from services.server import Context
 from services.settings import ServerSettings
 from services.supervisor import Progress, Restarts, Supervisor
 from services.transport import HttpTransport, LocalTransport, endpoint_transport
-from services.types import Directory, HeadFile, Keys
+from services.types import AccessRules, Directory, HeadFile, Keys
 
 Say = Callable[[str], None]
 
 
-def new_keys(token: str | None = None) -> Keys:
+def new_keys(token: str | None = None, access: AccessRules | None = None) -> Keys:
     """Identity and secrets of a new run."""
-    return Keys(run_id=secrets.token_hex(4), secret=secrets.token_hex(32), token=token)
+    run_id, secret = secrets.token_hex(4), secrets.token_hex(32)
+    return Keys(run_id=run_id, secret=secret, token=token, access=access or AccessRules())
 
 
 class Stack:
@@ -70,7 +71,7 @@ class Stack:
         self._book = AddressBook(self._directory)
         self.client = ServerClient(self._transport, keys, self._book, clock=lag.lived)
         settings = ServerSettings(host=head_host, port=port)
-        head = Head(settings, Context("head", keys, self.client), self.roster, config)
+        head = Head(settings, Context("head", keys, self.client), self.roster, config, folder.base)
         self._head = Hosted(head, sock, advertise=head_advertise, lag=lag)
         self.head_url = self._head.url
         self._supervisor: Supervisor | None = None
@@ -86,7 +87,13 @@ class Stack:
         await self._head.listen()
         await self._head.start()
         self.folder.write_head(
-            HeadFile(run_id=self.keys.run_id, url=self.head_url, pid=os.getpid(), token=self.keys.token)
+            HeadFile(
+                run_id=self.keys.run_id,
+                url=self.head_url,
+                pid=os.getpid(),
+                folder=str(self.folder.base),
+                token=self.keys.token,
+            )
         )
         self.folder.write_config(self.config.redacted())
         if self._launcher is None:
@@ -141,7 +148,9 @@ class Stack:
             self._endpoints.mount(hosted.url, server)
             self._hosted.append(hosted)
             try:
-                await hosted.join(f"{spec.name}#1", link, self._book)
+                instance = f"{spec.name}#1"
+                self.roster.expect(instance)
+                await hosted.join(instance, link, self._book)
             except (RollyardError, asyncio.CancelledError):
                 raise
             except Exception as error:

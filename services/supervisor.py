@@ -177,6 +177,7 @@ class Supervisor:
             parent_pid=self._parent_pid,
             log_folder=str(self._log_dir.absolute()),
         )
+        self._roster.expect(watched.instance)
         watched.process = await self._launcher.launch(launch, self._log(watched))
         self._keepers.append(asyncio.create_task(self._keep(watched, watched.process)))
         if self._stopping.is_set():

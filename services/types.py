@@ -72,6 +72,15 @@ class ServerRef(Record):
     name: str
 
 
+class AccessRules(Record):
+    """Who may call the servers of a run that has no token, besides its own user and root."""
+
+    other_users: bool = False
+    """Every user of the machine."""
+    hosts: tuple[str, ...] = ()
+    """Further names by which the servers may be called, as those of a proxy."""
+
+
 class Keys(Record):
     """What the members of one run share; made once by whoever starts it, never printed, never served."""
 
@@ -81,6 +90,7 @@ class Keys(Record):
     """Signs session cookies and admits servers to the head."""
     token: str | None = Field(default=None, repr=False)
     """Bearer token asked of every request when a server is bound beyond loopback."""
+    access: AccessRules = AccessRules()
 
 
 class Launch(Record):
@@ -186,7 +196,18 @@ class HeadFile(Record):
     run_id: str
     url: str
     pid: int
+    folder: str = ""
+    """In which the run was started, absolute."""
     token: str | None = Field(default=None, repr=False)
+
+
+class RunOrigin(Record):
+    """Who started a run and where: told by its head to its own user only."""
+
+    run_id: str
+    folder: str
+    uid: int
+    pid: int
 
 
 class FinishReason(StrEnum):

@@ -17,6 +17,7 @@ from services.metrics.loading import load
 from services.metrics.records import Profile
 from services.report.markdown import escaped
 from services.report.words import covering, measured
+from services.terminal import plain_output
 
 
 def analysis(profile: Profile, model: str) -> str:
@@ -57,6 +58,11 @@ def analysis(profile: Profile, model: str) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the report, or write it where --output says. 1: nothing is measured; 2: a file cannot be read."""
+    with plain_output():
+        return _main(arguments)
+
+
+def _main(arguments: Sequence[str] | None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rollouts-path", type=Path, required=True, help="output of ng_collect_rollouts, JSON Lines")
     parser.add_argument("--model-name", default="", help="for the heading; default: the model the rollouts name")

@@ -97,7 +97,7 @@ class CollectOptions(Options):
     materialize_inputs: bool = False
     """Also write X_materialized_inputs.jsonl: the rows as they are sent."""
     head: str | None = None
-    """HOST:PORT of the head; default: the run started from this folder, then 127.0.0.1:11000."""
+    """HOST:PORT of the head; default: the run started from this folder, then this user's at 127.0.0.1:11000."""
     token: str | None = None
     """Run token, if not in the run's folder; also read from the variable ROLLYARD_TOKEN."""
 

@@ -6,6 +6,7 @@ from services.durations import duration
 from services.means import Mean
 from services.store import StorePaths
 from services.tally import Tally
+from services.terminal import plain_line
 from services.types import State
 
 
@@ -14,14 +15,15 @@ def summary(state: State, tally: Tally, paths: StorePaths, why: str, refused: in
     complete = tally.measured == tally.expected
     print(f"{'collected' if complete else state}: {tally.measured} of {tally.expected} rollouts measured")
     if why:
-        print(f"  stopped       {why}")
+        print(f"  stopped       {plain_line(why)}")
     if tally.successes is not None:
         print(f"  success rate  {tally.successes / tally.measured:.2%} ({tally.successes} / {tally.measured})")
     if tally.rewards.value is not None:
         print(f"  mean reward   {_reward(tally.rewards)}")
     if len(tally.by_dataset) > 1:
-        width = max(map(len, tally.by_dataset))
-        for name, rewards in sorted(tally.by_dataset.items()):
+        datasets = {plain_line(name): rewards for name, rewards in sorted(tally.by_dataset.items())}
+        width = max(map(len, datasets))
+        for name, rewards in datasets.items():
             print(f"    {name:<{width}}  {_reward(rewards)}, {rewards.count} rollouts")
     if tally.collected:
         print(f"  speed         {tally.rate:.1f} rollouts/s, {tally.collected} in {duration(tally.elapsed_s)}")

@@ -6,6 +6,7 @@ import sys
 
 from services.cli import doctor_sandbox, doctor_tokens
 from services.cli.options import EXIT_DONE, EXIT_USAGE, run_command
+from services.terminal import plain_output
 
 CHECKS = {
     "sandbox": "which isolation of untrusted code works on this machine, and what is in force",
@@ -15,6 +16,11 @@ CHECKS = {
 
 def main() -> None:
     """Entry point: the first word names the check."""
+    with plain_output():
+        _main()
+
+
+def _main() -> None:
     word, *arguments = sys.argv[1:] or ["--help"]
     if word == "tokens":
         run_command("ng_doctor tokens", doctor_tokens.TokenOptions, doctor_tokens.EXAMPLE, doctor_tokens.run, arguments)

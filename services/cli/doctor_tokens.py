@@ -41,7 +41,7 @@ class TokenOptions(Options):
     json_output: bool = Field(default=False, alias="json")
     """The report as JSON."""
     head: str | None = None
-    """HOST:PORT of a running stack's head; default: the run started from this folder, then 127.0.0.1:11000."""
+    """HOST:PORT of the head; default: the run started from this folder, then this user's at 127.0.0.1:11000."""
     token: str | None = None
     """Run token, if not in the run's folder; also read from the variable ROLLYARD_TOKEN."""
 

@@ -1,19 +1,29 @@
-"""Finds the running stack that a command should talk to."""
+"""Finds the running stack that a command should talk to: never one of another user, unless +head= names it."""
 
 from __future__ import annotations
 
+import pwd
+import socket
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import orjson
+from pydantic import ValidationError
 
+from services.access.peer import own_uid
+from services.access.sockets import kernel_sockets, listener_owner
 from services.errors import Failure, FailureKind, RunError
 from services.runfolder import running_heads
 from services.transport import HttpTransport
-from services.types import HeadFile
+from services.types import HeadFile, RunOrigin
 
 DEFAULT_HEAD = "http://127.0.0.1:11000"
+Say = Callable[[str], None]
+ListenerOwner = Callable[[str, int], int | None]
+"""(address, port) -> user id of the process that listens there on this machine."""
 
 
 def on_stderr(text: str) -> None:
@@ -21,45 +31,129 @@ def on_stderr(text: str) -> None:
     print(text, file=sys.stderr)
 
 
-async def find_run(
-    transport: HttpTransport, here: Path, head: str | None, token: str | None, say: Callable[[str], None] = on_stderr
-) -> HeadFile:
-    """The head at `head`, else the newest run started from this folder, else whoever answers on the default port.
+def once(say: Say) -> Say:
+    """`say` for a command that looks again and again: a sentence is not repeated."""
+    told: set[str] = set()
 
-    `say` is told when the last of these was taken. Raises RunError saying where was looked and how to start one.
+    def tell(text: str) -> None:
+        if text not in told:
+            told.add(text)
+            say(text)
+
+    return tell
+
+
+def _listener(address: str, port: int) -> int | None:
+    with closing(kernel_sockets()) as table:
+        return listener_owner(table, (address, port))
+
+
+async def find_run(
+    transport: HttpTransport,
+    here: Path,
+    head: str | None,
+    token: str | None,
+    say: Say = on_stderr,
+    *,
+    default: str = DEFAULT_HEAD,
+    listener: ListenerOwner = _listener,
+) -> HeadFile:
+    """The head at `head`, else the newest run started from this folder, else this user's run on the default port.
+
+    `say` is told of the last: which run, of which folder. Raises RunError saying where was looked and what to do.
     """
-    tried: list[str] = []
     if head is not None:
-        url = head if "://" in head else f"http://{head}"
-        candidates = [HeadFile(run_id="", url=url.rstrip("/"), pid=0, token=token)]
-    else:
-        candidates = running_heads(here)
-        candidates.append(HeadFile(run_id="", url=DEFAULT_HEAD, pid=0, token=token))
-    for candidate in candidates:
+        url = (head if "://" in head else f"http://{head}").rstrip("/")
+        named = HeadFile(run_id="", url=url, pid=0, token=token)
+        try:
+            return named.model_copy(update={"run_id": await _run_id(transport, named)})
+        except Failure as failure:
+            raise RunError(f"no running stack at {url}: {failure.problem.detail}") from failure
+    tried: list[str] = []
+    for candidate in [*running_heads(here), HeadFile(run_id="", url=default, pid=0, token=token)]:
+        # Before anything is sent: the token is for this user's run alone.
+        if refused := _foreign(candidate.url, listener):
+            tried.append(refused)
+            continue
         try:
             run_id = await _run_id(transport, candidate)
+            if candidate.run_id not in ("", run_id):
+                tried.append(f"{candidate.url} is another run ({run_id}) now")
+                continue
+            if not candidate.run_id:
+                origin = await _origin(transport, candidate)
+                say(f"using run {run_id} of {origin.folder} at {candidate.url}: none was started from this folder")
         except Failure as failure:
             tried.append(f"{candidate.url}: {failure.problem.detail}")
             continue
-        if candidate.run_id in ("", run_id):
-            if head is None and not candidate.run_id:
-                say(f"using run {run_id} at {candidate.url}: none was started from this folder")
-            return candidate.model_copy(update={"run_id": run_id, "token": candidate.token or token})
-        tried.append(f"{candidate.url} is another run ({run_id}) now")
+        return candidate.model_copy(update={"run_id": run_id, "token": candidate.token or token})
     listed = "\n".join(f"  {line}" for line in tried)
     hint = "Start one with ng_run from this folder, or say where it is with +head=HOST:PORT."
     raise RunError(f"no running stack found:\n{listed}\n{hint}")
 
 
-async def _run_id(transport: HttpTransport, head: HeadFile) -> str:
-    headers = {"authorization": f"Bearer {head.token}"} if head.token else {}
-    answer = await transport.send("GET", f"{head.url}/health", b"", headers, 5.0)
+def _foreign(url: str, listener: ListenerOwner) -> str:
+    """Why what listens at `url` is not this user's; empty where it is, or where another machine is meant."""
+    parts = urlsplit(url)
+    host, port = parts.hostname or "", parts.port or 80
+    if not _is_here(host):
+        return ""
+    uid = listener(host, port)
+    if uid == own_uid():
+        return ""
+    if uid is None:
+        return f"{url}: no server of this user listens there"
+    return f"{url} belongs to user {_name(uid)}; to use it all the same, say +head={host}:{port}"
+
+
+def _is_here(host: str) -> bool:
+    """Whether this machine has that address."""
     try:
-        health = orjson.loads(answer.body)
+        with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+            probe.bind((host, 0))
+    except OSError:
+        return False
+    return True
+
+
+def _name(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
+
+
+async def _run_id(transport: HttpTransport, head: HeadFile) -> str:
+    status, body = await _get(transport, head, "/health")
+    try:
+        health = orjson.loads(body)
         if health["server"] != "head":
             raise Failure(FailureKind.WRONG_RUN, f"this is the server {health['server']!r}, not the head")
         return str(health["run_id"])
     except (orjson.JSONDecodeError, KeyError, TypeError) as error:
-        status = answer.status
-        told = "it wants the run's token" if status == 401 else f"no head of this stack (status {status})"
+        told = _refused(status, body) or f"no head of this stack (status {status})"
         raise Failure(FailureKind.WRONG_RUN, told) from error
+
+
+async def _origin(transport: HttpTransport, head: HeadFile) -> RunOrigin:
+    status, body = await _get(transport, head, "/origin")
+    try:
+        return RunOrigin.model_validate_json(body)
+    except ValidationError as error:
+        told = f"it does not say where it was started (status {status}): is it of another version?"
+        raise Failure(FailureKind.WRONG_RUN, told) from error
+
+
+def _refused(status: int, body: bytes) -> str:
+    if status == 401:
+        return "it wants the run's token (+token=... or the variable ROLLYARD_TOKEN)"
+    try:
+        return str(orjson.loads(body)["detail"]) if status == 403 else ""
+    except (orjson.JSONDecodeError, KeyError, TypeError):
+        return ""
+
+
+async def _get(transport: HttpTransport, head: HeadFile, path: str) -> tuple[int, bytes]:
+    headers = {"authorization": f"Bearer {head.token}"} if head.token else {}
+    answer = await transport.send("GET", head.url + path, b"", headers, 5.0)
+    return answer.status, answer.body

@@ -84,7 +84,7 @@ class LmEvalOptions(Options):
     lm_eval_command: Names = ("lm_eval",)
     """The program, if it is not in this environment."""
     head: str | None = None
-    """HOST:PORT of the head; default: the run started from this folder, then 127.0.0.1:11000."""
+    """HOST:PORT of the head; default: the run started from this folder, then this user's at 127.0.0.1:11000."""
     token: str | None = None
     """Run token, if not in the run's folder; also read from the variable ROLLYARD_TOKEN."""
 

@@ -18,6 +18,7 @@ from pydantic_core import PydanticUndefined
 from services.errors import Failure, OperatorError, RunError, nearest
 from services.overrides import Override, parse_overrides
 from services.settings import is_secret, parse_settings
+from services.terminal import plain_output
 
 EXIT_DONE, EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 0, 1, 2, 130
 
@@ -76,6 +77,14 @@ def run_command(
 ) -> typing.NoReturn:
     """Answer --help and --version, run `main`, turn what it raises into one line and an exit status."""
     given = list(sys.argv[1:] if arguments is None else arguments)
+    with plain_output():
+        status = _ended(command, model, example, main, given)
+    sys.exit(status)
+
+
+def _ended(
+    command: str, model: type[O], example: str, main: Callable[[Sequence[str]], int], given: Sequence[str]
+) -> int:
     debug = any(text.lstrip("+") in ("debug=true", "debug=True") for text in given)
     try:
         if "--help" in given or "-h" in given:
@@ -101,12 +110,12 @@ def run_command(
     except KeyboardInterrupt:
         print(f"{command}: interrupted", file=sys.stderr)
         status = EXIT_INTERRUPTED
-    sys.exit(status)
+    return status
 
 
 def _failed(command: str, error: Exception, debug: bool, status: int) -> int:
     if debug:
-        traceback.print_exception(error)
+        print("".join(traceback.format_exception(error)), end="", file=sys.stderr)  # print_exception may colour it
     if isinstance(error, OperatorError):
         print(f"{command}: {error}\nTry '{command} --help'.", file=sys.stderr)
     else:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from services.data.survey import FileSurvey, Repetition
+from services.terminal import plain_line
 
 SHOWN = 5
 """Problems and repetitions that are told one by one."""
@@ -18,16 +19,18 @@ def show(found: Sequence[FileSurvey], *, against: bool) -> None:
         counts = f"{one.rows:,} can be played, {one.problems:,} cannot" if one.rows or one.problems else "none"
         print(f"  rows        {counts}")
         for problem in one.first_problems[:SHOWN]:
-            print(f"              line {problem.line}: {problem.problem}")
+            print(f"              line {problem.line}: {plain_line(problem.problem)}")
         if one.problems > SHOWN:
             print(f"              ... and {one.problems - SHOWN:,} more (+json=true shows 20)")
         agents = ", ".join(f"{name or '(the row does not say)'} {count:,}" for name, count in one.agents.items())
-        print(f"  players     {agents or 'none'}")
+        print(f"  players     {plain_line(agents) or 'none'}")
         if (prompt := one.prompt_characters) is not None:
             print(f"  prompt      {prompt.min:,.0f} to {prompt.max:,.0f} characters, median {prompt.median:,.0f}")
-        print(f"  keys        {', '.join(_share(key, count, one.rows) for key, count in one.keys.items()) or 'none'}")
+        keys = ", ".join(_share(key, count, one.rows) for key, count in one.keys.items())
+        print(f"  keys        {plain_line(keys) or 'none'}")
         if again := one.first_repeated_ids:
-            print(f"  ids         {one.repeated_ids:,} repeat an earlier one (line {again[0].line} {again[0].problem})")
+            first = plain_line(f"line {again[0].line} {again[0].problem}")
+            print(f"  ids         {one.repeated_ids:,} repeat an earlier one ({first})")
         print(f"  duplicates  {_repeated(one.duplicates, one.first_duplicates)}")
         if against:
             print(f"  overlap     {_repeated(one.overlap, one.first_overlap)}; same prompt: {one.prompt_overlap:,}")

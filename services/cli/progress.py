@@ -7,10 +7,10 @@ import sys
 import time
 from typing import Protocol
 
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Column
 
+from services.cli.console import console, is_terminal
 from services.durations import duration
 from services.tally import Tally
 
@@ -46,7 +46,7 @@ class Bar:
             BarColumn(bar_width=None, table_column=Column(min_width=BAR_LEAST, max_width=BAR_MOST)),
             MofNCompleteColumn(table_column=Column(no_wrap=True)),
             TextColumn("{task.fields[numbers]}", table_column=Column(no_wrap=True)),
-            console=Console(stderr=True),
+            console=console(sys.stderr),
             auto_refresh=False,
         )
         self._task = self._progress.add_task("rollouts", total=expected, numbers="")
@@ -90,7 +90,7 @@ class PlainLines:
 
 def display_for(expected: int) -> Display:
     """A bar where someone looks on, lines elsewhere."""
-    return Bar(expected) if sys.stderr.isatty() else PlainLines()
+    return Bar(expected) if is_terminal(sys.stderr) else PlainLines()
 
 
 async def keep_showing(display: Display, tally: Tally) -> None:

@@ -13,9 +13,9 @@ from typing import Annotated
 
 import orjson
 from pydantic import BeforeValidator, Field
-from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
+from services.cli.console import console, is_terminal
 from services.cli.options import EXIT_DONE, EXIT_FAILED, Options, read_options, run_command
 from services.cli.progress import PLAIN_EVERY_S
 from services.cli.rollout_files import listed, named_files
@@ -121,10 +121,10 @@ def _load(path: Path, name: str, options: ProfileOptions) -> Run:
 @contextmanager
 def _progress(name: str, size: int) -> Iterator[Tell]:
     """A bar in a terminal, a line every ten seconds elsewhere, nothing for what is read at once."""
-    if sys.stderr.isatty():
-        columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
-        with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-            task = bar.add_task(name.replace("[", r"\["), total=size)
+    if is_terminal(sys.stderr):
+        columns = (TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+        with Progress(*columns, console=console(sys.stderr), transient=True) as bar:
+            task = bar.add_task(name, total=size)
             yield lambda count: bar.advance(task, count)
         return
     done, last = 0, time.monotonic()

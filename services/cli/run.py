@@ -9,12 +9,15 @@ import secrets
 import signal
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
+from typing import Annotated
 
 import uvloop
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
+from services.access.hosts import KnownHosts, is_loopback
 from services.cli.options import EXIT_DONE, EXIT_INTERRUPTED, Options, read_options, run_command
-from services.config import RunConfig, is_loopback, load
+from services.cli.rollout_files import listed
+from services.config import RunConfig, load
 from services.errors import OperatorError
 from services.launcher import Launcher, LocalLauncher
 from services.process import calm_collector, raise_file_limit
@@ -22,6 +25,7 @@ from services.ray_launcher import on_cluster
 from services.roots import INSTALLED
 from services.runfolder import RunFolder
 from services.stack import Stack, new_keys
+from services.types import AccessRules
 
 EXAMPLE = (
     'ng_run "+config_paths=[responses_api_models/builtin_model/configs/builtin_model.yaml,'
@@ -46,6 +50,10 @@ class RunOptions(Options):
     """Port of the head; when taken, another one is used and printed."""
     token: str | None = None
     """Run token asked of every request (Authorization: Bearer); also read from the variable ROLLYARD_TOKEN."""
+    allow_other_users: bool = False
+    """Without a token: answer every user of this machine, not only the one who started the run, and root."""
+    allowed_hosts: Annotated[list[str], BeforeValidator(listed)] = Field(default_factory=list)
+    """Without a token: further names by which the servers may be called, as those of a proxy before them."""
     ready_timeout_s: float = 300.0
     """How long all servers together may take to get ready."""
     ray_head_node_address: str | None = None
@@ -65,6 +73,7 @@ def run(arguments: Sequence[str]) -> int:
     config = load(options.config_paths, overrides, roots, os.environ, options=RunOptions.model_fields)
     token = options.token or os.environ.get("ROLLYARD_TOKEN")
     _check_token(options, config, token)
+    KnownHosts(options.allowed_hosts)
     if options.colocate and options.ray_head_node_address:
         raise OperatorError("+colocate=true keeps all servers in this process, +ray_head_node_address=... places them")
     if options.dry_run:
@@ -83,7 +92,8 @@ async def _run(options: RunOptions, config: RunConfig, token: str | None, here: 
         head_host = options.head_host
         if node_ip is not None and is_loopback(head_host):
             head_host = node_ip
-        keys = new_keys(token or (secrets.token_urlsafe(32) if node_ip else None))
+        rules = AccessRules(other_users=options.allow_other_users, hosts=tuple(options.allowed_hosts))
+        keys = new_keys(token or (secrets.token_urlsafe(32) if node_ip else None), rules)
         folder = RunFolder.create(here, keys.run_id)
         stack = Stack(
             config,
@@ -103,6 +113,8 @@ async def _run(options: RunOptions, config: RunConfig, token: str | None, here: 
 async def _keep_up(stack: Stack, stopped: asyncio.Event, here: Path) -> int:
     config, keys, folder = stack.config, stack.keys, stack.folder
     _say(f"run {keys.run_id}: {len(config.servers)} servers, head {stack.head_url}")
+    if keys.access.other_users and not keys.token:
+        _say("every user of this machine may call these servers (+allow_other_users=true)")
     if stack.has_processes:
         _say(f"logs in {folder.logs.relative_to(here)}/")
     interrupted = asyncio.create_task(stopped.wait())

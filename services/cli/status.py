@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable, Sequence
+import sys
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import orjson
@@ -14,7 +15,8 @@ from rich.console import Console
 from rich.live import Live as Redrawn
 from rich.text import Text
 
-from services.cli.find_run import find_run, on_stderr
+from services.cli.console import console, is_terminal
+from services.cli.find_run import Say, find_run, on_stderr, once
 from services.cli.options import EXIT_DONE, EXIT_FAILED, Options, read_options, run_command
 from services.cli.status_view import view
 from services.errors import Failure, RunError
@@ -35,7 +37,7 @@ class StatusOptions(Options):
     watch: bool = False
     """Look again every second until Ctrl-C."""
     head: str | None = None
-    """HOST:PORT of the head; default: the run started from this folder, then 127.0.0.1:11000."""
+    """HOST:PORT of the head; default: the run started from this folder, then this user's at 127.0.0.1:11000."""
     token: str | None = None
     """Run token, if not in the run's folder; also read from the variable ROLLYARD_TOKEN."""
 
@@ -66,40 +68,40 @@ async def _once(options: StatusOptions) -> int:
     if options.json_output:
         print(_json(live, options, orjson.OPT_INDENT_2))
     else:
-        console = _console()
-        console.print(view(live, console))
+        screen = _console()
+        screen.print(view(live, screen))
     return EXIT_DONE if all(instance.ready for instance in live.servers) else EXIT_FAILED
 
 
 async def _watch(options: StatusOptions) -> None:
     """Again and again; a run that ends or is not there yet is said so and waited for."""
-    transport, console = HttpTransport(), _console()
+    transport, screen, say = HttpTransport(), _console(), once(on_stderr)
     try:
         if options.json_output:
-            async for seen in _looks(transport, options):
+            async for seen in _looks(transport, options, say):
                 print(_json(seen, options, 0), flush=True)
-        elif console.is_terminal:
-            with Redrawn(console=console, auto_refresh=False, vertical_overflow="crop") as redrawn:
-                async for seen in _looks(transport, options):
-                    redrawn.update(view(seen, console) if isinstance(seen, Live) else Text(seen), refresh=True)
+        elif screen.is_terminal:
+            with Redrawn(console=screen, auto_refresh=False, vertical_overflow="crop") as redrawn:
+                async for seen in _looks(transport, options, say):
+                    redrawn.update(view(seen, screen) if isinstance(seen, Live) else Text(seen), refresh=True)
         else:
-            async for seen in _looks(transport, options):
-                console.print(view(seen, console) if isinstance(seen, Live) else Text(seen), Text())
+            async for seen in _looks(transport, options, say):
+                screen.print(view(seen, screen) if isinstance(seen, Live) else Text(seen), Text())
     finally:
         await transport.close()
 
 
-async def _looks(transport: HttpTransport, options: StatusOptions) -> AsyncIterator[Live | str]:
+async def _looks(transport: HttpTransport, options: StatusOptions, say: Say) -> AsyncIterator[Live | str]:
     """What is seen once a second, or why nothing is."""
     while True:
         try:
-            yield await _look(transport, options, lambda text: None)  # its head is on the screen
+            yield await _look(transport, options, say)
         except (RunError, Failure) as error:
             yield str(error)
         await asyncio.sleep(AGAIN_S)
 
 
-async def _look(transport: HttpTransport, options: StatusOptions, say: Callable[[str], None]) -> Live:
+async def _look(transport: HttpTransport, options: StatusOptions, say: Say) -> Live:
     token = options.token or os.environ.get("ROLLYARD_TOKEN")
     return await look(transport, await find_run(transport, Path.cwd(), options.head, token, say))
 
@@ -112,4 +114,4 @@ def _json(seen: Live | str, options: StatusOptions, style: int) -> str:
 
 
 def _console() -> Console:
-    return Console(width=None if os.isatty(1) else 200, highlight=False)
+    return console(sys.stdout, width=None if is_terminal(sys.stdout) else 200, highlight=False)

@@ -12,6 +12,7 @@ from rich.text import Text
 from services.durations import duration
 from services.live import Live
 from services.running import Collection, StageNow
+from services.terminal import plain_line
 from services.types import ServerInstance
 
 WIDE = 160
@@ -27,15 +28,15 @@ def view(live: Live, console: Console) -> RenderableType:
     ready = sum(instance.ready for instance in live.servers)
     parts: list[RenderableType] = [
         _servers(live.servers, wide),
-        Text(f"run {live.run_id}, head {live.head}: {ready} of {len(live.servers)} ready"),
+        Text(plain_line(f"run {live.run_id}, head {live.head}: {ready} of {len(live.servers)} ready")),
     ]
     running = [collection for collection in live.collections if _runs(collection, live.time)]
     for collection in running or live.collections[:1]:
-        parts += [Text(), Text("\n".join(_lines(collection, live.time)))]
+        parts += [Text(), Text("\n".join(map(plain_line, _lines(collection, live.time))))]
     if live.total:
         parts += [Text(), _stages(live.stages)]
     if live.stuck:
-        parts += [Text(), *(Text(f"! {sentence}", style="bold") for sentence in live.stuck)]
+        parts += [Text(), *(Text(plain_line(f"! {sentence}"), style="bold") for sentence in live.stuck)]
     if live.episodes:  # last: what a low terminal cuts off while it is watched
         parts += [Text(), _oldest(live, console.width < NARROW)]
     return Group(*parts)
@@ -136,7 +137,7 @@ def _table(left: Iterable[str], right: Iterable[str], more: Iterable[str] = (), 
 
 def _row(table: Table, *cells: object) -> None:
     # As Text: a name with brackets in it is no markup.
-    table.add_row(*(Text(str(cell)) for cell in cells))
+    table.add_row(*(Text(plain_line(str(cell))) for cell in cells))
 
 
 def _number(index: int | None) -> str:

@@ -19,10 +19,12 @@ import uvloop
 from pydantic import BeforeValidator, Field
 from starlette.types import ASGIApp
 
-from services.cli.find_run import find_run
+from services.access.checks import Access
+from services.access.hosts import KnownHosts, is_loopback
+from services.access.peer import Peers, asking
+from services.cli.find_run import find_run, on_stderr, once
 from services.cli.options import EXIT_DONE, Options, read_options, run_command
 from services.cli.rollout_files import listed, named_files
-from services.config import is_loopback
 from services.errors import OperatorError, RunError
 from services.hosted import bind
 from services.jsonl import replace
@@ -31,7 +33,7 @@ from services.roots import INSTALLED
 from services.transport import HttpTransport
 from services.viewer.app import viewer_app
 from services.viewer.export import MOST_EXPORTED, export
-from services.viewer.guard import LOOPBACK, Guard
+from services.viewer.guard import Guard
 from services.viewer.library import Library
 from services.viewer.live import live_router
 from services.viewer.replays import Replays
@@ -59,12 +61,14 @@ class ViewerOptions(Options):
     """Port to listen on, 0: any free one; default: the first free one from 8080 on."""
     allowed_hosts: Annotated[list[str], BeforeValidator(listed)] = Field(default_factory=list)
     """Further names under which a browser may reach the page, as those of a proxy before it."""
+    allow_other_users: bool = False
+    """Without a token: show the page to every user of this machine, not only to the one who started it, and root."""
     token: str | None = None
     """Asked of every browser; beyond loopback also read from the variable ROLLYARD_TOKEN."""
     server_roots: Annotated[list[Path], BeforeValidator(listed)] = Field(default_factory=list)
     """Further folders in which worlds are looked for that can draw their boards (a replay.py)."""
     head: str | None = None
-    """HOST:PORT of a run's head for the live page; default: the run started from this folder."""
+    """HOST:PORT of the live page's head; default: the run of this folder, then this user's at 127.0.0.1:11000."""
     workers: int | None = Field(default=None, ge=1)
     """Processes that read a large file; default: one a processor."""
     export: Path | None = None
@@ -111,23 +115,35 @@ async def _serve(
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     transport = HttpTransport()
-    find = partial(find_run, transport, Path.cwd(), options.head, os.environ.get("ROLLYARD_TOKEN"), say=lambda _: None)
+    find = partial(find_run, transport, Path.cwd(), options.head, os.environ.get("ROLLYARD_TOKEN"), say=once(on_stderr))
     app = viewer_app(library, replays, (live_router(transport, find),))
-    hosts = {*LOOPBACK, options.host, *options.allowed_hosts}
-    if not is_loopback(options.host):
-        hosts.add(socket.gethostname())
-    guard = Guard(app, hosts=hosts, any_address=options.host in _EVERY_ADDRESS, token=token)
-    listener = _Listener(_uvicorn(guard))
+    peers = Peers()
+    peers.open()
+    guard = Guard(app, _access(options, token), token=token)
+    listener = _Listener(_uvicorn(guard, peers))
     serving = asyncio.create_task(listener.serve(sockets=[sock]))
     try:
         print(f"{_address(options, sock, token)}\nCtrl-C ends it.", flush=True)
+        if options.allow_other_users and token is None:
+            print("Every user of this machine may see it (+allow_other_users=true).", flush=True)
         library.start()
         await asyncio.wait({serving, asyncio.create_task(stop.wait())}, return_when=asyncio.FIRST_COMPLETED)
     finally:
         listener.should_exit = True
         await serving
+        peers.close()
         await asyncio.to_thread(library.close)
         await transport.close()
+
+
+def _access(options: ViewerOptions, token: str | None) -> Access:
+    names = [options.host, *options.allowed_hosts]
+    if not is_loopback(options.host):
+        names.append(socket.gethostname())
+    hosts = KnownHosts(names, any_address=options.host in _EVERY_ADDRESS)
+    # Who has the token may be anybody.
+    open_to_all = options.allow_other_users or token is not None
+    return Access(hosts, command="ng_viewer", other_users=open_to_all, links=True)
 
 
 class _Listener(uvicorn.Server):
@@ -138,9 +154,10 @@ class _Listener(uvicorn.Server):
         yield
 
 
-def _uvicorn(app: ASGIApp) -> uvicorn.Config:
+def _uvicorn(app: ASGIApp, peers: Peers) -> uvicorn.Config:
     return uvicorn.Config(
         app,
+        http=asking(peers),
         ws="none",
         lifespan="off",
         log_config=None,

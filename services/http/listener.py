@@ -55,10 +55,6 @@ class Listener:
         self.held_bytes = 0
         self._looking: asyncio.TimerHandle | None = None
 
-    def protocol(self, **options: Any) -> BoundedProtocol:
-        """For uvicorn: the protocol of a new connection."""
-        return BoundedProtocol(self, **options)
-
     def start(self) -> None:
         """Look after the connections until `stop`."""
         self._looking = asyncio.get_running_loop().call_later(LOOK_EVERY_S, self._look)

@@ -9,6 +9,7 @@ from services.metrics.records import Profile
 from services.report.document import Report
 from services.report.headline import headlines
 from services.report.words import NOTHING, interval, measured, points, signed, starred
+from services.terminal import plain_line
 
 
 def summary(report: Report, written: Sequence[Path]) -> None:
@@ -16,7 +17,7 @@ def summary(report: Report, written: Sequence[Path]) -> None:
     for profile in report.runs:
         _run(profile)
     for found in report.differences:
-        print(f"{found.name} minus {found.baseline}, over {found.tasks:,} tasks")
+        print(plain_line(f"{found.name} minus {found.baseline}, over {found.tasks:,} tasks"))
         if found.solve_rate is not None:
             reach = interval(found.solve_rate, "points")
             print(f"  solve rate    {points(found.solve_rate.mean)} points  95% interval {reach}")
@@ -24,14 +25,14 @@ def summary(report: Report, written: Sequence[Path]) -> None:
             print(f"  mean reward   {signed(found.reward.mean)}  95% interval {interval(found.reward, 'signed')}")
         print(f"  tasks         {found.better:,} better, {found.worse:,} worse, {found.equal:,} equal")
         for note in found.notes:
-            print(f"  note          {note}")
+            print(f"  note          {plain_line(note)}")
     for index, path in enumerate(written):
         print(f"{'report' if index == 0 else '':<15} {path}")
 
 
 def _run(profile: Profile) -> None:
     covered = profile.coverage
-    print(f"{profile.name}: {measured(covered)} ({profile.path})")
+    print(plain_line(f"{profile.name}: {measured(covered)} ({profile.path})"))
     for name, value, reach in headlines(profile):
         if value != NOTHING:
             about = f"  95% interval {reach}" if reach != NOTHING else ""
@@ -45,6 +46,6 @@ def _run(profile: Profile) -> None:
         print(f"  * {covered.missing:,} missing: {', '.join(said) or 'nothing is measured'}")
     if profile.failures.attempts:
         kinds = ", ".join(f"{kind.kind} {kind.attempts:,}" for kind in profile.failures.kinds[:5])
-        print(f"  {'failed attempts':<22}  {profile.failures.attempts:,} ({kinds})")
+        print(f"  {'failed attempts':<22}  {profile.failures.attempts:,} ({plain_line(kinds)})")
     for note in profile.notes:
-        print(f"  {'note':<22}  {note}")
+        print(f"  {'note':<22}  {plain_line(note)}")

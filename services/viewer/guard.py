@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import hmac
-import ipaddress
 import secrets
-from collections.abc import Iterable
 from http.cookies import CookieError, SimpleCookie
 from urllib.parse import parse_qsl, urlencode
 
@@ -13,6 +11,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from services.access.checks import Access
 from services.client import PROBLEM_TYPE
 from services.types import Problem
 
@@ -29,19 +28,14 @@ HEADERS = {
     "cross-origin-opener-policy": "same-origin",
     "x-frame-options": "DENY",
 }
-LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
 class Guard:
-    """Checks the Host header, so that no foreign page can reach us by a name of its own that it points at this machine
-    (DNS rebinding), and the token where there is one.
-    """
+    """Checks where a request comes from (`Access`), and the token where there is one."""
 
-    def __init__(self, app: ASGIApp, *, hosts: Iterable[str], any_address: bool = False, token: str | None = None):
-        """`hosts`: names by which we may be called; `any_address`: and by any IP address, which nobody can rebind."""
+    def __init__(self, app: ASGIApp, access: Access, *, token: str | None = None) -> None:
         self._app = app
-        self._hosts = {name.lower() for name in hosts}
-        self._any_address = any_address
+        self._access = access
         self._token = token
         self._name = f"{COOKIE}_{secrets.token_hex(4)}"
         """Cookies know no ports: two viewers on one machine must not take each other's."""
@@ -65,12 +59,10 @@ class Guard:
         await (answer or self._app)(scope, receive, guarded)
 
     def _refused(self, scope: Scope) -> Response | None:
-        headers = Headers(scope=scope)
-        name = _name(headers.get("host", ""))
-        if name not in self._hosts and not (self._any_address and _is_address(name)):
-            said = f"This page is not called {name[:100]!r}. Start ng_viewer with +allowed_hosts=[...] to allow a name."
-            return problem(421, "unknown host", said)
-        if self._token is None or self._knows(scope, headers):
+        if failure := self._access.refusal(scope):
+            found = failure.problem
+            return problem(found.status, found.title, found.detail, str(scope["path"]))
+        if self._token is None or self._knows(scope, Headers(scope=scope)):
             return None
         return problem(401, "unauthorized", "Open the address that ng_viewer printed, with its ?token=...")
 
@@ -97,21 +89,6 @@ def problem(status: int, title: str, detail: str, instance: str = "") -> Respons
     """An error answer (RFC 9457)."""
     found = Problem(status=status, title=title, detail=detail, instance=instance, server="ng_viewer")
     return Response(found.model_dump_json(exclude_none=True), status, media_type=PROBLEM_TYPE)
-
-
-def _name(host: str) -> str:
-    """Of a Host header, without its port."""
-    if host.startswith("["):
-        return host[1:].partition("]")[0].lower()
-    return host.partition(":")[0].lower().rstrip(".")
-
-
-def _is_address(name: str) -> bool:
-    try:
-        ipaddress.ip_address(name)
-    except ValueError:
-        return False
-    return True
 
 
 def _query(scope: Scope) -> list[tuple[str, str]]:

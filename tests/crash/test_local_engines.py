@@ -33,7 +33,9 @@ async def asked(stack: Stack) -> int:
     """Process id of the engine that answered."""
     (url,) = stack.roster.directory().servers["policy_model"]
     body = orjson.dumps({"messages": [{"role": "user", "content": "who are you?"}]})
-    answer = await stack.client.transport.send("POST", f"{url}/v1/chat/completions", body, {}, LONG_S)
+    answer = await stack.client.transport.send(
+        "POST", f"{url}/v1/chat/completions", body, {"content-type": "application/json"}, LONG_S
+    )
     assert answer.status == 200, answer.body
     return int(orjson.loads(answer.body)["choices"][0]["message"]["content"])
 

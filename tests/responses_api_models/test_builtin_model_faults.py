@@ -78,7 +78,8 @@ async def test_a_hang_ends_when_the_caller_goes_away() -> None:
     async def send(message: Message) -> None:
         raise AssertionError("nobody is there to read it")
 
-    scope = {"type": "http", "method": "POST", "path": "/v1/responses", "headers": [], "client": ("here", 1)}
+    headers = [(b"host", b"localhost")]
+    scope = {"type": "http", "method": "POST", "path": "/v1/responses", "headers": headers, "client": ("here", 1)}
     await asyncio.wait_for(policy.server(scope, receive, send), 2)
     assert policy.server.in_flight == 0
 

@@ -123,7 +123,8 @@ async def send(
 ) -> Answer:
     """One request without the client above it."""
     data = body if isinstance(body, bytes) else orjson.dumps(body)
-    return await transport.send(method, url, data, headers or {}, timeout_s)
+    kind = {"content-type": "application/json"} if data else {}
+    return await transport.send(method, url, data, {**kind, **(headers or {})}, timeout_s)
 
 
 def client_of(

@@ -49,6 +49,7 @@ class Desk:
 
     async def register(self, name: str = "world", port: int = 7001, **more: Any) -> Answer:
         url = f"http://127.0.0.1:{port}"
+        self.roster.expect(f"{name}#1")
         record = Registration(name=name, instance=f"{name}#1", url=url, pid=42, ready=True, **more)
         return await send(self.transport, BASE + "/register", record.model_dump(), headers=self.admission)
 

@@ -47,7 +47,8 @@ async def hang_up_after(begun: asyncio.Event | Work, url: str) -> None:
     """POST, wait until the work has begun, close the connection."""
     host, _, port = url.rpartition("/")[0].removeprefix("http://").partition(":")
     _, writer = await asyncio.open_connection(host, int(port))
-    writer.write(f"POST /{url.rpartition('/')[2]} HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\n\r\n{{}}".encode())
+    head = f"POST /{url.rpartition('/')[2]} HTTP/1.1\r\nhost: {host}\r\ncontent-type: application/json"
+    writer.write(f"{head}\r\ncontent-length: 2\r\n\r\n{{}}".encode())
     await until(begun.is_set if isinstance(begun, asyncio.Event) else lambda: begun.begun)
     writer.close()
     await writer.wait_closed()

@@ -33,7 +33,10 @@ def clock() -> Clock:
 
 @pytest.fixture
 def roster(config: RunConfig, clock: Clock) -> Roster:
-    return Roster("r1", config.servers, {"one": {"speed": 1}}, expiry_s=10.0, clock=clock)
+    made = Roster("r1", config.servers, {"one": {"speed": 1}}, expiry_s=10.0, clock=clock)
+    for instance in ("world#1", "twins[0]#1", "twins[1]#1"):
+        made.expect(instance)
+    return made
 
 
 def registered(instance: str = "world#1", *, ready: bool, name: str = "world", port: int = 7001) -> Registration:

@@ -7,10 +7,12 @@ from typing import Any
 
 import httpx
 
+from services.access.checks import Access
+from services.access.hosts import KnownHosts
 from services.replay import Replay
 from services.types import Json
 from services.viewer.app import viewer_app
-from services.viewer.guard import LOOPBACK, Guard
+from services.viewer.guard import Guard
 from services.viewer.library import Library
 
 
@@ -21,9 +23,10 @@ def opened(*paths: Path, **options: Any) -> Library:
     return library
 
 
-def browser(library: Library, **guarding: Any) -> httpx.AsyncClient:
-    """Asks the app, in this process."""
-    guard = Guard(viewer_app(library, no_boards), **{"hosts": LOOPBACK, **guarding})
+def browser(library: Library, *, token: str | None = None, **hosts: Any) -> httpx.AsyncClient:
+    """Asks the app, in this process; `hosts`: how its `KnownHosts` is made."""
+    access = Access(KnownHosts(**{"names": (), **hosts}), command="ng_viewer", links=True)
+    guard = Guard(viewer_app(library, no_boards), access, token=token)
     return httpx.AsyncClient(transport=httpx.ASGITransport(guard), base_url="http://127.0.0.1:8080")
 
 

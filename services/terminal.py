@@ -1,0 +1,75 @@
+"""Terminal: what is printed may hold text of endpoints, rows and other users' files; none of it may steer a terminal.
+
+`plain_output` makes `print`, logging and tracebacks safe at once, by standing before both streams. Tables, bars and
+colours go through `services/cli/console.py`, which cleans the text and keeps its own styles.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import sys
+from collections.abc import Iterable, Iterator
+from typing import Any, TextIO, cast
+
+_STEERING = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f"  # C0 without tab and line feed, DEL, C1 with its one-character escape sequences
+    "\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069"  # line separators, and what reorders the text around it
+    "\ufff9-\ufffb\ud800-\udfff]"  # annotations that hide text; surrogates, which no stream can encode
+    "|[\U000e0000-\U000e007f]"  # invisible copies of ASCII
+)
+
+
+def plain(text: str) -> str:
+    """`text` with what would steer a terminal written as JSON writes it: `\\u001b`. JSON stays the same JSON."""
+    return _STEERING.sub(_escaped, text)
+
+
+def plain_line(text: str) -> str:
+    """`plain`, and on one line: for names and values that stand between words of ours."""
+    return plain(text).replace("\n", "\\n").replace("\t", "\\t")
+
+
+@contextlib.contextmanager
+def plain_output() -> Iterator[None]:
+    """Both standard streams are safe to print anything to."""
+    before = sys.stdout, sys.stderr
+    sys.stdout, sys.stderr = (cast(TextIO, _PlainStream(unwrapped(stream))) for stream in before)
+    try:
+        yield
+    finally:
+        sys.stdout, sys.stderr = before
+
+
+def unwrapped(stream: TextIO) -> TextIO:
+    """What stands behind a stream of `plain_output`, for output that needs its own escape sequences."""
+    return stream.inner if isinstance(stream, _PlainStream) else stream
+
+
+class _PlainStream:
+    """Passes text on, cleaned. It says that it is no terminal, so that libraries leave their colours out."""
+
+    def __init__(self, inner: TextIO) -> None:
+        self.inner = inner
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+    def write(self, text: str) -> int:
+        self.inner.write(plain(text))
+        return len(text)
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        for line in lines:
+            self.write(line)
+
+    def isatty(self) -> bool:
+        return False
+
+
+def _escaped(found: re.Match[str]) -> str:
+    code = ord(found[0])
+    if code <= 0xFFFF:
+        return f"\\u{code:04x}"
+    code -= 0x10000
+    return f"\\u{0xD800 + (code >> 10):04x}\\u{0xDC00 + (code & 0x3FF):04x}"
