@@ -19,7 +19,7 @@ from services.roster import Roster
 from services.running import Collection
 from services.server import Context, Server
 from services.settings import ServerSettings
-from services.types import Directory, Heartbeat, Json, Registration, ServerInstance
+from services.types import Directory, Heartbeat, Json, Registration, ServerCode, ServerInstance
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -43,6 +43,7 @@ class Head(Server):
         self.app.get("/collections")(self._list_collections)
         self.app.get("/prometheus_targets")(self._prometheus_targets)
         self.app.get("/directory")(self._directory)
+        self.app.get("/server_code")(self._server_code)
         self.app.get("/server_instances")(self._server_instances)
         self.app.get("/global_config_dict_yaml")(self._global_config_dict_yaml)
 
@@ -89,6 +90,10 @@ class Head(Server):
     async def _directory(self) -> Directory:
         """Base URLs of the ready instances of every server."""
         return self.roster.directory()
+
+    async def _server_code(self) -> dict[str, ServerCode]:
+        """The code that every server of the run has loaded, where it reports it."""
+        return self.roster.code
 
     async def _server_instances(self) -> list[ServerInstance]:
         """Every instance of the run."""

@@ -14,9 +14,10 @@ from services.client import AddressBook, ServerClient
 from services.errors import EXIT_OPERATOR, OperatorError, RollyardError
 from services.headlink import HeadLink
 from services.hosted import Hosted, bind_for
-from services.plugins import load_server
+from services.plugins import FAMILIES, load_server
 from services.process import calm_collector, die_with_parent, raise_file_limit
 from services.server import Context
+from services.server_code import code_of
 from services.settings import parse_settings
 from services.transport import HttpTransport
 from services.types import Launch
@@ -28,6 +29,7 @@ async def serve(launch: Launch) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     kind = load_server(launch.family, Path(launch.folder), str(launch.settings.get("entrypoint", "app.py")))
+    code = code_of(Path(launch.folder), kind, FAMILIES, launch.settings)
     settings = parse_settings(kind.Settings, launch.settings, launch.name)
     transport = HttpTransport()
     head = HeadLink(transport, launch.head_url, launch.keys)
@@ -36,7 +38,7 @@ async def serve(launch: Launch) -> None:
     server = kind(settings, Context(launch.name, launch.keys, ServerClient(transport, launch.keys, book), logs))
     # A fixed port belongs to one replica only; the others take free ones.
     hosted = Hosted(server, bind_for(launch.name, settings), advertise=launch.advertise)
-    joining = asyncio.create_task(hosted.join(launch.instance, head, book))
+    joining = asyncio.create_task(hosted.join(launch.instance, head, book, code))
     stopping = asyncio.create_task(stop.wait())
     try:
         await asyncio.wait({joining, stopping}, return_when=asyncio.FIRST_COMPLETED)
