@@ -66,6 +66,7 @@ class _Reached:
         paths = sysconfig.get_paths()
         self._installed = tuple({Path(paths[name]) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
         self._modules: set[str] = set()
+        self._own_packages: list[Path] = []
         self.files: set[Path] = set()
         self.texts: dict[Path, str] = {}
         """Of those that take part when the server runs: scripts (`prepare.py`) are counted, but do not."""
@@ -85,7 +86,8 @@ class _Reached:
         for parent in path.parents:
             if parent.name in self._families or parent.name == "responses_api_agents":
                 return str(path.relative_to(parent.parent))
-        return path.name if self._folder not in path.parents else str(path.relative_to(self._folder.parent))
+        base = next(place for place in (self._folder, *self._own_packages, path) if place in (path, *path.parents))
+        return str(path.relative_to(base.parent))
 
     def _module(self, name: str) -> list[Path]:
         """The files of an imported module; of a package of a plug-in family all of its code."""
@@ -103,6 +105,7 @@ class _Reached:
         if file := getattr(module, "__file__", None):
             places = places or [Path(file).resolve()]
         own = [place for place in places if not self._is_installed(place)]
+        self._own_packages += own
         found = [path for place in own for path in (_files(place) if place.is_dir() else (place,))]
         return [path for path in found if path.suffix in _CODE]
 

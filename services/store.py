@@ -13,7 +13,7 @@ import orjson
 from services.errors import FailureKind, OperatorError, RunError
 from services.jsonl import MEND, JsonLines, replace
 from services.rewards import is_reward
-from services.rollouts.code_versions import mark_of, version_of
+from services.rollouts.code_versions import changes, mark_of, version_of
 from services.rollouts.files import unused
 from services.rollouts.keys import Expected, Key, KeySet, key_of
 from services.rollouts.manifest import check_not_shared, continued, encoded, new_manifest
@@ -98,6 +98,7 @@ class RolloutStore:
                 if lines.set_aside:
                     self.notes.append(f"{lines.path} ended in a torn line; it was moved to {lines.set_aside}")
             if len(manifest.code) > 1:
+                self.notes += [f"code changed: {line}" for line in changes(*manifest.code[-2:])]
                 self.notes.append(
                     f"{paths.output} holds rollouts of {len(manifest.code)} versions of the servers' code; _ng_code of "
                     f"a row says which ({paths.manifest.name} lists them)"
@@ -194,8 +195,13 @@ class RolloutStore:
         there = unused(path.with_name(f"{path.stem}_recovered.json")) if path.exists() else path
         replace(there, self._encoded)
         if there == path:
-            return [f"{path} was removed while the collection was running; it was written again"]
-        return [f"{path} was changed by another program while the collection was running; as it was, it is in {there}"]
+            return [
+                f"{path} was removed while the collection was running; it was written again. The same command goes on"
+            ]
+        return [
+            f"{path} was changed by another program while the collection was running; {there} is what it was. "
+            f"Rename it to {path.name}, then the same command goes on"
+        ]
 
     def _move_aside(self) -> None:
         """The output is locked all the time, and goes last: with some of its files gone it is not resumed."""

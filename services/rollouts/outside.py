@@ -40,7 +40,7 @@ def outside_change(fd: int, path: Path, size: int) -> str:
             "same command goes on"
         )
     if not size:
-        return f"{path} was {what} while it was open; nothing was in it. Run the same command again"
+        return f"{path} was {what} while it was open; nothing was in it. The same command goes on"
     try:
         copy = _recovered(fd, path)
     except OSError as error:
