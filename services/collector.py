@@ -13,7 +13,7 @@ from typing import Any
 import orjson
 
 from services.client import ServerClient
-from services.errors import Failure, FailureKind
+from services.errors import Failure, FailureKind, RollyardError, RunError
 from services.rewards import check_reward
 from services.store import RolloutStore
 from services.tally import Tally
@@ -72,6 +72,8 @@ class Collector:
         self._workers: list[asyncio.Task[None]] = []
         self._draining = asyncio.Event()
         self._stopped_because = ""
+        self._touched: RunError | None = None
+        """What the pulse found wrong with the files."""
         self._told: set[str] = set()
         self.failures: deque[FailureRow] = deque(maxlen=FAILURES_KEPT)
         """The latest failed attempts of this command."""
@@ -79,15 +81,26 @@ class Collector:
         """As it was last written down."""
 
     async def run(self) -> State:
-        """Collect until every rollout is measured or given up, or until told to stop. Raises RunError (full disk)."""
+        """Collect until every rollout is measured or given up, or until told to stop.
+
+        Raises RunError: the disk is full, or another program touched the files.
+        """
         pulse = asyncio.create_task(self._pulse())
         self._workers = [asyncio.create_task(self._work()) for _ in range(self._limits.parallel)]
         try:
             done, _ = await asyncio.wait(self._workers, return_when=asyncio.FIRST_EXCEPTION)
             for worker in done:
                 if not worker.cancelled() and (error := worker.exception()):
-                    self._stopped_because = str(error)
                     raise error
+            if self._touched is not None:
+                raise self._touched
+            if self._draining.is_set():
+                self._store.check()
+            else:
+                await asyncio.to_thread(self._store.verify)
+        except Exception as error:
+            self._stopped_because = str(error)
+            raise
         finally:
             for worker in self._workers:
                 worker.cancel()
@@ -105,6 +118,11 @@ class Collector:
     def drain(self) -> None:
         """Begin no further episode; those in flight are finished."""
         self._draining.set()
+
+    def stop(self, why: str) -> None:
+        """End now, because the collection cannot go on."""
+        self._stop(why)
+        self.cancel()
 
     def cancel(self) -> None:
         """End now: episodes in flight are abandoned and will be played again on resume."""
@@ -125,7 +143,7 @@ class Collector:
 
     async def _work(self) -> None:
         # All workers pull from one iterator: a row is read when a slot is free.
-        for rollout in self._rollouts:
+        while (rollout := self._next()) is not None:
             if self._draining.is_set():
                 return
             key = (rollout.task_index, rollout.rollout_index)
@@ -138,6 +156,14 @@ class Collector:
                 await self._collect(rollout)
             finally:
                 self._tally.end(key)
+
+    def _next(self) -> Rollout | None:
+        """The next rollout to play; None at the end, and where the input is not what it was when it was read."""
+        try:
+            return next(self._rollouts, None)
+        except RollyardError as error:
+            self._stop(str(error))
+            return None
 
     async def _collect(self, rollout: Rollout) -> None:
         key = (rollout.task_index, rollout.rollout_index)
@@ -157,6 +183,8 @@ class Collector:
                 "_ng_attempt_index": earlier + attempt,
                 "agent_ref": rollout.agent_ref,
             }
+            if self._store.code_mark:
+                marks["_ng_code"] = self._store.code_mark
             try:
                 answer = await self._client.post(rollout.agent, "/run", body, self._limits.rollout_timeout_s)
                 row = _checked(answer.body, rollout.agent)
@@ -225,13 +253,20 @@ class Collector:
             return
 
     async def _pulse(self) -> None:
-        """Status file and disk sync, once a second, beside the work."""
+        """Status file, disk sync, and a look at the files, once a second, beside the work."""
         while True:
             self._write_status("running")
             try:
                 await asyncio.to_thread(self._store.sync)
             except OSError as error:
                 self._stop(f"the disk does not keep what was written: {error}")
+            try:
+                # Not in a thread: the sizes are compared between two appends.
+                self._store.check()
+            except RunError as error:
+                self._touched = error
+                self.cancel()
+                return
             await asyncio.sleep(STATUS_EVERY_S)
 
 

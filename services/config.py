@@ -6,7 +6,7 @@ Order, later wins: the files of `config_paths` left to right, `env.yaml` in the 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -103,6 +103,17 @@ def load(
         )
     _check_references(servers)
     return RunConfig(servers, resolved)
+
+
+def servers_named(settings: Any, servers: Container[str]) -> list[str]:
+    """The servers that settings refer to ({type: ..., name: ...}), at any depth."""
+    if isinstance(settings, list):
+        return [name for item in settings for name in servers_named(item, servers)]
+    if not isinstance(settings, dict):
+        return []
+    name = settings.get("name")
+    own = [name] if settings.keys() <= {"type", "name"} and isinstance(name, str) and name in servers else []
+    return [*own, *(below for item in settings.values() for below in servers_named(item, servers))]
 
 
 def _find_file(path: str, roots: Sequence[Path]) -> Path:

@@ -22,7 +22,7 @@ from services.roster import Roster
 from services.running import Collection
 from services.server import Context, Server
 from services.settings import ServerSettings
-from services.types import Directory, Heartbeat, Json, Registration, RunOrigin, ServerInstance
+from services.types import Directory, Heartbeat, Json, Registration, RunOrigin, ServerCode, ServerInstance
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -51,6 +51,7 @@ class Head(Server):
         self.app.get("/prometheus_targets")(self._prometheus_targets)
         self.app.get("/directory")(self._directory)
         self.app.get("/origin")(self._origin)
+        self.app.get("/server_code")(self._server_code)
         self.app.get("/server_instances")(self._server_instances)
         self.app.get("/global_config_dict_yaml")(self._global_config_dict_yaml)
 
@@ -104,6 +105,10 @@ class Head(Server):
         if connected and uid not in (own_uid(), 0) and not self.context.keys.token:
             raise Failure(FailureKind.FORBIDDEN, "only the user who started this run may know its folder")
         return RunOrigin(run_id=self.roster.run_id, folder=str(self._folder or ""), uid=own_uid(), pid=os.getpid())
+
+    async def _server_code(self) -> dict[str, ServerCode]:
+        """The code that every server of the run has loaded, where it reports it."""
+        return self.roster.code
 
     async def _server_instances(self) -> list[ServerInstance]:
         """Every instance of the run."""

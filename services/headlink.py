@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from services.client import RUN_HEADER, SECRET_HEADER, blamed, good
 from services.errors import Failure, FailureKind
 from services.running import Collection
 from services.transport import Transport
-from services.types import Directory, Heartbeat, Keys, Record, Registration
+from services.types import Directory, Heartbeat, Keys, Record, Registration, ServerCode
 
 TELL_DEADLINE_S = 2.0
 """A collection tells how it goes beside its work: a head that is slow to listen is told the next time."""
+
+_CODE = TypeAdapter(dict[str, ServerCode])
 
 
 class HeadLink:
@@ -43,6 +45,16 @@ class HeadLink:
     async def directory(self) -> Directory:
         """Where everybody is. Raises Failure."""
         return _read(await self._send("GET", "/directory", b"", self._headers))
+
+    async def code(self) -> dict[str, ServerCode]:
+        """The code that every server has loaded, where it reports it. Raises Failure."""
+        body = await self._send("GET", "/server_code", b"", self._headers)
+        try:
+            return _CODE.validate_json(body)
+        except ValidationError as error:
+            raise Failure(
+                FailureKind.MALFORMED_ANSWER, f"not the servers' code: {body[:200]!r}", server="head"
+            ) from error
 
     async def _post(self, path: str, record: Record) -> bytes:
         return await self._send("POST", path, record.model_dump_json().encode(), self._admission)

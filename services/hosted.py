@@ -22,7 +22,7 @@ from services.looplag import LoopLag
 from services.ports import owner_of_port
 from services.server import Server
 from services.settings import ServerSettings
-from services.types import Heartbeat, Registration
+from services.types import Heartbeat, Registration, ServerCode
 
 log = logging.getLogger(__name__)
 
@@ -125,10 +125,10 @@ class Hosted:
         await self.server.start()
         self.server.ready = True
 
-    async def join(self, instance: str, head: HeadLink, book: AddressBook) -> None:
-        """Listen, register, start, say ready, and be heard from then on."""
+    async def join(self, instance: str, head: HeadLink, book: AddressBook, code: ServerCode | None = None) -> None:
+        """Listen, register with the `code` that was loaded, start, say ready, and send heartbeats from then on."""
         await self.listen()
-        registration = Registration(name=self.server.name, instance=instance, url=self.url, pid=os.getpid())
+        registration = Registration(name=self.server.name, instance=instance, url=self.url, pid=os.getpid(), code=code)
         await head.register(registration)
         telling = asyncio.create_task(self._tell(registration, head))
         try:

@@ -2,61 +2,107 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
+from array import array
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import orjson
 
 from services.errors import RunError
+from services.rollouts.files import open_locked, replace_locked, sync_folder, unused, write_synced
+from services.rollouts.outside import outside_change
 
 _CHUNK = 1 << 20
+MEND = "Delete that line, or start over with +overwrite=true, which moves the old files aside."
 
 
 class JsonLines:
-    """An append-only file with one writer. What was appended is whole; after a crash only the tail can be torn."""
+    """An append-only file with one writer. What was appended is whole; after a crash only the tail can be torn.
+
+    `check` and `verify` find what other programs did to the file while it was open.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._fd = _locked(path)
+        self._fd = open_locked(path)
         self.set_aside = self._heal()
         self._size = os.fstat(self._fd).st_size
+        self._marks = array("q")
+        """A hash of each line that was read or written: 8 bytes a line."""
+        self._all_marked = self._size == 0
 
     def append(self, line: bytes) -> None:
         """Write one line (without its `\\n`). Raises RunError when it cannot be written; the file is then as before."""
+        if os.fstat(self._fd).st_size != self._size:
+            self.check()
         data = line + b"\n"
         try:
             written = os.write(self._fd, data)
             while written < len(data):
                 written += os.write(self._fd, data[written:])
         except OSError as error:
-            os.ftruncate(self._fd, self._size)
+            if os.fstat(self._fd).st_size > self._size:
+                os.ftruncate(self._fd, self._size)
             raise RunError(f"cannot write {self.path}: {error.strerror}. What is in it is whole.") from error
         self._size += len(data)
+        self._marks.append(hash(data))
 
-    def rows(self) -> Iterator[dict[str, Any]]:
-        """Every line as an object. Raises RunError naming the line that is none."""
+    def rows(self) -> Iterator[tuple[int, dict[str, Any]]]:
+        """Every line's number and object, blank lines left out. Raises RunError naming the line that is none."""
+        self._marks, self._all_marked = array("q"), True
         with self.path.open("rb") as file:
             for number, line in enumerate(file, 1):
+                self._marks.append(hash(line))
                 if not line.strip():
                     continue
                 try:
                     row = _loads(line)
                 except ValueError as error:
-                    raise RunError(
-                        f"{self.path}: line {number} is not JSON ({error}). Take it out by hand, or start anew with "
-                        "+overwrite=true, which moves the old files aside."
-                    ) from error
+                    raise RunError(f"{self.path}: line {number} is not JSON ({error}). {MEND}") from error
                 if not isinstance(row, dict):
-                    raise RunError(f"{self.path}: line {number} is no JSON object")
-                yield row
+                    raise RunError(f"{self.path}: line {number} is not a JSON object. {MEND}")
+                yield number, row
+
+    def check(self) -> None:
+        """Raises RunError when `path` is not the open file any more, or not as long as this process left it."""
+        try:
+            found = outside_change(self._fd, self.path, self._size)
+        except OSError as error:
+            found = f"{self.path} cannot be looked at any more: {error.strerror}"
+        if found:
+            raise RunError(found)
+
+    def verify(self) -> None:
+        """`check`, then read the file again. Raises RunError naming a line that is not as it was read or written.
+
+        A file that was not empty and was not read with `rows` is only checked.
+        """
+        self.check()
+        if not self._all_marked:
+            return
+        with self.path.open("rb") as file:
+            for number, (line, mark) in enumerate(zip(file, self._marks, strict=False), 1):
+                if hash(line) != mark:
+                    raise RunError(
+                        f"{self.path}: line {number} was changed by another program while the file was being written. "
+                        "Restore or delete that line, then the same command goes on"
+                    )
 
     def sync(self) -> None:
         """Make what was appended survive a power cut."""
         os.fsync(self._fd)
+
+    def restart(self, aside: Path) -> None:
+        """Move the file to `aside` and go on with an empty one under the same lock and name. Raises RunError."""
+        try:
+            fd = replace_locked(self.path, aside)
+        except OSError as error:
+            raise RunError(f"{self.path} cannot be moved aside: {error.strerror}") from error
+        os.close(self._fd)
+        self._fd, self._size, self._marks, self._all_marked = fd, 0, array("q"), True
 
     def close(self) -> None:
         """Give the file and its lock back."""
@@ -77,56 +123,45 @@ class JsonLines:
         if not tail:
             return None
         aside = unused(self.path.with_name(f"{self.path.stem}_torn{self.path.suffix}"))
-        aside.write_bytes(tail)
+        write_synced(aside, tail)
         os.ftruncate(self._fd, keep)
         return aside
 
 
-def _locked(path: Path) -> int:
-    """A descriptor of `path` that this process alone has locked. Raises RunError."""
-    while True:
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # Between the two calls another writer may have moved the file aside.
-            if os.path.samestat(os.fstat(fd), path.stat()):
-                return fd
-        except FileNotFoundError:
-            pass
-        except OSError as error:
-            os.close(fd)
-            raise RunError(f"another process is writing {path}: wait for it, or choose another output") from error
-        os.close(fd)
-
-
 def _loads(line: bytes) -> Any:
-    """A line's value. Escapes of lone surrogates are valid JSON that others write and orjson refuses."""
+    """A line's value. Escapes of lone surrogates are valid JSON that others write and orjson refuses.
+
+    Raises ValueError.
+    """
     try:
         return orjson.loads(line)
     except orjson.JSONDecodeError:
-        return json.loads(line)
+        try:
+            return json.loads(line, parse_constant=_refuse)
+        except RecursionError as error:
+            raise ValueError("nested too deep") from error
 
 
-def unused(path: Path) -> Path:
-    """`path`, or the first of path.1, path.2, ... that does not exist."""
-    candidate, number = path, 0
-    while candidate.exists():
-        number += 1
-        candidate = path.with_name(f"{path.name}.{number}")
-    return candidate
+def _refuse(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")
 
 
-def replace(path: Path, data: bytes | Iterable[bytes]) -> None:
+def replace(path: Path, data: bytes | Iterable[bytes], *, synced: bool = True) -> None:
     """Write `path`, whole or piece by piece, so that a reader sees the old or the new content, never a part.
 
-    Raises RunError; what the pieces raise passes through, and leaves the old content.
+    `synced`: it survives a power cut. Raises RunError; what the pieces raise passes through and leaves the old content.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with temporary.open("wb") as file:
             for piece in (data,) if isinstance(data, bytes) else data:
                 file.write(piece)
+            if synced:
+                file.flush()
+                os.fsync(file.fileno())
         temporary.replace(path)
+        if synced:
+            sync_folder(path.parent)
     except OSError as error:
         raise RunError(f"cannot write {path}: {error.strerror}") from error
     finally:

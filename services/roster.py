@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 from typing import Literal
 from urllib.parse import urlsplit
 
-from services.config import ServerSpec
+from services.config import ServerSpec, servers_named
 from services.errors import Failure, FailureKind, nearest
-from services.types import Directory, Heartbeat, Json, Registration, ServerInstance
+from services.rollouts.code_versions import difference
+from services.types import Directory, Heartbeat, Json, Registration, ServerCode, ServerInstance
 
 Status = Literal["starting", "success", "timeout", "restarting"]
 RATE_S = 10.0
@@ -50,7 +51,11 @@ class Roster:
         self.run_id = run_id
         self._settings = settings
         self.restarts: dict[str, int] = {}
+        self.code: dict[str, ServerCode] = {}
+        """Server name -> the code of its first instance: every later one must have the same."""
+        self._changed_code: dict[str, str] = {}
         self._specs = {spec.name: spec for spec in servers}
+        self._references = {name: servers_named(spec.raw, self._specs) for name, spec in self._specs.items()}
         self._members: dict[str, _Member] = {}
         self._expected: set[str] = set()
         self._expiry_s = expiry_s
@@ -76,6 +81,7 @@ class Roster:
         if registration.instance not in self._expected:
             detail = f"instance {registration.instance!r} is not expected: it ended and was replaced, or never launched"
             raise Failure(FailureKind.UNKNOWN_SERVER, detail)
+        self._check_code(registration)
         member = self._members.get(registration.instance)
         if member is not None and member.spec is not spec:
             detail = f"instance {registration.instance!r} is one of {member.spec.name!r}, not of {registration.name!r}"
@@ -86,6 +92,22 @@ class Roster:
         member.url, member.pid, member.heard = registration.url, registration.pid, self._clock()
         # What was said before may arrive after.
         member.ready, member.phase = member.ready or registration.ready, registration.phase
+
+    def _check_code(self, registration: Registration) -> None:
+        """An instance with other code would mix two meanings of a reward in one file. Raises Failure."""
+        name, code = registration.name, registration.code
+        if code is None:
+            return
+        began = self.code.setdefault(name, code)
+        if began.digest == code.digest:
+            self._changed_code.pop(name, None)
+            return
+        self._changed_code[name] = difference(began, code)
+        detail = (
+            f"the code of {name} changed since this run began ({self._changed_code[name]}): restart ng_run to use the "
+            "new code, or restore the old one"
+        )
+        raise Failure(FailureKind.BAD_REQUEST, detail)
 
     def beat(self, heartbeat: Heartbeat) -> None:
         """An instance is alive. Raises Failure for one that never registered (the head restarted)."""
@@ -136,6 +158,8 @@ class Roster:
             families=families,
             start_timeouts_s={name: limit for name, limit in limits.items() if limit is not None},
             settings=self._settings,
+            references=self._references,
+            changed_code=dict(self._changed_code),
         )
 
     def instances(self) -> list[ServerInstance]:

@@ -13,6 +13,8 @@ import orjson
 from services.errors import OperatorError
 from services.types import Json
 
+_DEEPEST = 230
+"""Levels of lists and objects in a row."""
 _GZIPPED = b"\x1f\x8b"
 _KINDS = {type(None): "null", bool: "true or false", int: "a number", float: "a number", str: "a text", list: "a list"}
 
@@ -28,6 +30,8 @@ class Row:
     value: Json
     problem: str
     """What is wrong with it, to be read after `line 17`; empty when it can be played."""
+    mark: int
+    """A hash of its bytes, good within this process."""
 
 
 def rows_of(path: Path) -> Iterator[Row]:
@@ -38,23 +42,27 @@ def rows_of(path: Path) -> Iterator[Row]:
         with path.open("rb") as file:
             for number, line in enumerate(file, 1):
                 if line.strip():
-                    yield _row(line, number, offset)
+                    yield _row(line, number, offset, hash(line))
                 offset += len(line)
     except OSError as error:
         raise OperatorError(f"input file {str(path)!r} cannot be read: {error.strerror}") from error
 
 
-def row_at(path: Path, offset: int) -> Json:
+def row_at(path: Path, offset: int, mark: int) -> Json:
     """The row that begins at a byte; one that `rows_of` found playable. Raises OperatorError when the file changed."""
     try:
         with path.open("rb") as file:
             file.seek(offset)
-            row = _row(file.readline(), 0, offset)
+            line = file.readline()
     except OSError as error:
         raise OperatorError(f"input file {str(path)!r} cannot be read: {error.strerror}") from error
-    if row.problem:
-        raise OperatorError(f"input file {str(path)!r} changed while in use: the row at byte {offset}{row.problem}")
-    return row.value
+    if hash(line) != mark:
+        raise OperatorError(
+            f"input file {str(path)!r} changed while in use: the row at byte {offset} is not the one that was read "
+            "at the start. Restore the file, then the same command goes on"
+        )
+    value: Json = orjson.loads(line.removeprefix(codecs.BOM_UTF8))
+    return value
 
 
 def with_seed(metadata: Any, seed: int) -> Json:
@@ -99,14 +107,28 @@ def parsed(line: bytes, number: int) -> Any:
         raise ValueError(_why_unreadable(line, number, error)) from error
 
 
-def _row(line: bytes, number: int, offset: int) -> Row:
+def _row(line: bytes, number: int, offset: int, mark: int) -> Row:
     try:
         value = parsed(line, number)
     except ValueError as error:
-        return Row(number, offset, {}, f" is not JSON: {error}")
+        return Row(number, offset, {}, f" is not JSON: {error}", mark)
     if not isinstance(value, dict):
-        return Row(number, offset, {}, f" is {json_kind(value)}; expected an object")
-    return Row(number, offset, value, _problem(value))
+        return Row(number, offset, {}, f" is {json_kind(value)}; expected an object", mark)
+    return Row(number, offset, value, _too_deep(line, value) or _problem(value), mark)
+
+
+def _too_deep(line: bytes, value: Json) -> str:
+    """A row that can be read (1,024 levels) but not be put into an object of a server's and be written (254)."""
+    if line.count(b"{") + line.count(b"[") < _DEEPEST:
+        return ""
+    wrapped: Any = value
+    for _ in range(254 - _DEEPEST):
+        wrapped = [wrapped]
+    try:
+        orjson.dumps(wrapped)
+    except TypeError:
+        return f" is nested deeper than {_DEEPEST} levels, which cannot be passed on"
+    return ""
 
 
 def _why_unreadable(line: bytes, number: int, error: orjson.JSONDecodeError) -> str:

@@ -17,9 +17,10 @@ from services.errors import EXIT_OPERATOR, OperatorError, RollyardError
 from services.headlink import HeadLink
 from services.hosted import Hosted, bind_for
 from services.looplag import LoopLag
-from services.plugins import load_server
+from services.plugins import FAMILIES, load_server
 from services.process import calm_collector, die_with_parent, raise_file_limit
 from services.server import Context
+from services.server_code import code_of
 from services.settings import parse_settings
 from services.terminal import plain, plain_output
 from services.transport import HttpTransport, endpoint_transport
@@ -32,6 +33,7 @@ async def serve(launch: Launch, environ: Mapping[str, str]) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     kind = load_server(launch.family, Path(launch.folder), str(launch.settings.get("entrypoint", "app.py")))
+    code = code_of(Path(launch.folder), kind, FAMILIES, launch.settings)
     settings = parse_settings(kind.Settings, launch.settings, launch.name)
     lag = LoopLag()
     transport, endpoints = HttpTransport(lag=lag), endpoint_transport(environ, lag)
@@ -43,6 +45,8 @@ async def serve(launch: Launch, environ: Mapping[str, str]) -> None:
     # A fixed port belongs to one replica only; the others take free ones.
     hosted = Hosted(server, bind_for(launch.name, settings), advertise=launch.advertise, lag=lag)
     joining = asyncio.create_task(hosted.join(launch.instance, head, book))
+    hosted = Hosted(server, bind_for(launch.name, settings), advertise=launch.advertise)
+    joining = asyncio.create_task(hosted.join(launch.instance, head, book, code))
     stopping = asyncio.create_task(stop.wait())
     try:
         await asyncio.wait({joining, stopping}, return_when=asyncio.FIRST_COMPLETED)

@@ -17,11 +17,12 @@ from services.headlink import HeadLink
 from services.hosted import Hosted, bind, bind_for
 from services.launcher import Launcher
 from services.looplag import LoopLag
-from services.plugins import load_server
+from services.plugins import FAMILIES, load_server
 from services.ports import owner_of_port
 from services.roster import Roster
 from services.runfolder import RunFolder
 from services.server import Context
+from services.server_code import code_of
 from services.settings import ServerSettings
 from services.supervisor import Progress, Restarts, Supervisor
 from services.transport import HttpTransport, LocalTransport, endpoint_transport
@@ -142,6 +143,7 @@ class Stack:
 
         async def join(spec: ServerSpec) -> None:
             kind = load_server(spec.family, spec.folder, spec.settings.entrypoint)
+            code = code_of(spec.folder, kind, FAMILIES, spec.raw)
             server = kind(spec.settings, Context(spec.name, self.keys, self.client, self.folder.logs, self._endpoints))
             hosted = Hosted(server, bind_for(spec.name, spec.settings))
             self._transport.mount(hosted.url, server)
@@ -150,7 +152,7 @@ class Stack:
             try:
                 instance = f"{spec.name}#1"
                 self.roster.expect(instance)
-                await hosted.join(instance, link, self._book)
+                await hosted.join(instance, link, self._book, code)
             except (RollyardError, asyncio.CancelledError):
                 raise
             except Exception as error:

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import orjson
-from pydantic import ValidationError
 
 from services.errors import FailureKind, OperatorError, RunError
-from services.jsonl import JsonLines, replace, unused
-from services.types import CollectionStatus, FailureRow, Json, Manifest
-
-Key = tuple[int, int]
-"""(task index, rollout index)."""
+from services.jsonl import MEND, JsonLines, replace
+from services.rewards import is_reward
+from services.rollouts.code_versions import changes, mark_of, version_of
+from services.rollouts.files import unused
+from services.rollouts.keys import Expected, Key, KeySet, key_of
+from services.rollouts.manifest import check_not_shared, continued, encoded, new_manifest
+from services.types import CollectionStatus, FailureRow, Json, Manifest, ServerCode
 
 
 @dataclass(frozen=True)
@@ -49,42 +50,30 @@ class StorePaths:
         """The request bodies, on demand."""
         return self.beside("materialized_inputs.jsonl")
 
-    def all(self) -> tuple[Path, ...]:
-        """Everything that `+overwrite=true` moves aside."""
-        return (self.output, self.failures, self.manifest, self.status, self.materialized)
-
-
-class Keys2D:
-    """A set of (task, repeat) that costs a few bytes a task: one integer's bits are the repeats."""
-
-    def __init__(self) -> None:
-        self._bits: dict[int, int] = {}
-        self._count = 0
-
-    def add(self, key: Key) -> bool:
-        """False when it was in already."""
-        bits = self._bits.get(key[0], 0)
-        if bits >> key[1] & 1:
-            return False
-        self._bits[key[0]] = bits | 1 << key[1]
-        self._count += 1
-        return True
-
-    def __contains__(self, key: Key) -> bool:
-        return bool(self._bits.get(key[0], 0) >> key[1] & 1)
-
-    def __len__(self) -> int:
-        return self._count
+    def beside_output(self) -> tuple[Path, ...]:
+        """All of them but the output."""
+        return (self.manifest, self.failures, self.status, self.materialized)
 
 
 class RolloutStore:
     """The files of one collection, open for its only writer."""
 
-    def __init__(self, paths: StorePaths, identity: Json, versions: Json, *, resume: bool, overwrite: bool) -> None:
+    def __init__(
+        self,
+        paths: StorePaths,
+        identity: Json,
+        versions: Json,
+        *,
+        resume: bool,
+        overwrite: bool,
+        code: Mapping[str, ServerCode] | None = None,
+        accept_changed_code: bool = False,
+    ) -> None:
+        """`code`: of the servers that the rows reach. Raises OperatorError, RunError."""
         self.paths = paths
         self.notes: list[str] = []
-        self.done = Keys2D()
-        self.hopeless = Keys2D()
+        self.done = KeySet()
+        self.hopeless = KeySet()
         """Rollouts whose row the world refuses: never tried again."""
         self.attempts: dict[Key, int] = {}
         """Failed attempts so far of rollouts not done."""
@@ -94,30 +83,51 @@ class RolloutStore:
         except OSError as error:
             raise OperatorError(f"output {str(paths.output)!r} cannot be written: {error.strerror}") from error
         try:
+            check_not_shared(paths.output, paths.manifest, paths.beside_output())
             if overwrite:
                 self._move_aside()
-            self._identify(identity, versions, resume=resume)
-            self._failures = JsonLines(paths.failures)
+            manifest = self._manifest(identity, versions, dict(code or {}), resume, accept_changed_code)
+            # Locked before the manifest is written: an output that shares it has locked the same file.
+            self._failures = self._open_failures()
+            self._encoded = encoded(manifest)
+            if not paths.manifest.exists() or paths.manifest.read_bytes() != self._encoded:
+                replace(paths.manifest, self._encoded)
+            self.code_mark = mark_of(manifest.code, version_of(dict(code or {}), 0.0))
+            """`_ng_code` of the rows that this command collects; empty for the first version of the code."""
             for lines in (self._rows, self._failures):
                 if lines.set_aside:
                     self.notes.append(f"{lines.path} ended in a torn line; it was moved to {lines.set_aside}")
+            if len(manifest.code) > 1:
+                self.notes += [f"code changed: {line}" for line in changes(*manifest.code[-2:])]
+                self.notes.append(
+                    f"{paths.output} holds rollouts of {len(manifest.code)} versions of the servers' code; _ng_code of "
+                    f"a row says which ({paths.manifest.name} lists them)"
+                )
         except BaseException:
             self._rows.close()
             raise
 
-    def load(self, seen: Any = None) -> None:
-        """Read what is there: which rollouts are done, which are hopeless. `seen(row)` is called for each done one."""
-        for number, row in enumerate(self._rows.rows(), 1):
-            key = _key(row, self.paths.output, number)
+    def load(self, seen: Callable[[Json], None] | None = None, expected: Expected | None = None) -> None:
+        """Read what is there: which rollouts are done, which are hopeless. `seen(row)` is called for each done one.
+
+        Raises RunError naming a line that is not one of the `expected` rollouts, each once, with a finite reward.
+        """
+        for number, row in self._rows.rows():
+            key = _checked_key(row, self.paths.output, number, expected)
+            if not is_reward(row.get("reward")):
+                said = str(row.get("reward"))[:40]
+                raise RunError(
+                    f"{self.paths.output}: line {number} has reward {said!r}; expected a finite number. {MEND}"
+                )
             if not self.done.add(key):
                 raise RunError(
-                    f"{self.paths.output}: line {number} repeats task {key[0]}, repeat {key[1]}. Take one of the two "
-                    "out by hand, or start anew with +overwrite=true."
+                    f"{self.paths.output}: line {number} repeats task {key[0]}, repeat {key[1]}. Delete one of the two "
+                    "lines, or start over with +overwrite=true."
                 )
             if seen is not None:
                 seen(row)
-        for number, row in enumerate(self._failures.rows(), 1):
-            key = _key(row, self.paths.failures, number)
+        for number, row in self._failures.rows():
+            key = _checked_key(row, self.paths.failures, number, expected)
             self.attempts[key] = self.attempts.get(key, 0) + 1
             if row.get("failure_kind") == FailureKind.BAD_TASK:
                 self.hopeless.add(key)
@@ -140,7 +150,7 @@ class RolloutStore:
     def write_status(self, status: CollectionStatus) -> None:
         """Replace `X_status.json`. Progress is worth no crash: a full disk is met at the next row."""
         try:
-            replace(self.paths.status, orjson.dumps(status.model_dump(), option=orjson.OPT_INDENT_2))
+            replace(self.paths.status, orjson.dumps(status.model_dump(), option=orjson.OPT_INDENT_2), synced=False)
         except RunError:
             return
 
@@ -149,74 +159,92 @@ class RolloutStore:
         self._rows.sync()
         self._failures.sync()
 
+    def check(self) -> None:
+        """Raises RunError when another program moved, removed, replaced, cut or wrote to one of the files."""
+        self._checked(JsonLines.check)
+
+    def verify(self) -> None:
+        """`check`, and that every line is as it was read or written. Reads the files."""
+        self._checked(JsonLines.verify)
+
     def close(self) -> None:
         """Sync, and let the next writer in."""
         self.sync()
         self._rows.close()
         self._failures.close()
 
-    def _move_aside(self) -> None:
-        """The lock is on the old output until the new one is locked: no second writer slips in between."""
-        stamp = time.strftime("%Y%m%d-%H%M%S")
-        old = self._rows
-        for path in self.paths.all():
-            if path.exists() and path.stat().st_size:
-                aside = unused(path.with_name(f"{path.name}.{stamp}"))
-                path.rename(aside)
-                self.notes.append(f"{path.name} was moved aside ({aside.name})")
-            else:
-                path.unlink(missing_ok=True)
-        self._rows = JsonLines(self.paths.output)
-        old.close()
+    def _checked(self, look: Callable[[JsonLines], None]) -> None:
+        found = []
+        for lines in (self._rows, self._failures):
+            try:
+                look(lines)
+            except RunError as error:
+                found.append(str(error))
+        found += self._manifest_changed()
+        if found:
+            raise RunError("; ".join(found))
 
-    def _identify(self, identity: Json, versions: Json, *, resume: bool) -> None:
-        """Write the manifest of a new collection, or check that this is the old one's. Raises OperatorError."""
-        failed_before = self.paths.failures.exists() and self.paths.failures.stat().st_size > 0
-        begun = self.paths.output.stat().st_size > 0 or (self.paths.manifest.exists() and failed_before)
-        if not begun:
-            if failed_before:
-                stale = unused(self.paths.failures.with_name(f"{self.paths.failures.name}.stale"))
-                self.paths.failures.rename(stale)
-                self.notes.append(f"failures of an older collection were moved to {stale.name}")
-            manifest = Manifest(identity=identity, versions=versions, created=time.time())
-            replace(self.paths.manifest, orjson.dumps(manifest.model_dump(), option=orjson.OPT_INDENT_2))
-            return
-        if not resume:
-            raise OperatorError(
-                f"{self.paths.output} exists: +resume=true goes on with it, +overwrite=true moves it aside"
-            )
+    def _manifest_changed(self) -> list[str]:
+        path = self.paths.manifest
         try:
-            manifest = Manifest.model_validate_json(self.paths.manifest.read_bytes())
-        except (OSError, ValidationError) as error:
-            raise OperatorError(
-                f"{self.paths.output} exists, but {self.paths.manifest.name} does not say what it is "
-                f"({type(error).__name__}): choose another output, or +overwrite=true to move it aside"
-            ) from error
-        if differences := _differences(manifest.identity, identity):
-            listed = "\n".join(f"  {line}" for line in differences)
-            raise OperatorError(
-                f"{self.paths.output} was collected with other parameters:\n{listed}\n"
-                "Repeat the command as it was to go on, choose another output, or +overwrite=true to move it aside."
-            )
+            now = path.read_bytes()
+        except OSError:
+            now = b""
+        if now == self._encoded or not path.parent.exists():
+            return []  # a folder that was moved has been told of the output
+        there = unused(path.with_name(f"{path.stem}_recovered.json")) if path.exists() else path
+        replace(there, self._encoded)
+        if there == path:
+            return [
+                f"{path} was removed while the collection was running; it was written again. The same command goes on"
+            ]
+        return [
+            f"{path} was changed by another program while the collection was running; {there} is what it was. "
+            f"Rename it to {path.name}, then the same command goes on"
+        ]
+
+    def _move_aside(self) -> None:
+        """The output is locked all the time, and goes last: with some of its files gone it is not resumed."""
+        stamp = time.strftime("%Y%m%d-%H%M%S")
+        for path in (*self.paths.beside_output(), self.paths.output):
+            if not os.path.lexists(path) or (path == self.paths.output and not path.stat().st_size):
+                continue
+            if not path.stat().st_size:
+                path.unlink()
+                continue
+            aside = unused(path.with_name(f"{path.name}.{stamp}"))
+            if path == self.paths.output:
+                self._rows.restart(aside)
+            else:
+                path.rename(aside)
+            self.notes.append(f"{path.name} was moved aside ({aside.name})")
+
+    def _manifest(
+        self, identity: Json, versions: Json, code: dict[str, ServerCode], resume: bool, accept_changed_code: bool
+    ) -> Manifest:
+        """The manifest of a new collection, or the old one's when this command may go on. Raises OperatorError."""
+        output, failures = self.paths.output, self.paths.failures
+        failed_before = failures.exists() and failures.stat().st_size > 0
+        begun = output.stat().st_size > 0 or (self.paths.manifest.exists() and failed_before)
+        if begun and not resume:
+            raise OperatorError(f"{output} exists: +resume=true goes on with it, +overwrite=true moves it aside")
+        if begun:
+            return continued(self.paths.manifest, output, identity, code, accept_changed_code=accept_changed_code)
+        if failed_before:
+            stale = unused(failures.with_name(f"{failures.name}.stale"))
+            failures.rename(stale)
+            self.notes.append(f"failures of an older collection were moved to {stale.name}")
+        return new_manifest(output, identity, versions, code)
+
+    def _open_failures(self) -> JsonLines:
+        try:
+            return JsonLines(self.paths.failures)
+        except OSError as error:
+            raise OperatorError(f"{self.paths.failures} cannot be written: {error.strerror}") from error
 
 
-def _key(row: Mapping[str, Any], path: Path, number: int) -> Key:
-    task, repeat = row.get("_ng_task_index"), row.get("_ng_rollout_index")
-    if not isinstance(task, int) or not isinstance(repeat, int):
-        raise RunError(f"{path}: line {number} has no _ng_task_index and _ng_rollout_index")
-    return task, repeat
-
-
-def _differences(old: Json, new: Json, prefix: str = "") -> list[str]:
-    lines: list[str] = []
-    for key in sorted({*old, *new}):
-        before, now = old.get(key), new.get(key)
-        if isinstance(before, dict) and isinstance(now, dict):
-            lines += _differences(before, now, f"{prefix}{key}.")
-        elif before != now:
-            lines.append(f"{prefix}{key}: {_shown(before)} in the file, {_shown(now)} now")
-    return lines
-
-
-def _shown(value: Any) -> str:
-    return "not set" if value is None else repr(value)
+def _checked_key(row: Json, path: Path, number: int, expected: Expected | None) -> Key:
+    try:
+        return key_of(row, expected)
+    except ValueError as error:
+        raise RunError(f"{path}: line {number} {error}. {MEND}") from error

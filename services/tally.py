@@ -59,9 +59,10 @@ class Tally:
         success: Any = row.get("success")
         if isinstance(success, bool):
             self.successes = (self.successes or 0) + success
-        if trail := row.get("token_trail"):
-            self.token_turns += trail["turns"]
-            self.token_breaks += trail["breaks"]
+        trail = row.get("token_trail")
+        if isinstance(trail, dict):
+            self.token_turns += _count(trail.get("turns"))
+            self.token_breaks += _count(trail.get("breaks"))
 
     def resumed(self) -> None:
         """What is counted so far was there before: it does not enter the rate."""
@@ -139,3 +140,8 @@ class Tally:
             pid=os.getpid(),
             note=note,
         )
+
+
+def _count(value: Any) -> int:
+    """A number of turns; 0 for anything else that an environment may have put there."""
+    return value if type(value) is int and 0 <= value < 2**40 else 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from array import array
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
@@ -11,7 +12,7 @@ from typing import Any, Protocol
 
 import orjson
 
-from services.errors import Failure, FailureKind, OperatorError
+from services.errors import Failure, FailureKind, OperatorError, RunError
 from services.rows import Row, agent_of, rows_of, with_seed
 from services.types import Json
 
@@ -54,20 +55,26 @@ class Tasks(Protocol):
     """Who plays them."""
     digest: str
     """Changes with anything that a rollout could tell."""
+    files: set[Path]
+    """Where the rows are."""
 
     def rollouts(self, repeats: int) -> Iterator[Rollout]:
-        """Every task's repeats."""
+        """Every task's repeats. Raises RollyardError when a row is not the one that was read at the start."""
         ...
 
 
 class TaskFile:
-    """An input file, read once to check and identify it, then streamed."""
+    """An input file, read once to check and identify it, then streamed. A hash of 8 bytes a row stays in memory."""
 
     def __init__(self, path: Path, *, agent: str | None, limit: int | None) -> None:
         """Raises OperatorError naming the first row that cannot be played."""
+        if path.is_fifo():
+            raise OperatorError(f"{path} is a pipe; rows are read twice, so they must be in a file")
         self.path = path
+        self.files = {path}
         self._agent = agent
         self._limit = limit
+        self._marks = array("q")
         self.count = 0
         self.agents: set[str] = set()
         digest = hashlib.sha256()
@@ -75,17 +82,34 @@ class TaskFile:
             digest.update(orjson.dumps(row.value))
             digest.update(b"\n")
             self.agents.add(_player(row.value, agent, path))
+            self._marks.append(row.mark)
             self.count += 1
         if self.count == 0:
             raise OperatorError(f"{path} holds no rows")
         self.digest = digest.hexdigest()
 
     def rollouts(self, repeats: int) -> Iterator[Rollout]:
-        """Every task's repeats, tasks in file order."""
-        for index, row in enumerate(self._rows()):
+        """Every task's repeats, tasks in file order. Raises RunError at a row that changed since the first reading."""
+        index = -1
+        for index, row in enumerate(islice(rows_of(self.path), self._limit)):
+            if index == self.count:
+                raise RunError(
+                    f"{self.path}: line {row.line} is new: the file grew while it was in use. To go on with the rows "
+                    f"as they were, repeat the command with +limit={self.count}"
+                )
+            if row.mark != self._marks[index]:
+                raise RunError(
+                    f"{self.path}: line {row.line} changed while the file was in use. Restore it, then the same "
+                    "command goes on"
+                )
             agent = _player(row.value, self._agent, self.path)
             for repeat in range(repeats):
                 yield Rollout(index, repeat, agent, row.value)
+        if index + 1 < self.count:
+            raise RunError(
+                f"{self.path} held {self.count} rows, and now ends after {index + 1}. Restore it, then the same "
+                "command goes on"
+            )
 
     def _rows(self) -> Iterator[Row]:
         for row in islice(rows_of(self.path), self._limit):

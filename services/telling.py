@@ -1,4 +1,7 @@
-"""Telling: a collection says how it goes to the head, where ng_status, the viewer and Prometheus find it."""
+"""Telling: a collection says how it goes to the head, where ng_status, the viewer and Prometheus find it.
+
+It hears from the head whether a server came back with other code than it had.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +24,18 @@ async def telling(link: HeadLink, output: Path, collector: Collector) -> AsyncIt
         with contextlib.suppress(Failure):
             await link.tell(_now(output, collector))
 
+    async def hear() -> None:
+        with contextlib.suppress(Failure):
+            for server, difference in (await link.directory()).changed_code.items():
+                collector.stop(
+                    f"{server} was started again with other code ({difference}), which its run refuses: restore the "
+                    "code and repeat the command, or restart ng_run and add +accept_changed_code=true"
+                )
+
     async def keep_telling() -> None:
         while True:
             await tell()
+            await hear()
             await asyncio.sleep(STATUS_EVERY_S)
 
     task = asyncio.create_task(keep_telling())

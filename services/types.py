@@ -114,6 +114,17 @@ class Launch(Record):
     """Where the run's logs are; on another machine it may not exist."""
 
 
+class ServerCode(Record):
+    """The code that a server process has loaded, by content. See `services.server_code`."""
+
+    digest: str
+    """Of all that follows."""
+    files: dict[str, str]
+    """Path below the folder that holds it -> short digest of its content."""
+    packages: dict[str, str]
+    """Package that the server declares -> installed version."""
+
+
 class Registration(Record):
     """A server process announces where it listens; it is not ready yet."""
 
@@ -124,6 +135,8 @@ class Registration(Record):
     ready: bool = False
     phase: str = ""
     """What its start is doing."""
+    code: ServerCode | None = None
+    """None: the process does not report its code."""
 
 
 class Heartbeat(Record):
@@ -184,6 +197,10 @@ class Directory(Record):
     """Server name -> how long it may take to get ready, where that is its own setting: worth waiting for."""
     settings: Json
     """Every server's settings without addresses and secrets: part of a collection's identity."""
+    references: dict[str, list[str]] = {}
+    """Server name -> the servers that its settings name."""
+    changed_code: dict[str, str] = {}
+    """Server name -> how the code of an instance that was refused differs from the code that this run began with."""
 
     def has(self, server: str, url: str) -> bool:
         """True while the instance at `url` is there, heard of or not."""
@@ -273,13 +290,28 @@ class FailureRow(Record):
     duration_s: float
 
 
+class CodeVersion(Record):
+    """The code of the servers that a collection's rows reach, as one of its commands found it."""
+
+    digest: str
+    """Short; `_ng_code` of the rows that were collected with it, but for the first version's."""
+    servers: dict[str, ServerCode]
+    """Server name -> its code; a server that does not report its code is absent."""
+    since: float
+    """Unix seconds."""
+
+
 class Manifest(Record):
-    """`X_manifest.json`: what makes a collection itself. `identity` must be equal for a resume."""
+    """`X_manifest.json`: the identity of a collection. `identity` must be equal for a resume."""
 
     identity: Json
     versions: Json
     created: float
     """Unix seconds."""
+    output: str = ""
+    """File name of the rollouts; empty in manifests written before it was recorded."""
+    code: list[CodeVersion] = []
+    """The first one is the collection's own, others were accepted; empty in manifests of before code was recorded."""
 
 
 State = Literal["running", "complete", "incomplete", "interrupted", "stopped"]

@@ -27,6 +27,8 @@ from services.errors import OperatorError, nearest
 from services.headlink import HeadLink
 from services.jsonl import JsonLines
 from services.process import calm_collector, raise_file_limit
+from services.rollouts.code_versions import reachable
+from services.rollouts.keys import Expected
 from services.roots import INSTALLED, find_file
 from services.store import RolloutStore, StorePaths
 from services.tally import Tally
@@ -87,7 +89,9 @@ class CollectOptions(Options):
     resume: bool = True
     """Go on with an output that exists."""
     overwrite: bool = False
-    """Move files that exist aside and start anew."""
+    """Move files that exist aside and start over."""
+    accept_changed_code: bool = False
+    """Go on although the code of the servers changed since the output was begun; rows from then on carry _ng_code."""
     max_attempts: int = Field(default=3, ge=1)
     """Attempts for a rollout, each on a fresh session."""
     rollout_timeout_s: float = Field(default=3600.0, gt=0)
@@ -149,17 +153,23 @@ async def _collect(
     options: CollectOptions, tasks: Tasks, client: ServerClient, directory: Directory, link: HeadLink
 ) -> int:
     paths = StorePaths(options.output_jsonl_fpath)
+    _check_apart(paths, tasks.files)
+    reached = reachable(tasks.agents, directory.references)
+    code = await link.code()
     store = RolloutStore(
         paths,
-        _identity(options, tasks, directory),
+        _identity(options, tasks, directory, reached),
         _versions(),
         resume=options.resume,
         overwrite=options.overwrite,
+        code={name: found for name, found in code.items() if name in reached},
+        accept_changed_code=options.accept_changed_code,
     )
     materialized = JsonLines(paths.materialized) if options.materialize_inputs else None
-    tally = Tally(tasks.count * options.num_repeats)
+    expected = Expected(tasks.count, options.num_repeats)
+    tally = Tally(expected.count)
     try:
-        store.load(tally.count)
+        store.load(tally.count, expected)
         tally.failed = len(store.hopeless)
         tally.resumed()
         display = display_for(tally.expected)
@@ -247,7 +257,14 @@ def _check_agents(agents: set[str], directory: Directory) -> None:
             raise OperatorError(f"no agent {agent!r} in the running stack{nearest(agent, known)} (it has: {have})")
 
 
-def _identity(options: CollectOptions, tasks: Tasks, directory: Directory) -> Json:
+def _check_apart(paths: StorePaths, inputs: set[Path]) -> None:
+    """Refuse an output whose files are what is read."""
+    for path in (paths.output, *paths.beside_output()):
+        if path.exists() and any(one.exists() and one.samefile(path) for one in inputs):
+            raise OperatorError(f"{path} holds the rows to play: choose another output")
+
+
+def _identity(options: CollectOptions, tasks: Tasks, directory: Directory, reached: set[str]) -> Json:
     return {
         "input_sha256": tasks.digest,
         "rows": tasks.count,
@@ -255,7 +272,7 @@ def _identity(options: CollectOptions, tasks: Tasks, directory: Directory) -> Js
         "num_repeats": options.num_repeats,
         "num_repeats_add_seed": options.num_repeats_add_seed,
         "responses_create_params": options.responses_create_params,
-        "settings": directory.settings,
+        "settings": {name: own for name, own in directory.settings.items() if name in reached},
     }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from array import array
 from collections.abc import Iterable, Sequence
 from itertools import islice
 from pathlib import Path
@@ -29,8 +30,11 @@ class Dataset:
         """Reads the file once. Raises OperatorError: no such file, a bad row, an id twice, nothing left of it."""
         self.name = settings.name
         self.path = self.place(settings, roots)
-        self._places: dict[str, tuple[int, str | None]] = {}
-        """Id -> where the row begins, and who plays it."""
+        self._places: dict[str, int] = {}
+        """Id -> the row's number in the arrays that follow."""
+        self._offsets, self._marks = array("q"), array("q")
+        """Byte where each row begins, and a hash of its line."""
+        self._agents: list[str | None] = []
         digest = hashlib.sha256()
         keys: list[str] = []
         for row in rows_of(self.path):
@@ -40,7 +44,10 @@ class Dataset:
             if not matches(row.value, settings.where):
                 continue
             name = self._free(row_id(row.value), row.value, row.line)
-            self._places[name] = (row.offset, agent_of(row.value) or settings.agent_name)
+            self._places[name] = len(self._offsets)
+            self._offsets.append(row.offset)
+            self._marks.append(row.mark)
+            self._agents.append(agent_of(row.value) or settings.agent_name)
             digest.update(orjson.dumps(row.value))
         if not self._places:
             why = "no rows"
@@ -77,14 +84,15 @@ class Dataset:
 
     def agent(self, name: str) -> str | None:
         """Who plays the row of an id; None where neither it nor the settings say."""
-        return self._places[name][1]
+        return self._agents[self._places[name]]
 
     def row(self, name: str) -> Json:
-        """The row of an id, marked with it, its data set and who plays it."""
-        row = row_at(self.path, self._places[name][0])
-        # Rows that are equal are numbered: a, a#2.
-        if (found := row_id(row)) != name and not name.startswith(f"{found}#"):
-            raise OperatorError(f"{self.path} changed while in use: row {found!r} stands where {name!r} was")
+        """The row of an id, marked with it, its data set and who plays it. Raises OperatorError if the file changed."""
+        number = self._places[name]
+        try:
+            row = row_at(self.path, self._offsets[number], self._marks[number])
+        except OperatorError as error:
+            raise OperatorError(f"data set {self.name!r}, row {name!r}: {error}") from error
         marks: Json = {"prompt_id": name, "dataset_name": self.name}
         marked = {**marks, **row, **{key: mark for key, mark in marks.items() if row.get(key) is None}}
         if (agent := self.agent(name)) is not None:

@@ -32,6 +32,7 @@ class Mixture:
         self._agent = agent
         self._limit = limit
         self.datasets = [Dataset(one, roots) for one in settings.datasets]
+        self.files = {dataset.path for dataset in self.datasets}
         self._chosen = self._choose()
         self.count = 0
         self.agents: set[str] = set()

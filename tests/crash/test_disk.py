@@ -43,8 +43,8 @@ def failed(task: int, *, terminal: bool) -> FailureRow:
     )
 
 
-def store(output: Path, identity: Json | None = None, **options: bool) -> RolloutStore:
-    return RolloutStore(StorePaths(output), identity or {}, {}, **{"resume": True, "overwrite": False, **options})
+def store(output: Path, identity: Json | None = None, *, resume: bool = True, overwrite: bool = False) -> RolloutStore:
+    return RolloutStore(StorePaths(output), identity or {}, {}, resume=resume, overwrite=overwrite)
 
 
 @pytest.fixture

@@ -1,0 +1,66 @@
+"""Keys of rollouts: which (task, repeat) a row is, which ones are expected, which ones are there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+Key = tuple[int, int]
+"""(task index, rollout index)."""
+
+
+@dataclass(frozen=True)
+class Expected:
+    """The keys of a collection: every task, each with the same number of repeats."""
+
+    tasks: int
+    repeats: int
+
+    @property
+    def count(self) -> int:
+        """Rollouts in all."""
+        return self.tasks * self.repeats
+
+    def __contains__(self, key: Key) -> bool:
+        return 0 <= key[0] < self.tasks and 0 <= key[1] < self.repeats
+
+
+class KeySet:
+    """A set of keys that costs a few bytes a task: one integer's bits are the repeats."""
+
+    def __init__(self) -> None:
+        self._bits: dict[int, int] = {}
+        self._count = 0
+
+    def add(self, key: Key) -> bool:
+        """False if the key was in the set already."""
+        bits = self._bits.get(key[0], 0)
+        if bits >> key[1] & 1:
+            return False
+        self._bits[key[0]] = bits | 1 << key[1]
+        self._count += 1
+        return True
+
+    def __contains__(self, key: Key) -> bool:
+        return bool(self._bits.get(key[0], 0) >> key[1] & 1)
+
+    def __len__(self) -> int:
+        return self._count
+
+
+def key_of(row: Mapping[str, Any], expected: Expected | None = None) -> Key:
+    """The key of a row. Raises ValueError, worded to follow `line 17`, for a key that is not a key or not expected."""
+    task, repeat = row.get("_ng_task_index"), row.get("_ng_rollout_index")
+    for name, found in (("_ng_task_index", task), ("_ng_rollout_index", repeat)):
+        # JSON's true is an int to Python, and a repeat is a bit: a huge one would fill the memory.
+        if type(found) is not int or not 0 <= found < 2**31:
+            said = f"has no {name}" if found is None else f"has {name} {str(found)[:40]!r}"
+            raise ValueError(f"{said}; expected a whole number from 0")
+    key: Key = (task, repeat)  # type: ignore[assignment]
+    if expected is not None and key not in expected:
+        raise ValueError(
+            f"is task {key[0]}, repeat {key[1]}, which is not of this collection "
+            f"({expected.tasks} tasks, {expected.repeats} repeats, both counted from 0)"
+        )
+    return key

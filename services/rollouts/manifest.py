@@ -1,0 +1,88 @@
+"""The manifest of a collection: written when it begins, compared when it goes on."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import orjson
+from pydantic import ValidationError
+
+from services.errors import OperatorError
+from services.rollouts.code_versions import accepted, version_of
+from services.types import Json, Manifest, ServerCode
+
+
+def new_manifest(output: Path, identity: Json, versions: Json, code: dict[str, ServerCode]) -> Manifest:
+    """The manifest of a collection that begins now."""
+    now = time.time()
+    return Manifest(identity=identity, versions=versions, created=now, output=output.name, code=[version_of(code, now)])
+
+
+def continued(
+    path: Path, output: Path, identity: Json, code: dict[str, ServerCode], *, accept_changed_code: bool
+) -> Manifest:
+    """The manifest at `path`, for a command that goes on with `output`. Raises OperatorError when it may not."""
+    try:
+        manifest = Manifest.model_validate_json(path.read_bytes())
+    except (OSError, ValidationError) as error:
+        raise OperatorError(
+            f"{output} exists, but {path.name} does not say what it is "
+            f"({type(error).__name__}): choose another output, or +overwrite=true to move it aside"
+        ) from error
+    if differences := _differences(_reached(manifest.identity, identity), identity):
+        listed = "\n".join(f"  {line}" for line in differences)
+        raise OperatorError(
+            f"{output} was collected with other parameters:\n{listed}\n"
+            "Repeat the command as it was to go on, choose another output, or +overwrite=true to move it aside."
+        )
+    versions = accepted(manifest.code, version_of(code, time.time()), output, accept_changed_code)
+    return manifest.model_copy(update={"code": versions, "output": output.name})
+
+
+def encoded(manifest: Manifest) -> bytes:
+    """As it stands in the file."""
+    return orjson.dumps(manifest.model_dump(), option=orjson.OPT_INDENT_2)
+
+
+def check_not_shared(output: Path, manifest: Path, others: tuple[Path, ...]) -> None:
+    """Raises OperatorError when `manifest` or one of `others`, files beside `output`, are another collection's."""
+    try:
+        owner = Manifest.model_validate_json(manifest.read_bytes()).output or f"{output.stem}.jsonl"
+    except (OSError, ValidationError):
+        owner = output.name
+    if owner != output.name and output.with_name(owner).exists():
+        raise OperatorError(
+            f"{manifest.name} belongs to {owner}, and {output.name} would share it: outputs in one folder need names "
+            f"that differ before the dot. Choose another output, or move {owner} and its files elsewhere"
+        )
+    for path in others:
+        if path.exists() and path.with_name(f"{path.stem}_manifest.json").exists():
+            raise OperatorError(
+                f"{path} is a collection's own output, and {output.name} would use that name for a file beside it: "
+                "choose another output"
+            )
+
+
+def _reached(old: Json, new: Json) -> Json:
+    """`old` without settings of servers that the rows do not reach: manifests used to hold those of all servers."""
+    settings, now = old.get("settings"), new.get("settings")
+    if not isinstance(settings, dict) or not isinstance(now, dict):
+        return old
+    return {**old, "settings": {name: value for name, value in settings.items() if name in now}}
+
+
+def _differences(old: Json, new: Json, prefix: str = "") -> list[str]:
+    lines: list[str] = []
+    for key in sorted({*old, *new}):
+        before, now = old.get(key), new.get(key)
+        if isinstance(before, dict) and isinstance(now, dict):
+            lines += _differences(before, now, f"{prefix}{key}.")
+        elif before != now:
+            lines.append(f"{prefix}{key}: {_shown(before)} in the file, {_shown(now)} now")
+    return lines
+
+
+def _shown(value: Any) -> str:
+    return "not set" if value is None else repr(value)
