@@ -25,6 +25,8 @@ TO_HEADER = "x-rollyard-to"
 """Names the server that is meant: after a restart another one of the run may sit on its old port."""
 SECRET_HEADER = "x-rollyard-secret"
 SESSION_END_HEADER = "x-rollyard-session-end"
+SESSION_HEADER = "x-rollyard-session"
+"""The id that an agent chose for its session: it can close it without the cookie, which may never have arrived."""
 PROBLEM_TYPE = "application/problem+json"
 MISDIRECTED = 421
 EPISODE_HEADER = "x-session-id"
