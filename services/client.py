@@ -259,6 +259,7 @@ class Session:
         self._client = client
         self._url: str | None = None
         self._asked: str | None = None
+        self._refused = False
         self._headers = {TO_HEADER: server, **(headers or {}), **({"cookie": cookie} if cookie else {})}
 
     async def send(self, path: str, body: bytes, timeout_s: float, headers: Mapping[str, str] | None = None) -> Answer:
@@ -271,6 +272,7 @@ class Session:
                 if failure.kind in (FailureKind.UNREACHABLE, FailureKind.WRONG_RUN):
                     self._asked = None
                 raise
+            self._refused = answer.status >= 400
         else:
             answer = await self._client.reach_again(self.server, url, path, body, timeout_s, sent)
         self._url = url
@@ -294,8 +296,8 @@ class Session:
 
     @property
     def may_be_open(self) -> bool:
-        """True once a request may have reached an instance, its answer known or lost. Later calls go to that one."""
-        return self.opened or self._asked is not None
+        """True once a request may have reached an instance, its answer lost or good. Later calls go to that one."""
+        return self._asked is not None and not self._refused
 
     def _note(self, url: str) -> None:
         self._asked = url
