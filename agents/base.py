@@ -7,21 +7,19 @@ session that the caller already holds.
 
 from __future__ import annotations
 
-import asyncio
-import logging
 import time
 import uuid
-from collections.abc import Coroutine
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 import orjson
 from fastapi import Query
 
+from agents.closing import SessionCloser
 from agents.episode import Conversation, Episode
 from agents.playing import Place, Playing
 from services import response_events
 from services.call import Call, Reply
-from services.client import EPISODE_HEADER, SESSION_END_HEADER, Session
+from services.client import EPISODE_HEADER, SESSION_END_HEADER, SESSION_HEADER, Session
 from services.errors import Failure, FailureKind
 from services.response_events import SSE, STREAM_HEADERS
 from services.rewards import check_reward
@@ -29,8 +27,6 @@ from services.running import RunningEpisodes
 from services.server import Context, Server
 from services.settings import ServerSettings
 from services.types import FinishReason, Json, ServerRef
-
-log = logging.getLogger(__name__)
 
 
 class AgentSettings(ServerSettings):
@@ -54,6 +50,7 @@ class Agent(Server):
     def __init__(self, settings: AgentSettings, context: Context) -> None:
         super().__init__(settings, context)
         self.__deadlines = settings
+        self.__closer = SessionCloser()
         self.__playing = Playing(self.name, world=settings.resources_server.name, model=settings.model_server.name)
         self.route("/run", self.__run, cancellable=True)
         self.route("/v1/responses", self.__responses, cancellable=True)
@@ -69,6 +66,10 @@ class Agent(Server):
 
     # --- what is done for you ---------------------------------------------------------------------------------------
 
+    async def stop(self) -> None:
+        """Bring the ends of sessions to their end."""
+        await self.__closer.settle()
+
     @property
     def sessions(self) -> int:
         """Episodes being played."""
@@ -77,21 +78,23 @@ class Agent(Server):
     async def __run(self, call: Call) -> bytes:
         """Play a data set row: seed, play, verify. Answers the row's request, the whole episode and the verdict."""
         row = call.json()
-        world = Session(self.client, self.__deadlines.resources_server.name)
+        # Chosen here, so that the session can be ended even where its cookie is lost on the way.
+        named = {SESSION_HEADER: uuid.uuid4().hex}
+        world = Session(self.client, self.__deadlines.resources_server.name, headers=named)
         with self.__playing.one(uuid.uuid4().hex, row) as place:
             closed = False
             try:
                 episode = self.__episode(_create_params(row), world, place)
-                seeded = await _whole(episode.seed(call.body))
+                seeded = await episode.seed(call.body)
                 reason = await self.play(episode)
                 answer = {**row, **episode.result(seeded)}
                 verdict = await episode.verify(orjson.dumps(answer), {SESSION_END_HEADER: "1"})
                 # A world of this stack ended the session with the verdict; another stack's world echoed the row.
                 closed = "response" not in verdict
             finally:
-                if world.opened and not closed:
+                if world.may_be_open and not closed:
                     place.enter("close", world.server)
-                    await self.__close(world)
+                    await self.__closer.close(world)
             check_reward(verdict, "/verify", world.server)
             timings = {**episode.timings.seconds(), "total_s": round(time.perf_counter() - place.began, 6)}
         ended = {"finish_reason": reason, "truncated": reason.truncated, "timings": timings}
@@ -138,22 +141,6 @@ class Agent(Server):
             model_timeout_s=self.__deadlines.model_timeout_s,
             tool_timeout_s=self.__deadlines.tool_timeout_s,
         )
-
-    async def __close(self, world: Session) -> None:
-        try:
-            await world.send("/close", b"{}", 10.0)
-        except Failure as failure:
-            log.warning("closing a session of %s failed: %s", world.server, failure)
-
-
-async def _whole(seeding: Coroutine[Any, Any, Json]) -> Json:
-    """The answer of `seeding`, awaited even when the caller goes away: it carries the only key to close the session."""
-    task = asyncio.create_task(seeding)
-    try:
-        return await asyncio.shield(task)
-    except asyncio.CancelledError:
-        await asyncio.gather(task, return_exceptions=True)
-        raise
 
 
 def _create_params(row: Json) -> Json:

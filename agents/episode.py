@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import re
+import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import orjson
 
 from agents.playing import Place
+from agents.tool_calls import arguments_body, expected_arguments, is_tool_name
 from services.client import Session, good
 from services.errors import Failure, FailureKind
-from services.types import TOKEN_FIELDS, WORLD_PATHS, FinishReason, Json
+from services.types import TOKEN_FIELDS, FinishReason, Json
 
 _PARTS = ("input_text", "input_image", "input_file")
-_TOOL_NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 
 
 @dataclass(slots=True)
@@ -135,8 +135,9 @@ class Episode:
         self.timings.add("model", self._place.ended("model", begun))
         self.timings.model_calls += 1
         response = _read(body, self._model.server)
-        if not isinstance(response.get("output"), list):
-            detail = f"the model server's answer has no list `output` but {sorted(response)}"
+        output = response.get("output")
+        if not isinstance(output, list) or not all(isinstance(item, dict) for item in output):
+            detail = f"the model server's answer has no list of items `output` but {sorted(response)}"
             raise Failure(FailureKind.MALFORMED_ANSWER, detail, server=self._model.server)
         self.conversation.add(response)
         return ModelTurn(response)
@@ -144,20 +145,25 @@ class Episode:
     async def call(self, call: Json) -> ToolAnswer:
         """Run one tool call in the world; its answer is appended. The model's mistakes come back as words."""
         begun = self._place.enter("tool", self._world.server)
-        name = str(call.get("name"))
-        answer = await self._execute(name, call.get("arguments"))
+        if not isinstance(call.get("call_id"), str) or not call["call_id"]:
+            call["call_id"] = f"call_{uuid.uuid4().hex}"  # the next model call would be refused without one
+        answer = await self._execute(call.get("name"), call.get("arguments"))
         self.timings.add("tool", self._place.ended("tool", begun))
         self.timings.tool_calls += 1
-        item = {"type": "function_call_output", "call_id": call.get("call_id"), "output": answer.output}
+        item = {"type": "function_call_output", "call_id": call["call_id"], "output": answer.output}
         self.conversation.answer(item)
         return answer
 
-    async def _execute(self, name: str, arguments: object) -> ToolAnswer:
-        if not _TOOL_NAME.fullmatch(name) or name in WORLD_PATHS:
-            return _words(f"There is no tool {name!r}.")
-        body = arguments.encode() if isinstance(arguments, str) else orjson.dumps(arguments or {})
-        answer = await self._world.send(f"/{name}", body or b"{}", self._tool_timeout_s)
-        if answer.status in (400, 404, 405, 422) and not answer.headers.get("content-type", "").startswith(
+    async def _execute(self, name: object, arguments: object) -> ToolAnswer:
+        if not is_tool_name(name):
+            return _words(f"There is no tool {str(name)[:200]!r}.")
+        try:
+            body = arguments_body(arguments)
+        except ValueError as error:
+            expected = expected_arguments(self.conversation.params.get("tools"), name)
+            return _words(f"Invalid call of {name}: the arguments: {error}. {expected}")
+        answer = await self._world.send(f"/{name}", body, self._tool_timeout_s)
+        if answer.status in (400, 404, 405, 413, 422) and not answer.headers.get("content-type", "").startswith(
             "application/problem+json"
         ):
             # Another stack's world says so when the model's arguments do not fit.

@@ -24,9 +24,9 @@ import orjson
 
 from resources_servers.environment import BadTask, Environment, Turn, Verification, WorldSettings, settings_of
 from resources_servers.sessions import OpenEpisode, Sessions
-from resources_servers.tools import Tool, ToolMistake, tool, tools_of
+from resources_servers.tools import Tool, ToolMistake, models_mistakes, tool, tools_of
 from services.call import Call, Handler, Reply
-from services.client import RUN_HEADER, SESSION_END_HEADER
+from services.client import RUN_HEADER, SESSION_END_HEADER, SESSION_HEADER
 from services.errors import Failure, FailureKind
 from services.server import Context, Server
 from services.settings import ServerSettings
@@ -62,15 +62,15 @@ class ResourcesServer(Server):
         routes: list[tuple[str, Handler]] = [
             ("/seed_session", self._seed),
             ("/reset", self._reset),
-            ("/step", self._step),
+            ("/step", self._act),
             ("/verify", self._verify),
             ("/close", self._close),
             ("/aggregate_metrics", self._aggregate_metrics),
-            *((f"/{name}", self._call_tool) for name in self._tools if name != "step"),
+            *((f"/{name}", self._act) for name in self._tools),
         ]
         for path, handler in routes:
             self.route(path, handler)
-        self.route_rest(self._unknown_tool)
+        self.route_rest(self._act)
         self.app.get("/tools")(self._list_tools)
 
     @property
@@ -90,50 +90,68 @@ class ResourcesServer(Server):
 
     async def _seed(self, call: Call) -> Reply:
         """Open a session for a data set row; its id comes back in a signed cookie."""
-        session = await self._begin(call)
-        observation = await self._or_close(session, session.episode.seed())
+        session = self._begin(call)
+        observation = await self._sessions.set_up(session, _refusing(session.episode.seed()))
         body = orjson.dumps({"observation": observation}) if observation else b"{}"
         return Reply(body, headers=((b"set-cookie", self._sessions.cookie(session)),))
 
     async def _reset(self, call: Call) -> Reply:
         """Turn-based: open a session for a row and answer the first observation."""
-        session = await self._begin(call)
-        await self._or_close(session, session.episode.seed())
-        observation, info = await self._or_close(session, session.episode.reset())
+        session = self._begin(call, turn_based=True)
+
+        async def set_up() -> tuple[str, Json]:
+            await session.episode.seed()
+            return await session.episode.reset()
+
+        observation, info = await self._sessions.set_up(session, _refusing(set_up()))
         body = orjson.dumps({"observation": observation, "info": {"supports_explicit_close": True, **info}})
         return Reply(body, headers=((b"set-cookie", self._sessions.cookie(session)),))
 
-    async def _step(self, call: Call) -> bytes | Reply:
-        """The tool of that name, or, when the body holds a `response`, one turn of the turn-based form."""
-        if b'"response"' not in call.body or not isinstance(call.json().get("response"), dict):
-            return await (self._call_tool(call) if "step" in self._tools else self._unknown_tool(call))
-        async with self._sessions.turn(call) as session:
-            turn = await _refusing(session.episode.turn(Verification(call.body).text))
+    async def _act(self, call: Call) -> bytes | Reply:
+        """What the model does. How its session was opened decides what it means, and nothing that the model wrote:
+        after `/seed_session` the tool of the path's name, after `/reset` one turn at `/step`.
+        """
+        session = self._sessions.find(call)
+        if session.turn_based:
+            body = await self._take_turn(call, session)
+        else:
+            body = await self._call_tool(call, session)
+        return self._told(call, session, body)
+
+    async def _take_turn(self, call: Call, session: OpenEpisode[Environment[Any]]) -> bytes:
+        if call.path != "/step" or not isinstance(call.json().get("response"), dict):
+            detail = (
+                "this session was opened by /reset: it takes POST /step with the model's `response`, /verify, /close"
+            )
+            raise Failure(FailureKind.BAD_REQUEST, detail)
+        async with self._sessions.turn(session):
+            try:
+                with models_mistakes("the message"):
+                    turn = await session.episode.turn(Verification(call.body).text)
+            except ToolMistake as mistake:
+                turn = Turn(str(mistake), 0.0, False, False, {})
         if turn.terminated or turn.truncated:
             await self._sessions.close(session.id)
-        return self._told(call, session, orjson.dumps(turn))
+        return orjson.dumps(turn)
 
-    async def _call_tool(self, call: Call) -> bytes | Reply:
-        """Call this tool in the session; a bad argument is answered with words for the model."""
-        used = self._tools[call.path[1:]]
-        async with self._sessions.turn(call) as session:
-            try:
-                result = await _refusing(used.method(session.episode, **used.parse(call.body)))
-            except ToolMistake as mistake:
-                return self._told(call, session, orjson.dumps({"error": str(mistake)}))
-        return self._told(call, session, orjson.dumps(result))
-
-    async def _unknown_tool(self, call: Call) -> bytes | Reply:
-        """A tool that does not exist: words for the model."""
-        session = self._sessions.find(call)
-        known = ", ".join(sorted(self._tools)) or "none"
-        words = f"There is no tool {call.path[1:]!r}. Tools: {known}."
-        return self._told(call, session, orjson.dumps({"error": words}))
+    async def _call_tool(self, call: Call, session: OpenEpisode[Environment[Any]]) -> bytes:
+        """The tool's answer; a mistake of the model is answered with words for it."""
+        name = call.path[1:]
+        try:
+            if (used := self._tools.get(name)) is None:
+                known = ", ".join(sorted(self._tools)) or "none"
+                raise ToolMistake(f"There is no tool {name[:200]!r}. Tools: {known}.")
+            arguments = used.parse(call.body)
+            async with self._sessions.turn(session):
+                return await used.call(session.episode, arguments)
+        except ToolMistake as mistake:
+            return orjson.dumps({"error": str(mistake)})
 
     async def _verify(self, call: Call) -> bytes | Reply:
         """The verdict on the session's episode, beside everything that was sent."""
         verification = Verification(call.body)
-        async with self._sessions.turn(call) as session:
+        session = self._sessions.find(call)
+        async with self._sessions.turn(session):
             verdict = (await _refusing(session.episode.verify(verification))).model_dump()
         if call.header(SESSION_END_HEADER.encode()) is None:
             return self._told(call, session, orjson.dumps({**verification.row, **verdict}))
@@ -142,8 +160,8 @@ class ResourcesServer(Server):
         return orjson.dumps(verdict)
 
     async def _close(self, call: Call) -> bytes:
-        """End the session; ending it twice is fine."""
-        await self._sessions.close(self._sessions.named(call))
+        """End the session; ending it twice, or before it begins, is fine."""
+        await self._sessions.close_for(call)
         return b'{"closed":true}'
 
     async def _aggregate_metrics(self, call: Call) -> bytes:
@@ -169,19 +187,12 @@ class ResourcesServer(Server):
             return body
         return Reply(body, headers=((b"set-cookie", self._sessions.cookie(session)),))
 
-    async def _begin(self, call: Call) -> OpenEpisode[Environment[Any]]:
+    def _begin(self, call: Call, *, turn_based: bool = False) -> OpenEpisode[Environment[Any]]:
+        row, name = call.json(), call.header(SESSION_HEADER.encode())
         try:
-            return self._sessions.open(self._environment(call.json(), self.settings))
+            return self._sessions.open(lambda: self._environment(row, self.settings), name=name, turn_based=turn_based)
         except BadTask as error:
             raise Failure(FailureKind.BAD_TASK, str(error)) from error
-
-    async def _or_close(self, session: OpenEpisode[Environment[Any]], work: Awaitable[T]) -> T:
-        """The result of `work`; a session that could not be set up does not stay open."""
-        try:
-            return await _refusing(work)
-        except BaseException:
-            await self._sessions.close(session.id)
-            raise
 
 
 async def _refusing(work: Awaitable[T]) -> T:

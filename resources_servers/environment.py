@@ -13,7 +13,10 @@ from services.types import Json, Verdict
 
 
 class BadTask(Exception):
-    """Raise it from an Environment when the row cannot be played at all: a terminal failure, never a reward."""
+    """Raise it from an Environment when the row cannot be played at all: a terminal failure, never a reward.
+
+    From a tool or a turn the model reads its text: there the row was good, and nothing that a model does may void it.
+    """
 
 
 class WorldSettings(ServerSettings):
@@ -61,13 +64,18 @@ class Verification:
     @property
     def text(self) -> str:
         """The model's last message, as text; empty when it wrote none."""
-        for item in reversed(self.response.get("output") or []):
-            if item.get("type") == "message":
-                content = item.get("content") or ""
-                if isinstance(content, str):
-                    return content
-                return "".join(part.get("text", "") for part in content if part.get("type") == "output_text")
+        output = self.response.get("output")
+        for item in reversed(output if isinstance(output, list) else []):
+            if isinstance(item, dict) and item.get("type") == "message":
+                return _text_of(item.get("content"))
         return ""
+
+
+def _text_of(content: object) -> str:
+    if not isinstance(content, list):
+        return content if isinstance(content, str) else ""
+    texts = (part.get("text") for part in content if isinstance(part, dict) and part.get("type") == "output_text")
+    return "".join(text for text in texts if isinstance(text, str))
 
 
 class Environment(Generic[S]):

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
-from collections.abc import Awaitable, Callable
+import json
+import logging
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeVar, get_type_hints
 
 import orjson
-from pydantic import BaseModel, ConfigDict, ValidationError, create_model
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
+from resources_servers.arguments import check_values, exact
+from resources_servers.environment import BadTask
+from services.errors import Failure, FailureKind
 from services.types import WORLD_PATHS, Json
 
 Method = TypeVar("Method", bound=Callable[..., Awaitable[Any]])
+
+log = logging.getLogger(__name__)
 
 _MARK = "__rollyard_tool__"
 
@@ -26,7 +34,7 @@ def tool(method: Method) -> Method:
 
     Its name, docstring and signature are the tool's name, description and schema. What it returns is the tool's
     output, as JSON; of a string the model reads the text itself. Raising ToolMistake answers with words; any other
-    exception is a failure of the world.
+    exception is a failure of the environment.
     """
     setattr(method, _MARK, True)
     return method
@@ -43,11 +51,25 @@ class Tool:
 
     def parse(self, body: bytes) -> dict[str, Any]:
         """Keyword arguments from the JSON text the model wrote. Raises ToolMistake in words for the model."""
+        body = body or b"{}"
         try:
-            read = self.arguments.model_validate_json(body or b"{}")
+            # What pydantic lets through where the signature says nothing: NaN, half a surrogate pair, endless depth.
+            check_values(orjson.loads(body))
+            read = self.arguments.model_validate_json(body)
         except ValidationError as error:
-            raise ToolMistake(self._explain(error)) from error
-        return {name: getattr(read, name) for name in self.arguments.model_fields}
+            first = error.errors(include_url=False, include_input=False)[0]
+            # Of a union, pydantic names the branch beside the place: our validators' names tell a model nothing.
+            parts = [str(part) for part in first["loc"] if not str(part).startswith("function-")]
+            where = ".".join(parts)[:200] or "the arguments"
+            raise ToolMistake(self._explain(f"{where}: {first['msg'].removeprefix('Value error, ')}")) from error
+        except ValueError as error:
+            raise ToolMistake(self._explain(f"the arguments: {error}")) from error
+        return {field.alias or name: getattr(read, name) for name, field in self.arguments.model_fields.items()}
+
+    async def call(self, owner: object, arguments: dict[str, Any]) -> bytes:
+        """What the tool answers to parsed arguments, as JSON. Raises ToolMistake in words for the model."""
+        with models_mistakes(f"the call of {self.name}", sized=bool(arguments)):
+            return _as_json(await self.method(owner, **arguments))
 
     def schema(self) -> Json:
         """The tool as a Responses function tool, ready for `responses_create_params.tools`."""
@@ -63,21 +85,41 @@ class Tool:
             "strict": False,
         }
 
-    def _explain(self, error: ValidationError) -> str:
-        first = error.errors(include_url=False, include_input=False)[0]
-        where = ".".join(str(part) for part in first["loc"]) or "the arguments"
+    def _explain(self, found: str) -> str:
         expected = ", ".join(
             f"{name}: {orjson.dumps(field).decode()}"
             for name, field in self.schema()["parameters"]["properties"].items()
         )
         wanted = f"Expected a JSON object with {expected or 'nothing'}."
-        return f"Invalid call of {self.name}: {where}: {first['msg']}. {wanted}"
+        return f"Invalid call of {self.name}: {found}. {wanted}"
+
+
+@contextlib.contextmanager
+def models_mistakes(what: str, *, sized: bool = True) -> Iterator[None]:
+    """Raises what can only be the model's fault as ToolMistake: none of it may void or repeat the rollout.
+
+    That is a refusal of the row, which was good when the session was opened, and, where the model chose the size of
+    what was worked on, running out of numbers, stack or memory.
+    """
+    try:
+        yield
+    except BadTask as error:
+        raise ToolMistake(str(error)) from error
+    except Failure as failure:
+        if failure.kind not in (FailureKind.BAD_TASK, FailureKind.BAD_REQUEST):
+            raise
+        raise ToolMistake(failure.problem.detail) from failure
+    except (OverflowError, RecursionError, MemoryError) as error:
+        if not sized:
+            raise
+        log.warning("%s raised %r: the model reads that it is too large", what, error)
+        raise ToolMistake(f"{what} is too large: {type(error).__name__}") from error
 
 
 def tools_of(owner: type) -> dict[str, Tool]:
     """The tools of an Environment class, by name; inherited ones too.
 
-    Raises TypeError for a sync method and for a name that is taken by the wire format.
+    Raises TypeError for a sync method, a name that is taken by the wire format, and a parameter without a name in JSON.
     """
     found: dict[str, Tool] = {}
     for name, method in inspect.getmembers(owner, inspect.isfunction):
@@ -91,11 +133,27 @@ def tools_of(owner: type) -> dict[str, Tool]:
     return found
 
 
+def _as_json(result: Any) -> bytes:
+    try:
+        return orjson.dumps(result)
+    except TypeError:  # integers beyond 64 bits, half a surrogate pair, deep nesting: the standard library writes them
+        try:
+            return json.dumps(result).encode()
+        except ValueError as error:  # more digits than Python writes
+            raise OverflowError(str(error)) from error
+
+
 def _arguments(name: str, method: Callable[..., Any]) -> type[BaseModel]:
-    """A model of the method's parameters. Arguments the tool does not know are the model's mistake."""
-    hints = get_type_hints(method)
+    """A model of the method's parameters. Arguments that the tool does not know are the model's mistake."""
+    hints = get_type_hints(method, include_extras=True)
     fields: dict[str, Any] = {}
-    for parameter in list(inspect.signature(method).parameters.values())[1:]:
+    for number, parameter in enumerate(list(inspect.signature(method).parameters.values())[1:]):
+        if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
+            kind = parameter.kind.description
+            raise TypeError(
+                f"tool {name}: {parameter} is {kind}, which a JSON object cannot name; use plain parameters"
+            )
         default = ... if parameter.default is parameter.empty else parameter.default
-        fields[parameter.name] = (hints.get(parameter.name, Any), default)
-    return create_model(f"{name}_arguments", __config__=ConfigDict(extra="forbid"), **fields)
+        # Under an alias any name works: as fields, `_x` would be private and `schema` a method of pydantic's.
+        fields[f"p{number}"] = (exact(hints.get(parameter.name, Any)), Field(default, alias=parameter.name))
+    return create_model(f"{name}_arguments", __config__=ConfigDict(extra="forbid", allow_inf_nan=False), **fields)

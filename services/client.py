@@ -25,6 +25,8 @@ TO_HEADER = "x-rollyard-to"
 """Names the server that is meant: after a restart another one of the run may sit on its old port."""
 SECRET_HEADER = "x-rollyard-secret"
 SESSION_END_HEADER = "x-rollyard-session-end"
+SESSION_HEADER = "x-rollyard-session"
+"""The id that an agent chose for its session: it can close it without the cookie, which may never have arrived."""
 PROBLEM_TYPE = "application/problem+json"
 MISDIRECTED = 421
 EPISODE_HEADER = "x-session-id"
@@ -257,6 +259,7 @@ class Session:
         self._client = client
         self._url: str | None = None
         self._asked: str | None = None
+        self._refused = False
         self._headers = {TO_HEADER: server, **(headers or {}), **({"cookie": cookie} if cookie else {})}
 
     async def send(self, path: str, body: bytes, timeout_s: float, headers: Mapping[str, str] | None = None) -> Answer:
@@ -269,6 +272,7 @@ class Session:
                 if failure.kind in (FailureKind.UNREACHABLE, FailureKind.WRONG_RUN):
                     self._asked = None
                 raise
+            self._refused = answer.status >= 400
         else:
             answer = await self._client.reach_again(self.server, url, path, body, timeout_s, sent)
         self._url = url
@@ -292,8 +296,8 @@ class Session:
 
     @property
     def may_be_open(self) -> bool:
-        """True once a request may have reached an instance, its answer known or lost. Later calls go to that one."""
-        return self.opened or self._asked is not None
+        """True once a request may have reached an instance, its answer lost or good. Later calls go to that one."""
+        return self._asked is not None and not self._refused
 
     def _note(self, url: str) -> None:
         self._asked = url

@@ -19,7 +19,19 @@ TOKEN_FIELDS = ("prompt_token_ids", "generation_token_ids", "generation_log_prob
 """What the last item of a model call carries for training: NeMo Gym's three, and where they come from."""
 
 WORLD_PATHS = frozenset(
-    {"seed_session", "verify", "close", "reset", "aggregate_metrics", "tools", "health", "ready", "metrics", "docs"}
+    {
+        "seed_session",
+        "verify",
+        "close",
+        "reset",
+        "aggregate_metrics",
+        "tools",
+        "health",
+        "ready",
+        "metrics",
+        "docs",
+        "openapi.json",
+    }
 )
 """Paths of a world that are not the model's to call, and names that no tool may take."""
 

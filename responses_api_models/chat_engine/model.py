@@ -71,10 +71,14 @@ class ChatEngineModel(ModelServer):
 
         For servers that start engines themselves, in place of `upstream.replicas.add(url)`: an engine comes up with the
         weights it was started with, which an update may have replaced since. Call it once the engine answers, and
-        `upstream.replicas.remove(url)` when it is gone. Raises Failure when the engine does not take the weights (the
+        `gone(url)` when it has ended. Raises Failure when the engine does not take the weights (the
         folder of the last update may be gone): it is not in the pool then and should be ended and started again.
         """
         await self._trainer.adopt(url)
+
+    def gone(self, url: str) -> None:
+        """Take an engine that has ended out of the pool. For servers that start engines themselves."""
+        self._trainer.gone(url)
 
     def spoilt(self, url: str) -> None:
         """The engine at `url` has lost its weights in a load that failed, and vLLM takes no others after that.

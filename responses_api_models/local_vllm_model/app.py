@@ -75,7 +75,7 @@ class LocalVllmModel(ChatEngineModel):
                 transport=self.client.transport,
             )
             log.info("%s is starting; its log: %s", plan.title, plan.log_file)
-            self._engines.append(Engine(plan, up=self.adopt, down=self.upstream.replicas.remove))
+            self._engines.append(Engine(plan, up=self.adopt, down=self.gone))
         await asyncio.gather(*(engine.start() for engine in self._engines))
         await super().start()
 

@@ -40,6 +40,8 @@ class WeightEngine:
         self.fails: set[str] = set()
         """Paths that answer 500."""
         self.fails_once: set[str] = set()
+        self.dies_at: set[str] = set()
+        """Paths at which the process ends."""
         self.answers: dict[str, tuple[int, bytes]] = {}
         """Paths that answer something else."""
         self.slow: dict[str, asyncio.Event] = {}
@@ -65,6 +67,7 @@ class WeightEngine:
         """Another process in its place."""
         self.weights, self.label = STARTED, "default"
         self._lost = self.paused = self.dead = False
+        self.dies_at.clear()
         self._going.set()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -76,6 +79,9 @@ class WeightEngine:
         self.headers.append({name.decode(): value.decode() for name, value in scope["headers"]})
         path = scope["path"]
         self.calls.append((f"{path}?{query}" if query else path, orjson.loads(body) if body else {}))
+        if path in self.dies_at:
+            self.dead = True
+            raise ConnectionResetError("it died of that")
         status, said, kind = await self._said(path, query, orjson.loads(body) if body else {})
         headers = [(b"content-type", kind)]
         await send({"type": "http.response.start", "status": status, "headers": headers})

@@ -20,7 +20,9 @@ BEGUN_HEADER = b"x-rollyard-policy-version-begun"
 """Only on an answer that was begun under another version."""
 PAUSED = "the engines are paused (POST /resume ends it)"
 ASLEEP = "the engines are asleep (POST /wake_up ends it)"
+STOPPING = "the engines are being paused"
 UPDATING = "an update of the weights is running"
+RESYNCING = "an engine that was started again is brought to the policy's weights"
 
 
 class Gate:
@@ -95,7 +97,11 @@ class Gate:
     async def look(self) -> None:
         """As `check`, after a look whether the difference is still there."""
         if self._versions.difference(self._urls()):
-            await self.mend()
+            try:
+                async with asyncio.timeout(self._patience_s):
+                    await self.mend()
+            except TimeoutError:
+                raise self._late(RESYNCING) from None
         self.check()
 
     def _troubled(self) -> bool:
@@ -109,7 +115,7 @@ class Gate:
     async def _leave(self) -> None:
         if list(self._reasons) == [UPDATING]:
             await self._wait()  # what came of it decides
-        if not self._reasons:  # else it was made before the engines stopped
+        if not self._reasons.keys() & {PAUSED, ASLEEP}:  # else it was made before the engines stopped
             self.check()
 
     async def _wait(self) -> None:
@@ -120,8 +126,12 @@ class Gate:
                     why = ", ".join(self._reasons)
                     await self._opened.wait()
         except TimeoutError:
-            told = f"model calls wait while {why}; that took longer than {self._patience_s:g} s"
-            raise Failure(FailureKind.TIMEOUT, told) from None
+            raise self._late(why) from None
+
+    def _late(self, why: str) -> Failure:
+        return Failure(
+            FailureKind.TIMEOUT, f"model calls wait while {why}; that took longer than {self._patience_s:g} s"
+        )
 
 
 async def _nothing() -> None:

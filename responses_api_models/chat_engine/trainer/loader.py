@@ -82,12 +82,45 @@ class Loader:
             await self._name(url, self._versions.first)
 
     async def started_again(self, url: str) -> bool:
-        """True when its process is another than the one that was spoilt: it holds what it was started with."""
-        if await self._label(url) != STARTED:
+        """True when its process is another than the one that was spoilt: it holds what it was started with.
+
+        One that gives no answer leaves the pool.
+        """
+        said = await self._engines.ask(url, "GET", "/weight_info", timeout_s=LOOK_S)
+        if not said.answered:
+            self._engines.lose(url, str(said.failure("/weight_info")))
+        if not said.ok or not isinstance(said.value, dict) or said.value.get("weight_version") != STARTED:
             return False
         self._versions.hold(url, self._versions.first)
         self._versions.spoilt.discard(url)
         return True
+
+    async def answers(self, url: str) -> bool:
+        """Whether it is there at all."""
+        return (await self._engines.ask(url, "GET", "/weight_info", timeout_s=LOOK_S)).answered
+
+    async def back(self, url: str) -> bool:
+        """Whether a lost engine answers and can hold the policy's weights; what it holds now is noted."""
+        said = await self._engines.ask(url, "GET", "/weight_info", timeout_s=LOOK_S)
+        if not said.answered:
+            return False
+        if said.ok and isinstance(said.value, dict):
+            label = said.value.get("weight_version")
+            version = self._versions.named(label)
+            self._versions.hold(url, version)
+            if label == STARTED:
+                self._versions.spoilt.discard(url)
+                await self._name(url, self._versions.first)
+            elif version is None:
+                self._versions.spoilt.add(url)
+        return url not in self._versions.spoilt
+
+    async def put_back(self, url: str, version: str | None) -> None:
+        """It kept what it held: an update that was announced did not begin."""
+        if version is not None:
+            await self._name(url, version)
+        self._versions.hold(url, version)
+        self._versions.spoilt.discard(url)
 
     async def source(self, url: str) -> str:
         """Where the policy's weights can be loaded from on that engine: a folder, or a name on the hub."""

@@ -1,14 +1,22 @@
-"""Newcomers: engines that hold other weights than the policy's because they, or this server, were just started."""
+"""Newcomers: engines that hold other weights than the policy's because they, or this server, were just started.
+
+Those in the pool that differ shut the gate until they are brought to the policy's weights; all calls that wait for it
+share one look. Those that were lost come back into the pool when they hold the policy's weights.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import logging
 import time
 
 from responses_api_models.chat_engine.trainer.engines import Engines
+from responses_api_models.chat_engine.trainer.gate import ASLEEP, PAUSED, RESYNCING, Gate
 from responses_api_models.chat_engine.trainer.jobs import Jobs
 from responses_api_models.chat_engine.trainer.loader import Loader
 from responses_api_models.chat_engine.trainer.versions import Versions
+from services.errors import Failure
 
 log = logging.getLogger(__name__)
 
@@ -19,11 +27,13 @@ LOOK_S = 5.0
 class Newcomers:
     """What is done with them."""
 
-    def __init__(self, engines: Engines, loader: Loader, versions: Versions, jobs: Jobs) -> None:
+    def __init__(self, engines: Engines, loader: Loader, versions: Versions, gate: Gate, jobs: Jobs) -> None:
         self._engines = engines
         self._loader = loader
         self._versions = versions
+        self._gate = gate
         self._jobs = jobs
+        self._mending: asyncio.Task[None] | None = None
         self._next_look = 0.0
 
     async def learn(self) -> None:
@@ -48,9 +58,31 @@ class Newcomers:
 
     async def mend(self) -> None:
         """Bring engines that were started again since they were lost to the policy's weights."""
-        if time.monotonic() > self._next_look:
-            self._next_look = time.monotonic() + LOOK_S
-            await self._jobs.run(self._mend())
+        if self._mending is None or self._mending.done():
+            if time.monotonic() < self._next_look:
+                return
+            self._mending = asyncio.create_task(self._look())
+        await asyncio.shield(self._mending)
+
+    async def watch(self) -> None:
+        """For ever: bring lost engines back into the pool once they answer and hold the policy's weights."""
+        while True:
+            await asyncio.sleep(LOOK_S)
+            # Asked outside the queue: one that is still silent must not make a trainer wait.
+            for url in list(self._engines.lost):
+                if not self._stopped and await self._loader.answers(url):
+                    with contextlib.suppress(Failure):  # Jobs logs it
+                        await self._jobs.run(self._come_back(url))
+
+    async def join(self) -> None:
+        """Take lost engines that answer into the pool as they are: a trainer is about to send them its weights."""
+        for url in list(self._engines.lost):
+            if await self._loader.back(url):
+                self._engines.add(url)
+
+    @property
+    def _stopped(self) -> bool:
+        return self._gate.waits_for(PAUSED) or self._gate.waits_for(ASLEEP)
 
     async def _adopt(self, url: str) -> None:
         await self._loader.catch_up(url)
@@ -58,12 +90,35 @@ class Newcomers:
         if difference := self._versions.difference([url]):
             log.error("%s: model calls are refused until the trainer has sent its weights again", difference)
 
+    async def _look(self) -> None:
+        try:
+            await self._jobs.run(self._mend())
+        except Failure as failure:  # those that wait look at the difference itself
+            log.error("%s", failure)
+        finally:
+            self._next_look = time.monotonic() + LOOK_S
+
     async def _mend(self) -> None:
         for url in self._engines.urls:
             if self._versions.difference([url]) and await self._loader.started_again(url):
                 log.warning("%s was started again: it is brought to version %r", url, self._versions.now)
-                for failure in await self._engines.all([url], self._catch_up):
-                    log.error("%s", failure)
+                with self._gate.shut_while(RESYNCING):
+                    for failure in (await self._engines.all([url], self._catch_up)).values():
+                        log.error("%s", failure)
+
+    async def _come_back(self, url: str) -> None:
+        if self._stopped or url not in self._engines.lost or not await self._loader.back(url):
+            return
+        if self._versions.held(url) != self._versions.now:
+            if self._versions.folder is None:
+                log.warning("%s answers again, but only the trainer can send it version %r", url, self._versions.now)
+                return
+            await self._catch_up(url)
+        else:
+            await self._loader.release(url)
+        if self._versions.held(url) == self._versions.now:
+            log.warning("%s is back in the pool with version %r", url, self._versions.now)
+            self._engines.add(url)
 
     async def _catch_up(self, url: str) -> None:
         await self._loader.pause(url)  # a call that is tried again may have reached it

@@ -3,18 +3,24 @@
     POST /pause?mode=keep, /start_weight_update, /update_weights ..., /finish_weight_update, /resume
 
 The order is kept where vLLM 0.32 does not keep it: between start and finish its weights are not there, and a request
-that runs then ends its process.
+that runs then ends its process. One call follows another, updates from a folder among them, and each is a plain
+sequence: refuse, ask every engine, note what they said. So what is known of the engines is what they said last.
 """
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Iterable
 from typing import Any
 from urllib.parse import parse_qs
 
 import orjson
 
 from responses_api_models.chat_engine.trainer.engines import Engines, Said
-from responses_api_models.chat_engine.trainer.gate import ASLEEP, PAUSED, UPDATING, Gate
+from responses_api_models.chat_engine.trainer.gate import ASLEEP, PAUSED, STOPPING, UPDATING, Gate
+from responses_api_models.chat_engine.trainer.jobs import Jobs
+from responses_api_models.chat_engine.trainer.loader import STEP_S, Loader
+from responses_api_models.chat_engine.trainer.newcomers import Newcomers
 from responses_api_models.chat_engine.trainer.versions import CHANGING, Versions, checked
 from services.call import read_object
 from services.client import PROBLEM_TYPE
@@ -44,98 +50,150 @@ GETS = {
 }
 _BY_RPC = frozenset({"reload_weights", "start_weight_update", "update_weights", "finish_weight_update"})
 """Methods of workers that have an endpoint here, which keeps account of the version."""
-_STOPS = {"/pause": PAUSED, "/sleep": ASLEEP}
-_TAKES_WEIGHTS = frozenset({"/start_weight_update", "/update_weights", "/finish_weight_update", "/collective_rpc"})
+_STOPS = {"/pause": (PAUSED, "/resume"), "/sleep": (ASLEEP, "/wake_up")}
+"""Path -> why model calls wait after it, and what undoes it."""
+_GOES_ON = {"/resume": (PAUSED,), "/wake_up": (ASLEEP, PAUSED)}
+"""Path -> what it ends; vLLM's wake_up resumes, too."""
+_NAMES = {"/finish_weight_update": "weight_version", "/update_weight_version": "new_version"}
+"""Path -> the field with the version that it brings."""
+_TAKES_WEIGHTS = frozenset({"/update_weights", "/finish_weight_update", "/collective_rpc"})
 
 
 class Protocol:
     """Passes control calls on and keeps account of what they do to the policy."""
 
-    def __init__(self, engines: Engines, versions: Versions, gate: Gate) -> None:
+    def __init__(
+        self, engines: Engines, loader: Loader, versions: Versions, gate: Gate, jobs: Jobs, newcomers: Newcomers
+    ) -> None:
         self._engines = engines
+        self._loader = loader
         self._versions = versions
         self._gate = gate
+        self._jobs = jobs
+        self._newcomers = newcomers
         self._begun = False
         """Between /start_weight_update and /finish_weight_update."""
 
     async def post(self, path: str, query: str, body: bytes) -> list[Said]:
         """What every engine says to that call. Raises Failure when it would do harm now."""
         request = read_object(body) if body else {}
-        self._refuse(path, request)
-        version = self._next_version(path, request)
-        if path == "/finish_weight_update":
-            body = orjson.dumps({**request, "weight_version": version})
-        if path in _STOPS:
-            self._gate.shut(_STOPS[path])
-        if path == "/start_weight_update":
-            self._begun = True
-            self._hold_all(None)
-            self._versions.spoilt.update(self._engines.urls)
-            label = orjson.dumps({"new_version": CHANGING})
-            await self._engines.each("POST", "/update_weight_version", label)
-        said = await self._engines.each("POST", f"{path}?{query}" if query else path, body)
-        self._note(path, query, said, version)
-        return said
+        if path == "/collective_rpc" and (method := request.get("method")) in _BY_RPC:
+            own = "/weights/update" if method == "reload_weights" else f"/{method}"
+            raise Failure(FailureKind.BAD_REQUEST, f"method {method!r} has an endpoint of its own here: POST {own}")
+        if self._gate.waits_for(UPDATING):
+            raise _not_now(f"{UPDATING}; wait for its answer")
+        return await self._jobs.run(self._pass_on(path, query, body, request))
 
     async def get(self, path: str, query: str) -> list[Said]:
         """What every engine says to a question."""
         return await self._engines.each("GET", f"{path}?{query}" if query else path)
 
-    def _refuse(self, path: str, request: Json) -> None:
-        if self._gate.waits_for(UPDATING):
-            raise _not_now(f"{UPDATING}; wait for its answer")
-        if path == "/start_weight_update" and not self._gate.waits_for(PAUSED):
-            raise _not_now(
-                "a request that runs while an engine's weights change ends vLLM: POST /pause?mode=keep first"
-            )
-        unfinished = self._begun and bool(self._versions.difference(self._engines.urls))
-        if path in ("/resume", "/wake_up", "/update_weight_version") and unfinished:
+    async def _pass_on(self, path: str, query: str, body: bytes, request: Json) -> list[Said]:
+        target = f"{path}?{query}" if query else path
+        if path in ("/resume", "/wake_up", "/update_weight_version"):
+            self._check_finished()
+        if path in _STOPS:
+            return await self._stop(path, target, body, "2" in parse_qs(query).get("level", ()))
+        if path in _GOES_ON:
+            return await self._go_on(path, target, body)
+        if path == "/start_weight_update":
+            return await self._take_away(target, body)
+        if path in _NAMES:
+            return await self._name(path, target, request)
+        if path == "/init_weight_transfer_engine" and self._stopped:
+            await self._newcomers.join()
+        said = await self._engines.each_does(target, body)
+        if path in _TAKES_WEIGHTS:
+            self._versions.folder = None
+            self._hold((one.url for one in said if not one.ok), None)
+        return said
+
+    @property
+    def _stopped(self) -> bool:
+        return self._gate.waits_for(PAUSED) or self._gate.waits_for(ASLEEP)
+
+    def _check_finished(self) -> None:
+        if self._begun and self._versions.difference(self._engines.urls):
             end = "POST /finish_weight_update first, or start the engines again"
             raise _not_now(f"a weight update was begun and not finished, and a request that runs now ends vLLM: {end}")
-        if path == "/collective_rpc" and (method := request.get("method")) in _BY_RPC:
-            own = "/weights/update" if method == "reload_weights" else f"/{method}"
-            raise Failure(FailureKind.BAD_REQUEST, f"method {method!r} has an endpoint of its own here: POST {own}")
+
+    async def _stop(self, path: str, target: str, body: bytes, throws_weights_away: bool) -> list[Said]:
+        """Model calls wait while engines stop, and after that only if all that answered have stopped."""
+        reason, undo = _STOPS[path]
+        with self._gate.shut_while(STOPPING):
+            said = await self._engines.each_does(target, body)
+            stopped = [one.url for one in said if one.ok]
+            if throws_weights_away and path == "/sleep":
+                self._hold(stopped, None)
+            if stopped and _all_did(said):
+                self._gate.shut(reason)
+            elif not self._gate.waits_for(reason):
+                await asyncio.gather(*(self._undo(url, undo) for url in stopped))
+        return said
+
+    async def _undo(self, url: str, path: str) -> None:
+        try:
+            await self._engines.step(url, path, timeout_s=STEP_S)
+        except Failure as failure:
+            self._engines.lose(url, str(failure))
+
+    async def _go_on(self, path: str, target: str, body: bytes) -> list[Said]:
+        """Model calls wait no longer once an engine goes on; those that do not are out of the pool."""
+        said = await self._engines.each_does(target, body)
+        going = [one for one in said if one.ok]
+        if not going or (path == "/wake_up" and any(_asleep(one.value) for one in going)):
+            return said
+        for one in said:
+            if one.answered and not one.ok:
+                self._engines.lose(one.url, str(one.failure(path)))
+        for reason in _GOES_ON[path]:
+            self._gate.open(reason)
+        return said
+
+    async def _take_away(self, target: str, body: bytes) -> list[Said]:
+        """Start a weight update. What an engine holds is unknown from here on, unless all have refused."""
+        if not self._gate.waits_for(PAUSED):
+            told = "a request that runs while an engine's weights change ends vLLM: POST /pause?mode=keep first"
+            raise _not_now(told)
+        urls = self._engines.urls
+        before = {url: self._versions.held(url) for url in urls if url not in self._versions.spoilt}
+        begun, self._begun = self._begun, True
+        self._hold(urls, None)
+        self._versions.spoilt.update(urls)
+        await self._engines.each_does("/update_weight_version", orjson.dumps({"new_version": CHANGING}))
+        said = await self._engines.each_does(target, body)
+        if all(400 <= one.status < 500 and one.answered for one in said):
+            self._begun = begun
+            for url, version in before.items():
+                await self._loader.put_back(url, version)
+        return said
+
+    async def _name(self, path: str, target: str, request: Json) -> list[Said]:
+        """Another version, once all that answered have it."""
+        version = self._next_version(path, request)
+        said = await self._engines.each_does(target, orjson.dumps({**request, _NAMES[path]: version}))
+        done = [one.url for one in said if one.ok]
+        self._hold(done, version)
+        self._versions.spoilt.difference_update(done)
+        if path in _TAKES_WEIGHTS:
+            self._versions.folder = None
+            self._hold((one.url for one in said if not one.ok), None)
+        if done and _all_did(said):
+            self._versions.advance(version, self._versions.folder)
+            self._begun = False
+        return said
 
     def _next_version(self, path: str, request: Json) -> str:
-        """The version that the call brings; empty for a call that brings none."""
-        field = {"/finish_weight_update": "weight_version", "/update_weight_version": "new_version"}.get(path)
-        if field is None:
-            return ""
-        if request.get(field) is not None or path == "/update_weight_version":
-            return checked(request.get(field))
+        given = request.get(_NAMES[path])
+        if given is not None or path == "/update_weight_version":
+            return checked(given)
         if not self._versions.now.isdecimal():
             told = f"weight_version is missing, and what comes after version {self._versions.now!r} cannot be guessed"
             raise Failure(FailureKind.BAD_REQUEST, told)
         return str(int(self._versions.now) + 1)
 
-    def _note(self, path: str, query: str, said: list[Said], version: str) -> None:
-        """What the call has done, now that the engines have answered."""
-        done = all(one.ok for one in said)
-        if path in _STOPS and not any(one.ok for one in said):
-            self._gate.open(_STOPS[path])
-        if path in _TAKES_WEIGHTS:
-            self._versions.folder = None
-        for one in said:
-            if version and one.ok:
-                self._versions.hold(one.url, version)
-                self._versions.spoilt.discard(one.url)
-            elif path in _TAKES_WEIGHTS and not one.ok:
-                self._versions.hold(one.url, None)
-        if not done:
-            return
-        if version:
-            self._versions.advance(version, self._versions.folder)
-            self._begun = False
-        elif path == "/resume":
-            self._gate.open(PAUSED)
-        elif path == "/wake_up" and not any(_asleep(one.value) for one in said):
-            self._gate.open(ASLEEP)
-            self._gate.open(PAUSED)  # vLLM's wake_up resumes, too
-        elif path == "/sleep" and "2" in parse_qs(query).get("level", ()):
-            self._hold_all(None)  # its weights are thrown away
-
-    def _hold_all(self, version: str | None) -> None:
-        for url in self._engines.urls:
+    def _hold(self, urls: Iterable[str], version: str | None) -> None:
+        for url in urls:
             self._versions.hold(url, version)
 
 
@@ -146,12 +204,20 @@ def answer(said: list[Said]) -> tuple[int, bytes, str]:
     if len(said) == 1:
         return said[0].status, said[0].body, said[0].content_type
     shown = [one.shown() for one in said]
-    if wrong := [one for one in said if not one.ok]:
+    if not _all_did(said):
+        wrong = [one for one in said if not one.ok]
         first = wrong[0].failure("").problem
         told = f"{len(wrong)} of {len(said)} engines did not do it; {first.detail}"
         problem = Failure(FailureKind.UPSTREAM_ERROR, told, upstream_status=wrong[0].status).problem
         raise Failure.of(problem.model_copy(update={"engines": shown}))
-    return 200, orjson.dumps({"engines": shown}), "application/json"
+    lost = {"lost": [one.url for one in said if not one.answered]} if not all(one.ok for one in said) else {}
+    return 200, orjson.dumps({"engines": shown, **lost}), "application/json"
+
+
+def _all_did(said: list[Said]) -> bool:
+    """True when every engine that is still there did it; one that gave no answer is lost where another gave one."""
+    answered = [one for one in said if one.answered]
+    return bool(answered) and all(one.ok for one in answered)
 
 
 def _asleep(value: Any) -> bool:

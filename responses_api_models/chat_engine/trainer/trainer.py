@@ -6,6 +6,7 @@ policy of a running collection.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -66,9 +67,10 @@ class Trainer:
         self._jobs = Jobs()
         loader = Loader(self._engines, self.versions)
         self._weights = Weights(self._engines, loader, self.versions, self._gate, on_spoilt)
-        self._newcomers = Newcomers(self._engines, loader, self.versions, self._jobs)
+        self._newcomers = Newcomers(self._engines, loader, self.versions, self._gate, self._jobs)
         self._gate.mend = self._newcomers.mend
-        self._protocol = Protocol(self._engines, self.versions, self._gate)
+        self._protocol = Protocol(self._engines, loader, self.versions, self._gate, self._jobs, self._newcomers)
+        self._watching: asyncio.Task[None] | None = None
 
     def guarded(self, path: str, handler: Handler) -> Handler:
         """The handler of a route: a model call stands behind the gate, a control call must not."""
@@ -95,9 +97,12 @@ class Trainer:
         """Ask engines that were there before this server what they hold."""
         if self._open:
             await self._newcomers.learn()
+            self._watching = asyncio.create_task(self._newcomers.watch())
 
     async def stop(self) -> None:
         """Bring what was begun to its end."""
+        if self._watching is not None:
+            self._watching.cancel()
         await self._jobs.settle()
 
     async def adopt(self, url: str) -> None:
@@ -106,6 +111,10 @@ class Trainer:
             await self._newcomers.adopt(url)
         else:
             self._engines.add(url)
+
+    def gone(self, url: str) -> None:
+        """Take an engine that has ended out of the pool for good."""
+        self._engines.forget(url)
 
     async def _policy_version(self) -> Response:
         """The policy's version; a problem while its engines hold different ones."""

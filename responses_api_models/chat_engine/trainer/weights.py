@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from responses_api_models.chat_engine.trainer import checkpoint
 from responses_api_models.chat_engine.trainer.engines import Engines
@@ -51,34 +51,52 @@ class Weights:
             await self._change(urls, folder, version)
         seconds = round(time.monotonic() - began, 3)
         log.info("the policy is version %r (before: %r) after %.1f s: %s", version, previous, seconds, folder)
-        answer = {"version": version, "previous": previous, "seconds": seconds, "engines": len(urls)}
-        return {**answer, "warnings": warnings}
+        left = [url for url in urls if url in self._engines.urls]
+        answer = {"version": version, "previous": previous, "seconds": seconds, "engines": len(left)}
+        lost = {"lost": [url for url in urls if url in self._engines.lost]} if len(left) < len(urls) else {}
+        return {**answer, **lost, "warnings": warnings}
 
     async def _check_spoilt(self, urls: Sequence[str]) -> None:
         spoilt = [url for url in urls if url in self._versions.spoilt]
-        if left := [url for url in spoilt if not await self._loader.started_again(url)]:
+        left = [url for url in spoilt if not await self._loader.started_again(url) and url in self._engines.urls]
+        if left:
             told = f"{', '.join(left)} lost the weights when an update failed, and vLLM cannot load others after that"
             raise Failure(FailureKind.UPSTREAM_ERROR, f"{told}: start it again, then update")
 
     async def _change(self, urls: Sequence[str], folder: str, version: str) -> None:
         # Who has stopped them lets them go on.
         ours = not self._gate.waits_for(PAUSED) and not self._gate.waits_for(ASLEEP)
-        stuck: list[Failure] = []
         try:
             if ours and (failed := await self._engines.all(urls, self._loader.pause)):
-                raise _failed(f"nothing was changed, the policy stays version {self._versions.now!r}", failed)
+                raise _failed(f"nothing was changed, the policy stays version {self._versions.now!r}", failed.values())
+            urls = self._here(urls)
             failed = await self._engines.all(urls, lambda url: self._loader.bring(url, folder, version))
-            if failed or version not in map(self._versions.held, urls):
-                await self._take_back(urls, version, failed)
+            self._end_spoilt(url for url in urls if url in self._engines.lost)
+            if failed or version not in map(self._versions.held, self._here(urls)):
+                await self._take_back(self._here(urls), version, failed)
             # Before they go on: what is in flight then ends under the new version.
             self._versions.advance(version, folder)
         finally:
             if ours:
-                stuck = await self._engines.all(urls, self._loader.resume)
-        if stuck:
-            raise _failed(f"the policy is version {version!r}, but not all engines go on (POST /resume)", stuck)
+                await self._resume(self._here(urls))
 
-    async def _take_back(self, urls: Sequence[str], version: str, failed: Sequence[Failure]) -> None:
+    def _here(self, urls: Sequence[str]) -> list[str]:
+        return [url for url in urls if url in self._engines.urls]
+
+    def _end_spoilt(self, urls: Iterable[str]) -> None:
+        for url in urls:
+            if url in self._versions.spoilt:
+                self._on_spoilt(url)
+
+    async def _resume(self, urls: Sequence[str]) -> None:
+        """Let them go on. One that does not is out of the pool; where it is the only one, model calls wait."""
+        for url, failure in (await self._engines.all(urls, self._loader.resume)).items():
+            if not self._engines.lose(url, str(failure)):
+                self._gate.shut(PAUSED)
+                now = self._versions.now
+                raise _failed(f"the policy is version {now!r}, but its engine does not go on (POST /resume)", [failure])
+
+    async def _take_back(self, urls: Sequence[str], version: str, failures: Mapping[str, Failure]) -> None:
         """All engines that can to the weights before. Raises Failure, always."""
         previous = self._versions.now
 
@@ -86,20 +104,19 @@ class Weights:
             if url not in self._versions.spoilt:
                 await self._loader.bring(url, await self._loader.source(url), previous)
 
-        failed = [*failed, *await self._engines.all(urls, restore)]
-        left = [url for url in urls if url in self._engines.urls]
+        failed = [*failures.values(), *(await self._engines.all(urls, restore)).values()]
+        left = self._here(urls)
         told = f"the update to {version!r} failed"
         if not (difference := self._versions.difference(left)):
             raise _failed(f"{told} and was taken back, the policy stays version {previous!r}", failed)
         spoilt = [url for url in left if url in self._versions.spoilt]
         # A request that runs on weights which are not there ends vLLM's process: those in flight end here.
         await self._engines.all(spoilt, self._loader.abort)
-        for url in spoilt:
-            self._on_spoilt(url)
+        self._end_spoilt(spoilt)
         again = f"; {', '.join(spoilt)} must be started again" if spoilt else ""
         raise _failed(f"{told}: {difference}{again}", failed)
 
 
-def _failed(told: str, failures: Sequence[Failure]) -> Failure:
+def _failed(told: str, failures: Iterable[Failure]) -> Failure:
     reasons = "; ".join(dict.fromkeys(failure.problem.detail for failure in failures))
     return Failure(FailureKind.UPSTREAM_ERROR, f"{told}: {reasons or 'no engine is left'}")
