@@ -113,10 +113,8 @@ async def soak(workspace: Workspace, options: argparse.Namespace) -> list[str]:
         run.command.signal(signal.SIGINT)
         if ended := await run.command.ends(120.0):
             broken.append(f"ng_run ended with {ended}")
-    with contextlib.suppress(Broken):
-        await workspace.leaves_nothing()
-        return broken
-    return [*broken, "processes are left behind"]
+    left_behind = await workspace.left_behind()
+    return [*broken, f"{left_behind} processes are left behind"] if left_behind else broken
 
 
 def config(url: str) -> dict[str, Any]:
@@ -124,7 +122,7 @@ def config(url: str) -> dict[str, Any]:
     refs = {"resources_server": {"type": "resources_servers", "name": "environment"}}
     refs |= {"model_server": {"type": "responses_api_models", "name": POLICY}}
     return {
-        POLICY: {"responses_api_models": {"vllm_model": {"base_url": f"{url}/v1", "api_key": "x", "model": "script"}}},
+        POLICY: {"responses_api_models": {"vllm_model": {"base_url": f"{url}/v1", "api_key": "unused-key", "model": "script"}}},
         "environment": {"resources_servers": {"grl_sokoban": {}}},
         "agent": {"agents": {"game_agent": {"max_steps": 10, **refs}}},
     }
@@ -186,8 +184,8 @@ async def watch(collecting: Any, output: Path, options: argparse.Namespace, serv
             now = orjson.loads(status.read_bytes())
             print(
                 f"{options.minutes * 60 - (ends - time.monotonic()):5.0f} s  measured {now['measured']}  in flight "
-                f"{now['in_flight']}  {now['rollouts_per_s']:.0f}/s  failed attempts {now['failed_attempts']}  given up "
-                f"{now['failed']} {now['failures']}  oldest {now['oldest_s']:.0f} s  {await lags(servers)}",
+                f"{now['in_flight']}  {now['rollouts_per_s']:.0f}/s  failed attempts {now['failed_attempts']}  "
+                f"given up {now['failed']} {now['failures']}  oldest {now['oldest_s']:.0f} s  {await lags(servers)}",
                 flush=True,
             )
 
@@ -221,8 +219,8 @@ def measured(output: Path) -> list[str]:
     kinds = Counter((row["failure_kind"], row["server"]) for row in failed)
     attempts = Counter((row["_ng_task_index"], row["_ng_rollout_index"]) for row in failed)
     given_up = [key for key, tried in attempts.items() if tried >= MAX_ATTEMPTS and key not in keys]
-    # A call that met three faults in a row is the endpoint's doing; such a failure names its address.
-    own = Counter((row["failure_kind"], row["server"]) for row in failed if "/v1/chat/completions" not in row["detail"])
+    # A call that met three faults in a row is the endpoint's doing.
+    own = Counter((row["failure_kind"], row["server"]) for row in failed if not is_endpoints(row))
     print(f"measured {len(keys)}, failed attempts {len(failed)}: {dict(kinds)}, given up {len(given_up)}")
     for row in {(row["failure_kind"], row["server"]): row for row in failed}.values():
         print(f"  {row['failure_kind']} at {row['server']}: {row['detail'][:300]}")
@@ -232,6 +230,12 @@ def measured(output: Path) -> list[str]:
     different = sum(len(found) > 1 for found in rewards.values())
     broken += [f"{different} puzzles have unequal rollouts although the script is the same"] if different else []
     return [*broken, *([] if keys else ["nothing was measured"])]
+
+
+def is_endpoints(row: dict[str, Any]) -> bool:
+    """True for a failure that the endpoint's faults alone explain."""
+    of_a_call = row["failure_kind"] in ("malformed_answer", "upstream_error", "rate_limited")
+    return bool(row["server"] == POLICY and (of_a_call or "/v1/chat/completions" in row["detail"]))
 
 
 async def left(run: Run, servers: list[str]) -> list[str]:

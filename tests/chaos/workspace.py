@@ -29,6 +29,7 @@ ENTRIES = {
     "ng_collect_rollouts": "services.cli.collect_rollouts",
     "ng_status": "services.cli.status",
     "ng_reward_profile": "services.cli.reward_profile",
+    "ng_viewer": "services.cli.viewer",
 }
 
 
@@ -144,7 +145,7 @@ class Workspace:
     async def run(
         self, config: Mapping[str, Any] | str, *overrides: str, here: Path | None = None
     ) -> AsyncIterator[Run]:
-        """`ng_run` over `config`, ready; stopped as Ctrl-C stops it. Raises Broken if it leaves a process behind."""
+        """`ng_run` over `config`, ready; stopped as Ctrl-C stops it."""
         if isinstance(config, str):
             named = config
         else:
@@ -167,6 +168,14 @@ class Workspace:
         fixed = [f"+head={run.head}", f"+agent_name={agent}", f"+input_jsonl_fpath={rows}"]
         return await self.start("ng_collect_rollouts", *fixed, f"+output_jsonl_fpath={output}", *arguments)
 
+    async def says_url(self, command: Command) -> str:
+        """Wait until it has printed an address. Raises Broken when it ends before."""
+        while not (found := re.search(r"http://127\.0\.0\.1:\d+", command.said)):
+            if command.ended:
+                raise Broken(f"it ended with {command.process.returncode}: {command.said[-1000:]}")
+            await asyncio.sleep(0.05)
+        return found.group()
+
     def processes(self) -> list[int]:
         """Processes that were started here, by whomever, and are alive."""
         wanted = f"{MARK}={self.mark}".encode()
@@ -177,16 +186,16 @@ class Workspace:
                     found.append(int(process.name))
         return found
 
-    async def leaves_nothing(self) -> None:
-        """Raises Broken if a process outlives what started it, and ends it."""
+    async def left_behind(self) -> int:
+        """Processes that outlive what started them; they are ended."""
         for _ in range(200):
             if not (left := self.processes()):
-                return
+                return 0
             await asyncio.sleep(0.1)
         for pid in left:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        raise Broken(f"{len(left)} processes were left behind")
+        return len(left)
 
 
 async def _ready(command: Command) -> str:
