@@ -10,11 +10,11 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+from tests.chaos.endpoint import Endpoint, Script
 from tests.chaos.fault import Fault
 from tests.chaos.ground import ENVIRONMENT, QUICK, REPEATS, TASKS, Ground, stack, written
-from tests.chaos.endpoint import Endpoint, Script
-from tests.chaos.plugins import write_rows
 from tests.chaos.oracle import hold, incomplete, injected, no_crash, read, whole
+from tests.chaos.plugins import write_rows
 
 Change = Callable[[Path, random.Random], None]
 MANY = 400
@@ -187,7 +187,13 @@ REFUSED = "refused with what changed; `+accept_changed_code=true` goes on and ma
 
 FAULTS = [
     *(
-        Fault(f"input {words} while it is read", 2, before, "stops and names the input; goes on with the old one", partial(while_reading, change))
+        Fault(
+            f"input {words} while it is read",
+            2,
+            before,
+            "stops and names the input; goes on with the old one",
+            partial(while_reading, change),
+        )
         for words, change, before in (
             ("edited in place", edited, "rows that are not the manifest's, exit 0"),
             ("growing", grown, "“225 of 200”"),
@@ -198,9 +204,35 @@ FAULTS = [
             ("reordered", swapped, "rows under other numbers, exit 0"),
         )
     ),
-    Fault("environment code edited between two commands", 2, MIXED, REFUSED, partial(between_commands, other_reward, "game_agent")),
-    Fault("a module added to the environment between two commands", 2, MIXED, REFUSED, partial(between_commands, other_helper, "game_agent"), slow=True),
-    Fault("agent code edited between two commands", 2, MIXED, REFUSED, partial(between_commands, other_agent, "blocking_agent"), slow=True),
-    Fault("environment code edited before its server is restarted", 2, MIXED, "never mixed without a mark", between_restarts),
+    Fault(
+        "environment code edited between two commands",
+        2,
+        MIXED,
+        REFUSED,
+        partial(between_commands, other_reward, "game_agent"),
+    ),
+    Fault(
+        "a module added to the environment between two commands",
+        2,
+        MIXED,
+        REFUSED,
+        partial(between_commands, other_helper, "game_agent"),
+        slow=True,
+    ),
+    Fault(
+        "agent code edited between two commands",
+        2,
+        MIXED,
+        REFUSED,
+        partial(between_commands, other_agent, "blocking_agent"),
+        slow=True,
+    ),
+    Fault(
+        "environment code edited before its server is restarted",
+        2,
+        MIXED,
+        "never mixed without a mark",
+        between_restarts,
+    ),
     Fault("an unrelated server added to ng_run", 2, "every resume refused", "goes on", unrelated_server),
 ]

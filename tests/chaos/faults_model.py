@@ -11,9 +11,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from tests.chaos.endpoint import Behaviour, Endpoint, Request, Script, completion, http, later, scripted, tool_call
+from tests.chaos.endpoint import Endpoint, Request, Script, completion, http, later, scripted, tool_call
 from tests.chaos.fault import Fault
-from tests.chaos.ground import ENVIRONMENT, MODEL, QUICK, REPEATS, TASKS, Ground, refs, stack
+from tests.chaos.ground import ENVIRONMENT, MODEL, QUICK, REPEATS, TASKS, Ground, stack
 from tests.chaos.oracle import Broken, hold, injected, no_crash, read, whole
 from tests.chaos.workspace import Run
 
@@ -28,6 +28,7 @@ Spoil = Callable[[Request, asyncio.Transport], None]
 
 
 # --- broken engines: a message without anything in it ---
+
 
 def says(body: Any, **arguments: Any) -> Spoil:
     data = http(body, **arguments)
@@ -115,6 +116,7 @@ async def engine(ground: Ground) -> tuple[Run, Endpoint]:
 
 
 # --- hostile bytes ---
+
 
 def head(request: Request, transport: asyncio.Transport, lines: bytes) -> None:
     transport.write(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n" + lines + b"\r\n")
@@ -233,12 +235,24 @@ HOSTILE: list[tuple[str, Spoil, str]] = [
     ("a deflate bomb", Packed(b"deflate"), "5.5 GB of memory"),
     ("a terabyte announced", announced, "waits for its deadline"),
     ("a byte every tenth of a second", dripping, "waits for its deadline"),
-    ("torn gzip", raw(b"HTTP/1.1 200 OK\r\ncontent-encoding: gzip\r\nconnection: close\r\n\r\n" + GZIPPED[:12], close=True), "hangs to the deadline"),
-    ("an unknown encoding", raw(b"HTTP/1.1 200 OK\r\ncontent-encoding: zz\r\nconnection: close\r\n\r\n{}", close=True), "hangs to the deadline"),
+    (
+        "torn gzip",
+        raw(b"HTTP/1.1 200 OK\r\ncontent-encoding: gzip\r\nconnection: close\r\n\r\n" + GZIPPED[:12], close=True),
+        "hangs to the deadline",
+    ),
+    (
+        "an unknown encoding",
+        raw(b"HTTP/1.1 200 OK\r\ncontent-encoding: zz\r\nconnection: close\r\n\r\n{}", close=True),
+        "hangs to the deadline",
+    ),
     ("no HTTP", raw(b"SSH-2.0-OpenSSH_9.2\r\n", close=True), "tried again"),
     ("a second answer behind the first", twice, "may be taken for the next call's"),
     ("the connection reset", reset, "tried again"),
-    ("a header that is not Latin-1", raw(b"HTTP/1.1 200 OK\r\nx-a: \xe2\x82\xac\r\ncontent-length: 2\r\n\r\n{}"), "an error at every call"),
+    (
+        "a header that is not Latin-1",
+        raw(b"HTTP/1.1 200 OK\r\nx-a: \xe2\x82\xac\r\ncontent-length: 2\r\n\r\n{}"),
+        "an error at every call",
+    ),
 ]
 
 
@@ -265,7 +279,7 @@ BAD_WAYS: list[tuple[str, Spoil]] = [
 
 async def of_ten(spoil: Spoil | str, bad: int, ground: Ground, chance: random.Random) -> None:
     """Everything is measured, and the bad ones get less than 5 % of the calls each."""
-    endpoints = [Endpoint(Script(latency_s=QUICK)) for _ in range(10)]
+    endpoints = [Endpoint(Script(latency_s=0.1)) for _ in range(10)]
     closed: list[socket.socket] = []
     try:
         for one in endpoints:
@@ -281,7 +295,7 @@ async def of_ten(spoil: Spoil | str, bad: int, ground: Ground, chance: random.Ra
         limits = {"request_timeout_s": 3.0, "retry_pause_s": 0.05}
         async with ground.run(stack([one.url for one in endpoints], model=limits), "+colocate=true") as run:
             output = ground.output()
-            wanted = ["+num_samples_in_parallel=20", "+num_repeats=6"]
+            wanted = ["+num_samples_in_parallel=40", "+num_repeats=6"]
             command = await ground.begin(run, output, *wanted)
             status = await command.ends()
             no_crash(command.said)
@@ -318,6 +332,7 @@ _HELD: list[socket.socket] = []
 
 # --- the model's mistakes ---
 
+
 def odd_call(name: str, arguments: Any) -> dict[str, Any]:
     return completion(tool_call(name, arguments, 0))
 
@@ -339,16 +354,39 @@ MISTAKES: list[tuple[str, Any, str]] = [
     ("empty arguments", odd_call("step", ""), "words"),
     ("NaN as an argument", odd_call("step", '{"actions": NaN}'), "taken"),
     ("arguments nested 2,000 deep", odd_call("step", '{"actions": ' + "[" * 2000 + "]" * 2000 + "}"), "an error"),
-    ("step({\"response\": {}})", odd_call("step", {"response": {}}), "a terminal bad_task: the model voids its rollout"),
+    ('step({"response": {}})', odd_call("step", {"response": {}}), "a terminal bad_task: the model voids its rollout"),
     ("step with a response and no JSON", odd_call("step", '{"response": '), "bad_request: the rollout is voided"),
-    ("step with a whole response", odd_call("step", {"response": {"output": []}, "actions": []}), "session_lost: a free retry"),
-    *((f"the tool name {name[:40]!r}", odd_call(name, {}), before) for name, before in (
-        ("verify", "words"), ("close", "words"), ("reset", "words"), ("seed_session", "words"), ("aggregate_metrics", "words"),
-        ("run", "words"), ("v1/responses", "words"), ("../verify", "words"), ("step/../close", "words"),
-        ("step?x=1", "words"), ("step#", "words"), ("st ep", "words"), ("openapi.json", "words"), ("_close", "words"),
-        ("turn", "words"), ("agent/close", "words"), ("agent", "words"), ("x" * 5000, "words"), ("step\r\nx: y", "words"),
-        ("\x1b[31mstep", "words"), ("schritt\u00e9", "words"),
-    )),
+    (
+        "step with a whole response",
+        odd_call("step", {"response": {"output": []}, "actions": []}),
+        "session_lost: a free retry",
+    ),
+    *(
+        (f"the tool name {name[:40]!r}", odd_call(name, {}), before)
+        for name, before in (
+            ("verify", "words"),
+            ("close", "words"),
+            ("reset", "words"),
+            ("seed_session", "words"),
+            ("aggregate_metrics", "words"),
+            ("run", "words"),
+            ("v1/responses", "words"),
+            ("../verify", "words"),
+            ("step/../close", "words"),
+            ("step?x=1", "words"),
+            ("step#", "words"),
+            ("st ep", "words"),
+            ("openapi.json", "words"),
+            ("_close", "words"),
+            ("turn", "words"),
+            ("agent/close", "words"),
+            ("agent", "words"),
+            ("x" * 5000, "words"),
+            ("step\r\nx: y", "words"),
+            ("\x1b[31mstep", "words"),
+            ("schritt\u00e9", "words"),
+        )
+    ),
 ]
 
 
@@ -383,14 +421,20 @@ async def mistaken(mistake: Any, ground: Ground, chance: random.Random) -> None:
         injected(behaviour.made >= 10, f"{behaviour.made} mistakes were made")
         no_crash(command.said)
         failed = read(output.with_name("rollouts_failures.jsonl"))
-        hold(not failed, f"{len(failed)} failed attempts: {failed[0]['failure_kind'] if failed else ''} {failed[0]['detail'][:200] if failed else ''}")
+        hold(
+            not failed,
+            f"{len(failed)} failed attempts: {failed[0]['failure_kind'] if failed else ''} {failed[0]['detail'][:200] if failed else ''}",
+        )
         hold(status == 0, f"ended with {status}: {command.said[-400:]}")
         rows = read(output)
         hold(len(rows) == 10, f"{len(rows)} of 10 measured")
         for row in rows:
             outputs = [item for item in row["response"]["output"] if item["type"] == "function_call_output"]
             injected(len(outputs) == 6, f"{len(outputs)} answers of tools in an episode, and {row['finish_reason']}")
-            hold(row["reward"] == 1.0 or "said_to" in str(outputs[1]["output"]), f"reward {row['reward']}: {row['wrong']}")
+            hold(
+                row["reward"] == 1.0 or "said_to" in str(outputs[1]["output"]),
+                f"reward {row['reward']}: {row['wrong']}",
+            )
         left = await run.gauge(ENVIRONMENT, "rollyard_sessions")
         hold(not left, f"{left:.0f} sessions are left")
 
@@ -405,10 +449,74 @@ def memory_mb(pid: int | None) -> float:
 
 
 FAULTS = [
-    *(Fault(f"an engine that answers {words}, now and then", 3, "`answered`, with a reward", "a failed attempt, tried again", partial(sometimes, says(body)), slow=number > 5) for number, (words, body) in enumerate(EMPTY)),
-    *(Fault(f"an engine that only answers {words}", 3, "`answered`, with a reward", "no reward, exit 1", partial(always, says(body)), slow=number > 5) for number, (words, body) in enumerate(EMPTY)),
-    *(Fault(f"one endpoint of ten: {words}", 3, "takes most of the traffic or stops the run", "all measured, under 5 % of the calls", partial(of_ten, spoil, 1), slow=number % 4 != 0) for number, (words, spoil) in enumerate([*BAD_WAYS, ("a refused connection", "refused"), ("a deaf address", "deaf")])),
-    *(Fault(f"two endpoints of ten: {words}", 3, "takes most of the traffic or stops the run", "all measured, under 5 % of the calls each", partial(of_ten, spoil, 2), slow=number != 0) for number, (words, spoil) in enumerate([*BAD_WAYS, ("a refused connection", "refused"), ("a deaf address", "deaf")])),
-    *(Fault(f"a model's mistake: {words}", 3, before, "words to the model; the rollout is measured", partial(mistaken, mistake), slow=number > 15) for number, (words, mistake, before) in enumerate(MISTAKES)),
-    *(Fault(f"an endpoint that sends {words}", 4, before, "a failed try within its limits; all measured", partial(sometimes, spoil), slow=number in (1, 3, 5, 7)) for number, (words, spoil, before) in enumerate(HOSTILE)),
+    *(
+        Fault(
+            f"an engine that answers {words}, now and then",
+            3,
+            "`answered`, with a reward",
+            "a failed attempt, tried again",
+            partial(sometimes, says(body)),
+            slow=number > 5,
+        )
+        for number, (words, body) in enumerate(EMPTY)
+    ),
+    *(
+        Fault(
+            f"an engine that only answers {words}",
+            3,
+            "`answered`, with a reward",
+            "no reward, exit 1",
+            partial(always, says(body)),
+            slow=number > 5,
+        )
+        for number, (words, body) in enumerate(EMPTY)
+    ),
+    *(
+        Fault(
+            f"one endpoint of ten: {words}",
+            3,
+            "takes most of the traffic or stops the run",
+            "all measured, under 5 % of the calls",
+            partial(of_ten, spoil, 1),
+            slow=number % 4 != 0,
+        )
+        for number, (words, spoil) in enumerate(
+            [*BAD_WAYS, ("a refused connection", "refused"), ("a deaf address", "deaf")]
+        )
+    ),
+    *(
+        Fault(
+            f"two endpoints of ten: {words}",
+            3,
+            "takes most of the traffic or stops the run",
+            "all measured, under 5 % of the calls each",
+            partial(of_ten, spoil, 2),
+            slow=number != 0,
+        )
+        for number, (words, spoil) in enumerate(
+            [*BAD_WAYS, ("a refused connection", "refused"), ("a deaf address", "deaf")]
+        )
+    ),
+    *(
+        Fault(
+            f"a model's mistake: {words}",
+            3,
+            before,
+            "words to the model; the rollout is measured",
+            partial(mistaken, mistake),
+            slow=number > 15,
+        )
+        for number, (words, mistake, before) in enumerate(MISTAKES)
+    ),
+    *(
+        Fault(
+            f"an endpoint that sends {words}",
+            4,
+            before,
+            "a failed try within its limits; all measured",
+            partial(sometimes, spoil),
+            slow=number in (1, 3, 5, 7),
+        )
+        for number, (words, spoil, before) in enumerate(HOSTILE)
+    ),
 ]

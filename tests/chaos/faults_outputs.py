@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import random
 import shutil
@@ -11,8 +12,9 @@ from pathlib import Path
 
 import orjson
 
+from tests.chaos.endpoint import Request, Script, http, later
 from tests.chaos.fault import Fault
-from tests.chaos.ground import REPEATS, TASKS, Ground, written
+from tests.chaos.ground import QUICK, REPEATS, TASKS, Ground, written
 from tests.chaos.oracle import Broken, hold, incomplete, injected, no_crash, read, whole
 
 WHOLE = TASKS * REPEATS
@@ -98,10 +100,57 @@ async def ends_well(ground: Ground, output: Path, status: int, said: str, named:
             raise Broken(f"the next command ends with 0, and {why}")
         return
     hold(second in (1, 2), f"the next command ends with {second}: {again.said[-400:]}")
-    hold("overwrite" in again.said or "line " in again.said or "+" in again.said, f"no way on is said: {again.said[-400:]}")
+    hold(
+        "overwrite" in again.said or "line " in again.said or "+" in again.said,
+        f"no way on is said: {again.said[-400:]}",
+    )
     over = await ground.begin(run, output, "+overwrite=true")
     hold(await over.ends() == 0, f"not even +overwrite=true goes on: {over.said[-400:]}")
     whole(output, TASKS, REPEATS)
+
+
+async def failures_while_collecting(change: Change, ground: Ground, chance: random.Random) -> None:
+    """0 only when every failed attempt is on record; the rollouts are whole in any case."""
+    run, _ = await ground.shared("failing", lambda: ground.playing(OneOfTwenty(), model={"max_attempts": 1}))
+    output = ground.output()
+    path = output.with_name("rollouts_failures.jsonl")
+    command = await ground.begin(run, output, "+max_attempts=20", "+max_failure_rate=1")
+    while not (command.ended or (path.exists() and path.read_bytes().count(b"\n") >= 4)):
+        await asyncio.sleep(0.01)
+    injected(not command.ended, "the collection was over before")
+    change(path)
+    status = await command.ends()
+    no_crash(command.said)
+    if status == 0:
+        whole(output, TASKS, REPEATS)
+        counted = orjson.loads(output.with_name("rollouts_status.json").read_bytes())["failed_attempts"]
+        try:
+            kept = len(read(path))
+        except orjson.JSONDecodeError:
+            kept = -1
+        hold(kept == counted, f"exit 0, and {kept} of {counted} failed attempts are on record")
+    else:
+        hold(path.name in command.said, f"exit {status}, and {path.name} is not named: {command.said[-400:]}")
+    again = await ground.begin(run, output, "+max_attempts=20", "+max_failure_rate=1")
+    second = await again.ends()
+    no_crash(again.said)
+    hold(second == 0 or "line " in again.said or "overwrite" in again.said, f"then {second}: {again.said[-400:]}")
+    if second == 0:
+        whole(output, TASKS, REPEATS)
+
+
+class OneOfTwenty:
+    """The script; one call of twenty is answered with an error."""
+
+    def __init__(self) -> None:
+        self._script = Script(latency_s=QUICK)
+        self._error = http({"error": {"message": "no", "type": "server_error"}}, 500)
+
+    def __call__(self, request: Request, transport: asyncio.Transport) -> None:
+        if request.number % 20 == 7:
+            later(transport, QUICK, self._error)
+        else:
+            self._script(request, transport)
 
 
 def line_with(change: Callable[[dict[str, object]], bytes], ground: Ground) -> Callable[[Path, random.Random], None]:
@@ -116,9 +165,7 @@ def line_with(change: Callable[[dict[str, object]], bytes], ground: Ground) -> C
     return changed
 
 
-async def before_going_on(
-    change: Callable[[dict[str, object]], bytes], ground: Ground, chance: random.Random
-) -> None:
+async def before_going_on(change: Callable[[dict[str, object]], bytes], ground: Ground, chance: random.Random) -> None:
     """A line of a finished output is another now: the next command makes it whole, or names the line."""
     run, _ = await ground.plain()
     output = await finished(ground)
@@ -194,11 +241,39 @@ FAULTS = [
         )
     ),
     *(
-        Fault(f"manifest {words} while collecting", 2, "exit 0, and every resume refused", STOPS, partial(while_collecting, change, "manifest.json"))
+        Fault(
+            f"manifest {words} while collecting",
+            2,
+            "exit 0, and every resume refused",
+            STOPS,
+            partial(while_collecting, change, "manifest.json"),
+        )
         for words, change in (("removed", removed), ("truncated", truncated), ("replaced", replaced))
     ),
     *(
-        Fault(f"a line of the output is {words}", 2, before, "made whole, or one line that names the line", partial(before_going_on, change))
+        Fault(
+            f"failures file {words} while collecting",
+            2,
+            "exit 0, failed attempts gone from the record",
+            STOPS,
+            partial(failures_while_collecting, change),
+        )
+        for words, change in (
+            ("renamed", renamed),
+            ("removed", removed),
+            ("truncated", truncated),
+            ("appended to", appended),
+            ("replaced", replaced),
+        )
+    ),
+    *(
+        Fault(
+            f"a line of the output is {words}",
+            2,
+            before,
+            "made whole, or one line that names the line",
+            partial(before_going_on, change),
+        )
         for words, change, before in LINES
     ),
 ]

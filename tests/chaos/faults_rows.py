@@ -15,20 +15,65 @@ from tests.chaos.oracle import hold, injected, no_crash, read
 from tests.chaos.workspace import Run, get
 
 ANSWER_KEYS = (
-    *("success", "truncated", "finish_reason", "timings", "token_trail", "dataset_name", "mask_sample", "usage", "level"),
+    *(
+        "success",
+        "truncated",
+        "finish_reason",
+        "timings",
+        "token_trail",
+        "dataset_name",
+        "mask_sample",
+        "usage",
+        "level",
+    ),
     *("_ng_task_index", "_ng_rollout_index", "_ng_attempt_index", "agent_ref", "responses_create_params", "response"),
     *("moves", "optimal_moves", "boxes_on_target", "steps", "id", "error", "metadata"),
 )
 """Of an agent's answer."""
 NESTED = ("output", "usage", "status", "incomplete_details", "model", "id")
 """Of the answer's response."""
-ROW_KEYS = ("dataset_name", "token_trail", "timings", "success", "reward", "response", "finish_reason", "id", "difficulty", "level_id")
+ROW_KEYS = (
+    "dataset_name",
+    "token_trail",
+    "timings",
+    "success",
+    "reward",
+    "response",
+    "finish_reason",
+    "id",
+    "difficulty",
+    "level_id",
+)
 """Of a row."""
 ODD = (
-    *("old", "", 3, -1, 1.5, True, None, [], {}, [[]], {"a": None}, ["x", 1], {"turns": "many", "breaks": None}, 10**18),
+    *(
+        "old",
+        "",
+        3,
+        -1,
+        1.5,
+        True,
+        None,
+        [],
+        {},
+        [[]],
+        {"a": None},
+        ["x", 1],
+        {"turns": "many", "breaks": None},
+        10**18,
+    ),
     *("\u2028\x85", "\x1b[31m", "<script>alert(1)</script>", {"": ""}, [None], {"input_tokens": "x"}),
 )
-OUTPUTS = ("text", [1], [None], [{"type": None}], [{"type": "message"}], [{"type": "message", "content": [1]}], [{}], {"0": {}})
+OUTPUTS = (
+    "text",
+    [1],
+    [None],
+    [{"type": None}],
+    [{"type": "message"}],
+    [{"type": "message", "content": [1]}],
+    [{}],
+    {"0": {}},
+)
 OUTPUTS += ([{"type": "function_call"}], [{"type": "message", "content": [{"type": "output_text", "text": 5}]}])  # type: ignore[operator]
 
 
@@ -43,7 +88,12 @@ def answers(chance: random.Random, count: int) -> list[dict[str, Any]]:
         elif number % 3 == 1:
             answer |= {other: chance.choice(ODD) for other in chance.sample(ANSWER_KEYS, 3)}
         made.append({"answer": answer})
-    return [*made, {"answer": {"token_trail": "old"}}, {"answer": {"token_trail": {"turns": 1}}}, {"answer": {"timings": {"total_s": "x"}}}]
+    return [
+        *made,
+        {"answer": {"token_trail": "old"}},
+        {"answer": {"token_trail": {"turns": 1}}},
+        {"answer": {"timings": {"total_s": "x"}}},
+    ]
 
 
 def keys(chance: random.Random, count: int) -> list[dict[str, Any]]:
@@ -60,18 +110,27 @@ async def through_everything(kind: str, ground: Ground, chance: random.Random) -
     odd = (answers if kind == "answers" else keys)(chance, 60)
     params = {"responses_create_params": {"input": "play"}}
     rows.write_bytes(b"".join(orjson.dumps({**row, **params}) + b"\n" for row in odd))
-    first = await ground.collect(run, output, rows, "+num_repeats=2", "+max_attempts=1", "+max_failure_rate=1", agent="odd")
+    first = await ground.collect(
+        run, output, rows, "+num_repeats=2", "+max_attempts=1", "+max_failure_rate=1", agent="odd"
+    )
     status = await first.ends()
     no_crash(first.said)
     measured = read(output)
     injected(measured, f"nothing was measured: {first.said[-500:]}")
     keys_of = [(row["_ng_task_index"], row["_ng_rollout_index"]) for row in measured]
     hold(len(set(keys_of)) == len(keys_of), "a rollout is in the file twice")
-    failed = {(row["_ng_task_index"], row["_ng_rollout_index"]) for row in read(output.with_name("rollouts_failures.jsonl"))}
+    failed = {
+        (row["_ng_task_index"], row["_ng_rollout_index"]) for row in read(output.with_name("rollouts_failures.jsonl"))
+    }
     expected = {(task, repeat) for task in range(len(odd)) for repeat in range(2)}
     hold(set(keys_of) | failed == expected, f"{len(expected - set(keys_of) - failed)} neither measured nor failed")
-    hold((status == 0) == (len(set(keys_of)) == len(expected)), f"exit {status} with {len(set(keys_of))} of {len(expected)}")
-    again = await ground.collect(run, output, rows, "+num_repeats=2", "+max_attempts=1", "+max_failure_rate=1", agent="odd")
+    hold(
+        (status == 0) == (len(set(keys_of)) == len(expected)),
+        f"exit {status} with {len(set(keys_of))} of {len(expected)}",
+    )
+    again = await ground.collect(
+        run, output, rows, "+num_repeats=2", "+max_attempts=1", "+max_failure_rate=1", agent="odd"
+    )
     hold(await again.ends() == status, f"going on ends otherwise: {again.said[-400:]}")
     no_crash(again.said)
     profile = await ground.start("ng_reward_profile", f"+jsonl_fpath={output}")

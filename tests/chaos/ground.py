@@ -37,7 +37,9 @@ def model_server(url: str | list[str], **settings: Any) -> dict[str, Any]:
     return {"responses_api_models": {"vllm_model": chosen}}
 
 
-def stack(url: str | list[str], *, agent: str = "game_agent", model: Mapping[str, Any] | None = None, **settings: Any) -> dict[str, Any]:
+def stack(
+    url: str | list[str], *, agent: str = "game_agent", model: Mapping[str, Any] | None = None, **settings: Any
+) -> dict[str, Any]:
     """A whole config: the witness environment with `settings`, an agent, and the model server."""
     return {
         MODEL: model_server(url, **(model or {})),
@@ -87,14 +89,18 @@ class Ground(Workspace):
         await asyncio.gather(*self._shared.values(), return_exceptions=True)
         await self._closing.aclose()
 
-    async def begin(self, run: Run, output: Path, *arguments: str, rows: Path | None = None, agent: str = AGENT) -> Command:
+    async def begin(
+        self, run: Run, output: Path, *arguments: str, rows: Path | None = None, agent: str = AGENT
+    ) -> Command:
         """A collection of TASKS x REPEATS, eight at a time."""
         given = {argument.partition("=")[0] for argument in arguments}
         usual = [f"+num_repeats={REPEATS}", "+num_samples_in_parallel=8"]
         chosen = [argument for argument in usual if argument.partition("=")[0] not in given]
         return await self.collect(run, output, rows or self.rows, *chosen, *arguments, agent=agent)
 
-    async def completes(self, run: Run, output: Path, *arguments: str, rows: Path | None = None, agent: str = AGENT) -> str:
+    async def completes(
+        self, run: Run, output: Path, *arguments: str, rows: Path | None = None, agent: str = AGENT
+    ) -> str:
         """A collection to its end: 0, and everything is there as it should be. What it said."""
         command = await self.begin(run, output, *arguments, rows=rows, agent=agent)
         status = await command.ends()

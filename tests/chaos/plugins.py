@@ -153,7 +153,7 @@ class BlockingAgent(GameAgent):
 
     async def play(self, episode):
         BlockingAgent.asked += 1
-        if BlockingAgent.asked == self.settings.block_at:
+        if BlockingAgent.asked in (self.settings.block_at, self.settings.block_at + 20):
             time.sleep(self.settings.block_s)
         return await super().play(episode)
 

@@ -122,7 +122,11 @@ def config(url: str) -> dict[str, Any]:
     refs = {"resources_server": {"type": "resources_servers", "name": "environment"}}
     refs |= {"model_server": {"type": "responses_api_models", "name": POLICY}}
     return {
-        POLICY: {"responses_api_models": {"vllm_model": {"base_url": f"{url}/v1", "api_key": "unused-key", "model": "script"}}},
+        POLICY: {
+            "responses_api_models": {
+                "vllm_model": {"base_url": f"{url}/v1", "api_key": "unused-key", "model": "script"}
+            }
+        },
         "environment": {"resources_servers": {"grl_sokoban": {}}},
         "agent": {"agents": {"game_agent": {"max_steps": 10, **refs}}},
     }

@@ -116,24 +116,23 @@ class Workspace:
         stem, dot, suffix = name.partition(".")
         return self.folder / f"{stem}{self._serial}{dot}{suffix}"
 
-    def environment(self, extra: Mapping[str, str] | None = None) -> dict[str, str]:
+    def environment(self) -> dict[str, str]:
         """A user's, with the tried copy of the stack first on Python's path."""
         unwanted = ("policy_", "rollyard", "pythonpath")
         kept = {name: value for name, value in os.environ.items() if not name.lower().startswith(unwanted)}
-        return {**kept, "PYTHONPATH": str(self.code), "PYTHONUNBUFFERED": "1", MARK: self.mark, **(extra or {})}
+        return {**kept, "PYTHONPATH": str(self.code), "PYTHONUNBUFFERED": "1", MARK: self.mark}
 
-    async def start(
-        self, name: str, *arguments: str, here: Path | None = None, extra: Mapping[str, str] | None = None
-    ) -> Command:
-        """Begin a command."""
+    async def start(self, name: str, *arguments: str, here: Path | None = None, before: Sequence[str] = ()) -> Command:
+        """Begin a command; `before` is a program that starts it."""
         log = self.path(f"{name}.log")
         entry = (sys.executable, "-c", f"from {ENTRIES[name]} import main; main()")
         with log.open("wb") as output:
             process = await asyncio.create_subprocess_exec(
+                *before,
                 *entry,
                 *arguments,
                 cwd=here or self.folder,
-                env=self.environment(extra),
+                env=self.environment(),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
