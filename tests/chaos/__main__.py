@@ -1,4 +1,4 @@
-"""`python -m tests.chaos`: the faults that this stack is to bear, each injected into real processes, and what came of it.
+"""`python -m tests.chaos`: each fault that this stack is to bear, injected into real processes, and what came of it.
 
     python -m tests.chaos                           # every fault, three rounds of different seeds
     python -m tests.chaos --short                   # one round of those that cost little

@@ -2,14 +2,31 @@
 
 from __future__ import annotations
 
-from tests.chaos import faults_inputs, faults_model, faults_outputs, faults_processes, faults_rows, faults_servers
 from tests.chaos.fault import Fault
+from tests.chaos.faults import (
+    callers,
+    endpoints,
+    engines,
+    hostile_answers,
+    inputs,
+    mistakes,
+    outputs,
+    processes,
+    rows,
+    strangers,
+    terminal,
+)
 
 FAULTS: list[Fault] = [
-    *faults_outputs.FAULTS,
-    *faults_inputs.FAULTS,
-    *faults_rows.FAULTS,
-    *faults_model.FAULTS,
-    *faults_processes.FAULTS,
-    *faults_servers.FAULTS,
+    *outputs.FAULTS,
+    *inputs.FAULTS,
+    *rows.FAULTS,
+    *engines.FAULTS,
+    *endpoints.FAULTS,
+    *mistakes.FAULTS,
+    *processes.FAULTS,
+    *hostile_answers.FAULTS,
+    *callers.FAULTS,
+    *strangers.FAULTS,
+    *terminal.FAULTS,
 ]

@@ -69,9 +69,11 @@ class Ground(Workspace):
         self, behaviour: Behaviour | None = None, *overrides: str, here: Path | None = None, **settings: Any
     ) -> AsyncIterator[tuple[Run, Endpoint]]:
         """A run of its own before an endpoint of its own."""
-        async with Endpoint(behaviour or Script(latency_s=QUICK)).up() as endpoint:
-            async with self.run(stack(endpoint.url, **settings), *overrides, here=here) as run:
-                yield run, endpoint
+        async with (
+            Endpoint(behaviour or Script(latency_s=QUICK)).up() as endpoint,
+            self.run(stack(endpoint.url, **settings), *overrides, here=here) as run,
+        ):
+            yield run, endpoint
 
     async def shared(self, name: str, make: Callable[[], contextlib.AbstractAsyncContextManager[T]]) -> T:
         """What `make` starts, once for all who ask; it stays until the end."""

@@ -43,8 +43,11 @@ def no_crash(said: str) -> None:
 
 
 def read(path: Path) -> list[dict[str, Any]]:
-    """Every line of a JSON Lines file; none where it is missing."""
-    return [orjson.loads(line) for line in path.read_bytes().split(b"\n") if line] if path.exists() else []
+    """Every line of a JSON Lines file; none where it is missing. Raises Broken for one that is not JSON."""
+    try:
+        return [orjson.loads(line) for line in path.read_bytes().split(b"\n") if line] if path.exists() else []
+    except orjson.JSONDecodeError as error:
+        raise Broken(f"{path.name} holds a line that is not JSON: {error}") from error
 
 
 def wrong_with(row: dict[str, Any], moves: int) -> str:
@@ -69,8 +72,8 @@ def incomplete(output: Path, tasks: int, repeats: int, moves: int = 4) -> str:
         return f"{output.name} is not there"
     try:
         rows = read(output)
-    except orjson.JSONDecodeError as error:
-        return f"{output.name} holds a line that is not JSON: {error}"
+    except Broken as broken:
+        return str(broken)
     if odd := [row.get("_ng_task_index") for row in rows if type(row.get("_ng_task_index")) is not int]:
         return f"task index {odd[0]!r}"
     keys = Counter((row.get("_ng_task_index"), row.get("_ng_rollout_index")) for row in rows)

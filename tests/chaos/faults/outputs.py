@@ -126,7 +126,7 @@ async def failures_while_collecting(change: Change, ground: Ground, chance: rand
         counted = orjson.loads(output.with_name("rollouts_status.json").read_bytes())["failed_attempts"]
         try:
             kept = len(read(path))
-        except orjson.JSONDecodeError:
+        except Broken:
             kept = -1
         hold(kept == counted, f"exit 0, and {kept} of {counted} failed attempts are on record")
     else:

@@ -1,4 +1,4 @@
-"""Rows and answers with odd values under keys that are optional: stored, shown and gone on with, or one failed attempt."""
+"""Rows and answers with odd values under optional keys: stored, shown and gone on with, or one failed attempt."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ ROW_KEYS = (
     "level_id",
 )
 """Of a row."""
-ODD = (
+ODD: tuple[Any, ...] = (
     *(
         "old",
         "",
@@ -64,7 +64,7 @@ ODD = (
     ),
     *("\u2028\x85", "\x1b[31m", "<script>alert(1)</script>", {"": ""}, [None], {"input_tokens": "x"}),
 )
-OUTPUTS = (
+OUTPUTS: tuple[Any, ...] = (
     "text",
     [1],
     [None],
@@ -74,7 +74,7 @@ OUTPUTS = (
     [{}],
     {"0": {}},
 )
-OUTPUTS += ([{"type": "function_call"}], [{"type": "message", "content": [{"type": "output_text", "text": 5}]}])  # type: ignore[operator]
+OUTPUTS += ([{"type": "function_call"}], [{"type": "message", "content": [{"type": "output_text", "text": 5}]}])
 
 
 def answers(chance: random.Random, count: int) -> list[dict[str, Any]]:

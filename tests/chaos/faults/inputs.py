@@ -137,25 +137,24 @@ async def between_restarts(ground: Ground, chance: random.Random) -> None:
     """The environment's code is edited, its server dies and comes back with it: no collection mixes the two."""
     here = _own_folder(ground)
     output = ground.output()
-    async with Endpoint(Script(latency_s=QUICK)).up() as endpoint:
-        async with ground.run(stack(endpoint.url), here=here) as run:
-            command = await ground.begin(run, output, "+max_attempts=20")
-            injected(await written(output, 20, command), "the collection was over before")
-            other_reward(here)
-            pid = await run.pid(ENVIRONMENT)
-            assert pid is not None
-            os.kill(pid, signal.SIGKILL)
-            status = await command.ends()
-            no_crash(command.said)
-            rows = read(output)
-            rewards = {row["reward"] for row in rows}
-            if status == 0:
-                plain = {frozenset(row) for row in rows if row["reward"] == 1.0}
-                marked = all(frozenset(row) not in plain for row in rows if row["reward"] != 1.0)
-                hold(len(rewards) == 1 or marked, f"exit 0 with rewards {sorted(rewards)} mixed and not marked")
-                injected(len(rewards) > 1 or command.said, "the new code was never run")
-            else:
-                hold("witness" in command.said or "code" in command.said, f"why is not said: {command.said[-400:]}")
+    async with ground.playing(here=here) as (run, _):
+        command = await ground.begin(run, output, "+max_attempts=20")
+        injected(await written(output, 20, command), "the collection was over before")
+        other_reward(here)
+        pid = await run.pid(ENVIRONMENT)
+        assert pid is not None
+        os.kill(pid, signal.SIGKILL)
+        status = await command.ends()
+        no_crash(command.said)
+        rows = read(output)
+        rewards = {row["reward"] for row in rows}
+        if status == 0:
+            plain = {frozenset(row) for row in rows if row["reward"] == 1.0}
+            marked = all(frozenset(row) not in plain for row in rows if row["reward"] != 1.0)
+            hold(len(rewards) == 1 or marked, f"exit 0 with rewards {sorted(rewards)} mixed and not marked")
+            injected(len(rewards) > 1 or command.said, "the new code was never run")
+        else:
+            hold("witness" in command.said or "code" in command.said, f"why is not said: {command.said[-400:]}")
 
 
 async def unrelated_server(ground: Ground, chance: random.Random) -> None:
