@@ -7,11 +7,13 @@ import os
 import random
 import signal
 from functools import partial
+from pathlib import Path
 
 from tests.chaos.endpoint import Endpoint, Script
 from tests.chaos.fault import Fault
 from tests.chaos.ground import AGENT, ENVIRONMENT, MODEL, QUICK, REPEATS, TASKS, Ground, stack, written
 from tests.chaos.oracle import Broken, hold, injected, no_crash, read, whole
+from tests.chaos.workspace import Command, Run, alive
 
 BLOCKED_S = 8.0
 
@@ -25,7 +27,7 @@ async def killed(victim: str, ground: Ground, chance: random.Random) -> None:
         kills = 0
         for _ in range(3):
             injected(await written(output, chance.randrange(2, 30), command) or kills, "the collection was over before")
-            if (pid := await _pid(run.command.process.pid, run, victim)) is None or command.ended:
+            if (pid := await _pid(run, victim)) is None or command.ended:
                 continue
             os.kill(pid, signal.SIGKILL)
             kills += 1
@@ -39,7 +41,7 @@ async def killed(victim: str, ground: Ground, chance: random.Random) -> None:
         await no_sessions(run)
 
 
-async def _pid(head: int, run, victim: str) -> int | None:  # type: ignore[no-untyped-def]
+async def _pid(run: Run, victim: str) -> int | None:
     for _ in range(600):
         try:
             if pid := await run.pid(victim):
@@ -50,7 +52,7 @@ async def _pid(head: int, run, victim: str) -> int | None:  # type: ignore[no-un
     return None
 
 
-async def _gone(run, victim: str, pid: int) -> None:  # type: ignore[no-untyped-def]
+async def _gone(run: Run, victim: str, pid: int) -> None:
     for _ in range(600):
         if await run.pid(victim) not in (None, pid):
             return
@@ -87,18 +89,12 @@ async def killed_run(ground: Ground, chance: random.Random) -> None:
             no_crash(command.said)
             hold(status == 1, f"the collection ended with {status}")
             for _ in range(200):
-                if not (left := [pid for pid in pids if _alive(pid)]):
+                if not (left := [pid for pid in pids if alive(pid)]):
                     break
                 await asyncio.sleep(0.05)
             hold(not left, f"{len(left)} servers outlived ng_run")
         async with ground.run(config) as run:
             await ground.completes(run, output)
-
-
-def _alive(pid: int) -> bool:
-    from tests.chaos.workspace import alive
-
-    return alive(pid)
 
 
 async def stopped(victim: str, ground: Ground, chance: random.Random) -> None:
@@ -116,10 +112,10 @@ async def stopped(victim: str, ground: Ground, chance: random.Random) -> None:
             injected(victim == "head" or not command.ended, "the collection was over before it went on")
         finally:
             os.kill(pid, signal.SIGCONT)
-        await unharmed(ground, run, command, output)
+        await unharmed(run, command, output)
 
 
-async def unharmed(ground: Ground, run, command, output) -> None:  # type: ignore[no-untyped-def]
+async def unharmed(run: Run, command: Command, output: Path) -> None:
     """A delay alone fails no attempt."""
     status = await command.ends()
     no_crash(command.said)
@@ -131,7 +127,7 @@ async def unharmed(ground: Ground, run, command, output) -> None:  # type: ignor
     await no_sessions(run)
 
 
-async def no_sessions(run) -> None:  # type: ignore[no-untyped-def]
+async def no_sessions(run: Run) -> None:
     left = 0.0
     for _ in range(300):
         if not (left := await run.gauge(ENVIRONMENT, "rollyard_sessions")):
@@ -144,12 +140,12 @@ async def blocked(victim: str, ground: Ground, chance: random.Random) -> None:
     """A plug-in holds up its server's event loop for 8 s, with new episodes knocking at it."""
     output = ground.output()
     at = chance.choice([chance.randrange(5, 60), chance.randrange(60, 140)])
-    if victim == "environment":
-        config = {"block_s": BLOCKED_S, "block_at": at}
     async with Endpoint(Script(latency_s=QUICK)).up() as endpoint:
-        made = stack(endpoint.url, **(config if victim == "environment" else {}))
-        if victim == "agent":
-            made[AGENT] = {"agents": {"blocking_agent": {**made[AGENT]["agents"]["game_agent"], "block_at": at}}}
+        if victim == ENVIRONMENT:
+            made = stack(endpoint.url, block_s=BLOCKED_S, block_at=at)
+        else:
+            made = stack(endpoint.url, agent="blocking_agent")
+            made[AGENT]["agents"]["blocking_agent"]["block_at"] = at
         async with ground.run(made) as run:
             command = await ground.begin(run, output, "+num_samples_in_parallel=64")
             worst = 0.0
@@ -157,7 +153,7 @@ async def blocked(victim: str, ground: Ground, chance: random.Random) -> None:
                 await asyncio.sleep(0.5)
                 worst = max(worst, await run.gauge(victim, "rollyard_event_loop_lag_worst_seconds"))
             injected(worst > BLOCKED_S - 2, f"the loop of {victim} was late by {worst:.1f} s at most")
-            await unharmed(ground, run, command, output)
+            await unharmed(run, command, output)
 
 
 async def doubled(ground: Ground, chance: random.Random) -> None:
