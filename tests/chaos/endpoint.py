@@ -1,0 +1,174 @@
+"""A scripted model endpoint whose answers may be anything at all: a behaviour gets each request and the connection."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from typing import Any, cast
+
+import orjson
+
+HEAD_END = b"\r\n\r\n"
+TOOL_OUTPUTS = b'"tool_call_id"'
+"""Once in a request for each tool output; inside a JSON string its quotes would be escaped."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A whole HTTP request."""
+
+    number: int
+    head: bytes
+    body: bytes
+
+    @property
+    def path(self) -> bytes:
+        return self.head.split(b" ", 2)[1]
+
+    @property
+    def turn(self) -> int:
+        """Tool outputs in the conversation so far."""
+        return self.body.count(TOOL_OUTPUTS)
+
+
+Behaviour = Callable[[Request, asyncio.Transport], None]
+"""Answers a request on its connection, at once or later, or does not."""
+
+
+class Endpoint:
+    """Listens on a port of its own; counts what it is asked."""
+
+    def __init__(self, behaviour: Behaviour) -> None:
+        self.behaviour = behaviour
+        self.asked = 0
+        self.calls = 0
+        """Requests for an answer of the model."""
+        self.connections: set[asyncio.Transport] = set()
+        self.url = ""
+        self._server: asyncio.Server | None = None
+
+    @contextlib.asynccontextmanager
+    async def up(self, port: int = 0) -> AsyncIterator[Endpoint]:
+        """Listen until the end of the block, then hang up."""
+        await self.listen(port)
+        try:
+            yield self
+        finally:
+            await self.close()
+
+    async def listen(self, port: int = 0) -> None:
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(lambda: _Connection(self), "127.0.0.1", port, backlog=4096)
+        self.url = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+
+    async def close(self) -> None:
+        if self._server is not None:
+            self._server.close()
+        for transport in list(self.connections):
+            transport.abort()
+
+
+class _Connection(asyncio.Protocol):
+    """One kept connection; requests come one after another."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._endpoint = endpoint
+        self._buffer = b""
+        self._transport: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._endpoint.connections.add(self._transport)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        assert self._transport is not None
+        self._endpoint.connections.discard(self._transport)
+
+    def data_received(self, data: bytes) -> None:
+        assert self._transport is not None
+        buffer = self._buffer + data if self._buffer else data
+        while (head_end := buffer.find(HEAD_END)) >= 0:
+            end = head_end + 4 + content_length(buffer[:head_end])
+            if len(buffer) < end:
+                break
+            head, body, buffer = buffer[:head_end], buffer[head_end + 4 : end], buffer[end:]
+            self._endpoint.asked += 1
+            request = Request(self._endpoint.asked, head, body)
+            if head.startswith((b"POST /v1/chat/completions", b"POST /v1/responses")):
+                self._endpoint.calls += 1
+            self._endpoint.behaviour(request, self._transport)
+        self._buffer = buffer
+
+
+def content_length(head: bytes) -> int:
+    """Length of the body that follows `head`."""
+    at = head.lower().find(b"\r\ncontent-length:")
+    return 0 if at < 0 else int(head[at + 17 :].split(b"\r\n", 1)[0])
+
+
+def http(body: Any, status: int = 200, headers: str = "", kind: str = "application/json") -> bytes:
+    """An HTTP answer; a body that is not bytes is written as JSON."""
+    data = body if isinstance(body, bytes) else orjson.dumps(body)
+    lines = f"HTTP/1.1 {status} Said\r\ncontent-type: {kind}\r\n{headers}content-length: {len(data)}\r\n\r\n"
+    return lines.encode() + data
+
+
+def completion(message: dict[str, Any], finish_reason: Any = None) -> dict[str, Any]:
+    """A chat completion that holds `message`."""
+    reason = finish_reason or ("tool_calls" if message.get("tool_calls") else "stop")
+    return {
+        "id": "chatcmpl-1",
+        "object": "chat.completion",
+        "created": 0,
+        "model": "script",
+        "choices": [{"index": 0, "message": {"role": "assistant", **message}, "finish_reason": reason}],
+        "usage": {"prompt_tokens": 70, "completion_tokens": 30, "total_tokens": 100},
+    }
+
+
+def tool_call(name: str, arguments: Any, number: int = 0) -> dict[str, Any]:
+    """A message that calls one tool."""
+    text = arguments if isinstance(arguments, str) else orjson.dumps(arguments).decode()
+    call = {"id": f"call_{number}", "type": "function", "function": {"name": name, "arguments": text}}
+    return {"content": None, "tool_calls": [call]}
+
+
+def scripted(turn: int, moves: int = 4) -> dict[str, Any]:
+    """What the script says after `turn` tool outputs: a look, then Up and Down in turns, then a last word."""
+    if turn > moves:
+        return completion({"content": "That is as far as I go."})
+    actions = [] if turn == 0 else [("Up", "Down")[turn % 2]]
+    return completion(tool_call("step", {"actions": actions}, turn))
+
+
+class Script:
+    """Plays the script: every answer is made before the first request. `moves` beside the first look."""
+
+    def __init__(self, moves: int = 4, latency_s: float = 0.0) -> None:
+        self.latency_s = latency_s
+        self._answers = [http(scripted(turn, moves)) for turn in range(moves + 2)]
+        self._models = http({"object": "list", "data": [{"id": "script", "object": "model"}]})
+
+    def answer(self, request: Request) -> bytes:
+        """The right answer to a request."""
+        if not request.head.startswith(b"POST"):
+            return self._models
+        return self._answers[min(request.turn, len(self._answers) - 1)]
+
+    def __call__(self, request: Request, transport: asyncio.Transport) -> None:
+        later(transport, self.latency_s, self.answer(request))
+
+
+def later(transport: asyncio.Transport, seconds: float, data: bytes) -> None:
+    """Write `data` after a while, if the connection is still there."""
+    if seconds <= 0:
+        transport.write(data)
+        return
+
+    def write() -> None:
+        if not transport.is_closing():
+            transport.write(data)
+
+    asyncio.get_running_loop().call_later(seconds, write)

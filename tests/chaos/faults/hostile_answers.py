@@ -1,0 +1,163 @@
+"""Bytes that an endpoint may send in place of an answer: without an end, packed, torn, slow, or no HTTP at all."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import zlib
+from functools import partial
+
+from tests.chaos.endpoint import Request, completion, http, later, scripted
+from tests.chaos.fault import Fault
+from tests.chaos.faults.engines import FEW, MANY, Spoil, sometimes
+
+
+def head(request: Request, transport: asyncio.Transport, lines: bytes) -> None:
+    transport.write(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n" + lines + b"\r\n")
+
+
+def pour(transport: asyncio.Transport, piece: bytes, most: int) -> None:
+    """Write `piece` again and again while the other side takes it, `most` bytes in all."""
+    written = 0
+
+    def more() -> None:
+        nonlocal written
+        if transport.is_closing() or written >= most:
+            transport.close()
+            return
+        if transport.get_write_buffer_size() < 4 * len(piece):
+            transport.write(piece)
+            written += len(piece)
+        asyncio.get_running_loop().call_later(0.001, more)
+
+    more()
+
+
+def endless_body(request: Request, transport: asyncio.Transport) -> None:
+    head(request, transport, b"connection: close\r\n")
+    pour(transport, b" " * 2**20, 2**29)
+
+
+def endless_chunks(request: Request, transport: asyncio.Transport) -> None:
+    head(request, transport, b"transfer-encoding: chunked\r\n")
+    pour(transport, b"100000\r\n" + b" " * 2**20 + b"\r\n", 2**29)
+
+
+def endless_headers(request: Request, transport: asyncio.Transport) -> None:
+    transport.write(b"HTTP/1.1 200 OK\r\n")
+    pour(transport, b"x-more: " + b"y" * 2**16 + b"\r\n", 2**29)
+
+
+def many_headers(request: Request, transport: asyncio.Transport) -> None:
+    transport.write(b"HTTP/1.1 200 OK\r\n")
+    pour(transport, b"x-m: y\r\n" * 10_000, 2**28)
+
+
+def announced(request: Request, transport: asyncio.Transport) -> None:
+    """A body of a terabyte is announced and never comes."""
+    head(request, transport, b"content-length: 1000000000000\r\n")
+    transport.write(b'{"id": ')
+
+
+def bomb() -> bytes:
+    """1 GB of spaces, packed to a megabyte."""
+    packer = zlib.compressobj(9, zlib.DEFLATED, 31)
+    pieces = [packer.compress(b" " * 2**20) for _ in range(1024)]
+    return b"".join([*pieces, packer.flush()])
+
+
+class Packed:
+    """Answers a gzip bomb, made once."""
+
+    def __init__(self, encoding: bytes = b"gzip") -> None:
+        self._encoding = encoding
+        self._data = b""
+
+    def __call__(self, request: Request, transport: asyncio.Transport) -> None:
+        self._data = self._data or bomb()
+        lines = b"content-encoding: %b\r\ncontent-length: %d\r\n" % (self._encoding, len(self._data))
+        head(request, transport, lines)
+        transport.write(self._data)
+
+
+def raw(data: bytes, *, close: bool = False) -> Spoil:
+    def spoil(request: Request, transport: asyncio.Transport) -> None:
+        transport.write(data)
+        if close:
+            asyncio.get_running_loop().call_later(0.01, transport.close)
+
+    return spoil
+
+
+def dripping(request: Request, transport: asyncio.Transport) -> None:
+    """The true answer, a byte every tenth of a second."""
+    data = http(scripted(request.turn))
+
+    def drip(at: int = 0) -> None:
+        if not transport.is_closing() and at < len(data):
+            transport.write(data[at : at + 1])
+            asyncio.get_running_loop().call_later(0.1, drip, at + 1)
+
+    drip()
+
+
+def reset(request: Request, transport: asyncio.Transport) -> None:
+    transport.abort()
+
+
+def silent(request: Request, transport: asyncio.Transport) -> None:
+    """Nothing comes."""
+
+
+def slow(request: Request, transport: asyncio.Transport) -> None:
+    later(transport, 1.5, http(scripted(request.turn)))
+
+
+def twice(request: Request, transport: asyncio.Transport) -> None:
+    """The right answer, and behind it another one that nobody asked for."""
+    later(transport, 0.0, http(scripted(request.turn)))
+    later(transport, 0.01, http(completion({"content": "An answer to somebody else."})))
+
+
+GZIPPED = gzip.compress(b'{"choices": ')
+HOSTILE: list[tuple[str, Spoil, str]] = [
+    ("a body without an end", endless_body, "802 MB in 5 s"),
+    ("chunks without an end", endless_chunks, "802 MB in 5 s"),
+    ("headers without an end", endless_headers, "memory without a limit"),
+    ("a hundred thousand headers", many_headers, "memory without a limit"),
+    ("a gzip bomb", Packed(), "5.5 GB of memory"),
+    ("a deflate bomb", Packed(b"deflate"), "5.5 GB of memory"),
+    ("a terabyte announced", announced, "waits for its deadline"),
+    ("a byte every tenth of a second", dripping, "waits for its deadline"),
+    (
+        "torn gzip",
+        raw(b"HTTP/1.1 200 OK\r\ncontent-encoding: gzip\r\nconnection: close\r\n\r\n" + GZIPPED[:12], close=True),
+        "hangs to the deadline",
+    ),
+    (
+        "an unknown encoding",
+        raw(b"HTTP/1.1 200 OK\r\ncontent-encoding: zz\r\nconnection: close\r\n\r\n{}", close=True),
+        "hangs to the deadline",
+    ),
+    ("no HTTP", raw(b"SSH-2.0-OpenSSH_9.2\r\n", close=True), "tried again"),
+    ("a second answer behind the first", twice, "may be taken for the next call's"),
+    ("the connection reset", reset, "tried again"),
+    (
+        "a header that is not Latin-1",
+        raw(b"HTTP/1.1 200 OK\r\nx-a: \xe2\x82\xac\r\ncontent-length: 2\r\n\r\n{}"),
+        "an error at every call",
+    ),
+]
+
+
+FAULTS = [
+    Fault(
+        f"an endpoint that sends {words}",
+        4,
+        before,
+        "a failed try within its limits; all measured",
+        partial(sometimes, spoil, FEW if number < 7 else MANY),
+        slow=number in (1, 3, 5, 7),
+    )
+    for number, (words, spoil, before) in enumerate(HOSTILE)
+]
