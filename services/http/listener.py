@@ -201,7 +201,7 @@ class BoundedProtocol(HttpToolsProtocol):
                 mark = value
         self._head_since = None
         self._body_since = self._listener.lag.lived()
-        self._body_bytes = 0
+        self._let_go()
         super().on_headers_complete()
         if mark is not None and self.cycle is not None:
             self.cycle.default_headers = [*self.cycle.default_headers, (REQUEST_HEADER.encode(), mark)]
