@@ -132,7 +132,9 @@ def test_a_body_is_decoded_however_it_was_encoded(encoding: str) -> None:
 
 @pytest.mark.parametrize("status", ["204 No Content", "304 Not Modified"])
 async def test_bytes_after_an_answer_without_a_body_are_not_taken_for_the_next_answer(status: str) -> None:
-    first = f"HTTP/1.1 {status}\r\ncontent-length: 5\r\n\r\n".encode() + b"HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nevil"
+    first = (
+        f"HTTP/1.1 {status}\r\ncontent-length: 5\r\n\r\n".encode() + b"HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nevil"
+    )
     transport = bounded()
     async with peer(first, http(b"good")) as other:
         await send(transport, other.url + "/x")
