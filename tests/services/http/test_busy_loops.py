@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -157,7 +157,7 @@ class Noting:
 
 
 async def test_waiting_for_an_instance_is_part_of_the_deadline() -> None:
-    looks = iter([[], [], [], []])
+    looks: Iterator[list[str]] = iter([[], [], [], []])
     transport = Noting()
     client = client_of(lambda: {"s": next(looks, ["http://there:1"])}, transport, Patience(60.0, 0.01))
     await client.post("s", "/x", b"{}", 60.0)
