@@ -17,6 +17,7 @@ from typing import TypeVar
 from pydantic import ValidationError
 
 from services.errors import Failure, FailureKind, nearest
+from services.http.addresses import AddressBook as AddressBook
 from services.transport import CONNECT_TIMED_OUT, Answer, Transport
 from services.transport import RUN_HEADER as RUN_HEADER  # its name for the servers
 from services.types import Directory, Keys, Problem
@@ -46,44 +47,6 @@ class Patience:
     """For a server of the run that has no ready instance: restarting takes seconds."""
     pause_s: float = 0.1
     """First pause between looks at the directory; doubles up to 1 s."""
-
-
-class AddressBook:
-    """The run's directory as this process knows it; refreshed by heartbeats and whenever an address fails."""
-
-    def __init__(self, fetch: Callable[[], Awaitable[Directory]]) -> None:
-        self._fetch = fetch
-        self._known: Directory | None = None
-        self._stale = False
-        self._refreshing: asyncio.Task[Directory] | None = None
-
-    async def current(self) -> Directory:
-        """What is known; asked for when nothing is, and again after an address was wrong."""
-        if self._known is None:
-            return await self.refresh()
-        if self._stale:
-            with contextlib.suppress(Failure):
-                return await self.refresh()
-        return self._known
-
-    def update(self, directory: Directory) -> None:
-        """Take over what a heartbeat's answer said."""
-        self._known = directory
-
-    def forget(self) -> None:
-        """An address was wrong: ask again before the next call."""
-        self._stale = True
-
-    async def refresh(self) -> Directory:
-        """Ask the head again; callers that ask at the same time share one request."""
-        if self._refreshing is None or self._refreshing.done():
-            self._refreshing = asyncio.create_task(self._refresh())
-        return await asyncio.shield(self._refreshing)
-
-    async def _refresh(self) -> Directory:
-        self._known = await self._fetch()
-        self._stale = False
-        return self._known
 
 
 class ServerClient:

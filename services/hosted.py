@@ -9,7 +9,6 @@ import os
 import socket
 from collections.abc import Iterator
 from functools import partial
-from typing import cast
 
 import uvicorn
 
@@ -91,7 +90,7 @@ class Hosted:
             uvicorn.Config(
                 server,
                 interface="asgi3",
-                http=cast(type[asyncio.Protocol], partial(_Connection, self._connections, peers=self._peers)),
+                http="httptools",
                 ws="none",
                 lifespan="off",
                 log_config=None,
@@ -111,14 +110,16 @@ class Hosted:
     async def listen(self) -> None:
         """Answer requests from now on; `/ready` says 503 until `start`."""
         self._peers.open()
-        self._serving = asyncio.create_task(self._listener.serve(sockets=[self._socket]))
+        self._serving = asyncio.create_task(self._listener.serve(sockets=[]))  # it accepts none itself
         while not self._listener.started:
             if self._serving.done():
                 self._serving.result()
                 raise RunError(f"{self.server.name} stopped listening on {self.url} before it had begun")
             await asyncio.sleep(0.002)
         self._lag.start()
-        self._connections.start()
+        config, state = self._listener.config, self._listener.server_state
+        about = {"peers": self._peers, "config": config, "server_state": state, "app_state": {}}
+        self._connections.start(self._socket, partial(_Connection, self._connections, **about))
 
     async def start(self) -> None:
         """Run the server's own start, then be ready."""

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import zlib
 from dataclasses import dataclass
 
 import httptools
 from multidict import CIMultiDict
 
+from services.http.decoding import BadAnswer, decoders
 from services.http.limits import Limits
-
-
-class BadAnswer(ConnectionError):
-    """What came is not an answer that can be used; its connection cannot be used again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,47 +123,12 @@ class AnswerReader:
     def _complete(self) -> None:
         body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
         headers = CIMultiDict(self._headers)
-        for encoding in reversed(_encodings(headers)):
-            body = decoded(body, encoding, self._limits.body_bytes)
+        if "content-encoding" in headers and body:
+            for decoder in decoders(headers.getall("content-encoding"), self._limits.body_bytes):
+                body = decoder.feed(body)
+                decoder.finish()
         self._clear()
         self.reply = Reply(self._parser.get_status_code(), headers, body)
 
     def _too_large(self) -> BadAnswer:
         return BadAnswer(f"its body is larger than {self._limits.body_bytes} bytes")
-
-
-def _encodings(headers: CIMultiDict[str]) -> list[str]:
-    """The codings of the body in the order in which they were applied. Servers may encode without being asked."""
-    if "content-encoding" not in headers:
-        return []
-    named = ",".join(headers.getall("content-encoding")).lower().split(",")
-    found = [name.strip() for name in named if name.strip() not in ("", "identity")]
-    if len(found) > 2:
-        raise BadAnswer(f"its body is encoded {len(found)} times")
-    return found
-
-
-def decoded(body: bytes, encoding: str, limit: int) -> bytes:
-    """The body before it was encoded. Raises BadAnswer: torn, another encoding, or longer than `limit`."""
-    if encoding not in ("gzip", "x-gzip", "deflate"):
-        raise BadAnswer(f"its body is encoded as {encoding!r}; gzip and deflate are known")
-    if not body:
-        return body
-    pieces: list[bytes] = []
-    size = 0
-    while body:  # a gzip body may have several members
-        # Some servers send raw deflate, others with zlib's header as the standard says.
-        raw = encoding == "deflate" and (body[0] & 0x0F != 8 or int.from_bytes(body[:2], "big") % 31)
-        decoder = zlib.decompressobj(-zlib.MAX_WBITS if raw else zlib.MAX_WBITS | 32)
-        try:
-            piece = decoder.decompress(body, limit - size + 1)
-        except zlib.error as error:
-            raise BadAnswer(f"its body is not {encoding}: {error}") from None
-        size += len(piece)
-        if size > limit:
-            raise BadAnswer(f"its decoded body is larger than {limit} bytes")
-        if not decoder.eof:
-            raise BadAnswer(f"its {encoding} body breaks off")
-        pieces.append(piece)
-        body = decoder.unused_data
-    return b"".join(pieces)

@@ -7,7 +7,8 @@ import select
 import socket
 from typing import cast
 
-from services.http.answer import AnswerReader, BadAnswer, Reply
+from services.http.answer import AnswerReader, Reply
+from services.http.decoding import BadAnswer
 from services.http.limits import Limits
 from services.http.turnstile import Turnstile
 from services.looplag import SLACK_S, LoopLag

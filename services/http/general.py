@@ -12,7 +12,8 @@ import aiohttp
 from multidict import CIMultiDictProxy
 from yarl import URL
 
-from services.http.answer import BadAnswer, Reply
+from services.http.answer import Reply
+from services.http.decoding import BadAnswer, decoders
 from services.http.dialing import NoConnection
 from services.http.limits import Limits
 from services.looplag import LivedTimeout, LoopLag
@@ -74,18 +75,38 @@ class GeneralClient:
         return self._opened().request(method, url, data=body, headers=headers, proxy=proxy, allow_redirects=False)
 
     async def _bounded(self, response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
-        """The decoded body, which aiohttp decodes no faster than it is taken."""
-        size, limit = 0, self._limits.body_bytes
-        if (response.content_length or 0) <= limit:
+        """The decoded body. Raises BadAnswer."""
+        try:
+            self._check(response)
+            size, chain = 0, decoders(response.headers.getall("Content-Encoding", ()), self._limits.body_bytes)
             async for piece in response.content.iter_any():
                 size += len(piece)
-                if size > limit:
-                    break
-                yield piece
-            else:
-                return
-        response.close()
-        raise BadAnswer(f"its body is larger than {limit} bytes")
+                if size > self._limits.body_bytes:
+                    raise self._too_large()
+                for decoder in chain:
+                    piece = decoder.feed(piece)
+                if piece:
+                    yield piece
+            for decoder in chain if size else ():
+                decoder.finish()
+        except BaseException:
+            response.close()
+            raise
+
+    def _check(self, response: aiohttp.ClientResponse) -> None:
+        """What aiohttp takes and plain connections do not."""
+        head_bytes = sum(len(name) + len(value) + 4 for name, value in response.raw_headers)
+        if head_bytes > self._limits.head_bytes:
+            raise BadAnswer(f"its headers are larger than {self._limits.head_bytes} bytes")
+        if response.headers.get("Transfer-Encoding", "chunked").lower() != "chunked":
+            raise BadAnswer(f"its transfer encoding is {response.headers['Transfer-Encoding']}; only chunked is known")
+        if response.status == 101:
+            raise BadAnswer("the peer switched to another protocol")
+        if (response.content_length or 0) > self._limits.body_bytes:
+            raise self._too_large()
+
+    def _too_large(self) -> BadAnswer:
+        return BadAnswer(f"its body is larger than {self._limits.body_bytes} bytes")
 
     def _opened(self) -> aiohttp.ClientSession:
         """No cap on connections (admission is the collector's), no cookies, no decoding asked for."""
@@ -101,6 +122,7 @@ class GeneralClient:
                 ),
                 timeout=aiohttp.ClientTimeout(total=None, sock_connect=None),
                 cookie_jar=aiohttp.DummyCookieJar(),
+                auto_decompress=False,  # decoding.py knows when a body breaks off
                 skip_auto_headers=("User-Agent", "Accept-Encoding", "Accept"),
                 max_line_size=LINE_BYTES,
                 max_field_size=LINE_BYTES,

@@ -11,6 +11,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import socket
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +31,10 @@ log = logging.getLogger(__name__)
 LINGER_S = 2.0
 """A peer that was refused while it still sends reads the refusal before the connection closes."""
 LOOK_EVERY_S = 1.0
+ACCEPTED_A_TURN = 128
+"""uvloop's own servers accept one connection in a turn of the loop: in a busy one the 4,000th waited 60 s."""
+NO_ROOM_S = 0.5
+"""Pause where the process has no file left for another connection."""
 
 
 @dataclass(frozen=True)
@@ -53,23 +59,56 @@ class Listener:
         self.gate = Turnstile()
         self.connections: set[BoundedProtocol] = set()
         self.held_bytes = 0
-        self._looking: asyncio.TimerHandle | None = None
+        self._sock: socket.socket | None = None
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._opening: set[asyncio.Task[Any]] = set()
 
-    def start(self) -> None:
-        """Look after the connections until `stop`."""
-        self._looking = asyncio.get_running_loop().call_later(LOOK_EVERY_S, self._look)
+    def start(self, sock: socket.socket, make: Callable[[], BoundedProtocol]) -> None:
+        """Accept connections on `sock`, each with a protocol of its own, and look after them until `stop`."""
+        self._make = make
+        self._loop = asyncio.get_running_loop()
+        self._sock = sock
+        self._loop.add_reader(sock, self._accept)
+        self._look()
 
     def stop(self) -> None:
-        """Look no more."""
-        if self._looking is not None:
-            self._looking.cancel()
+        """Accept no more."""
+        for timer in self._timers.values():
+            timer.cancel()
+        if self._sock is not None:
+            self._loop.remove_reader(self._sock)
+            self._sock = None
+
+    def _accept(self) -> None:
+        assert self._sock is not None
+        for _ in range(ACCEPTED_A_TURN):
+            try:
+                sock, _ = self._sock.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                log.error("%s cannot accept a connection: %s", self.server, error.strerror or error)
+                self._loop.remove_reader(self._sock)
+                self._timers["accept"] = self._loop.call_later(
+                    NO_ROOM_S, self._loop.add_reader, self._sock, self._accept
+                )
+                return
+            sock.setblocking(False)
+            opening = self._loop.create_task(self._loop.connect_accepted_socket(self._make, sock))
+            self._opening.add(opening)
+            opening.add_done_callback(self._opened)
+
+    def _opened(self, opening: asyncio.Task[Any]) -> None:
+        self._opening.discard(opening)
+        if not opening.cancelled() and (error := opening.exception()) is not None:
+            log.warning("%s lost a connection while it opened: %s", self.server, error)
 
     def _look(self) -> None:
         """End what has taken too long. Time in which this process itself was busy does not count."""
         now = self.lag.lived()
         for connection in list(self.connections):
             connection.look(now)
-        self.start()
+        self._timers["look"] = self._loop.call_later(LOOK_EVERY_S, self._look)
 
 
 class BoundedProtocol(HttpToolsProtocol):
@@ -162,7 +201,7 @@ class BoundedProtocol(HttpToolsProtocol):
                 mark = value
         self._head_since = None
         self._body_since = self._listener.lag.lived()
-        self._body_bytes = 0
+        self._let_go()
         super().on_headers_complete()
         if mark is not None and self.cycle is not None:
             self.cycle.default_headers = [*self.cycle.default_headers, (REQUEST_HEADER.encode(), mark)]

@@ -12,8 +12,9 @@ from functools import lru_cache
 
 from yarl import URL
 
-from services.http.answer import BadAnswer, Reply
+from services.http.answer import Reply
 from services.http.connection import Connection
+from services.http.decoding import BadAnswer
 from services.http.dialing import Dialer
 from services.http.limits import Limits
 from services.http.turnstile import Turnstile

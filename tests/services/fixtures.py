@@ -167,6 +167,8 @@ class Peer:
     """A scripted TCP peer: the n-th request gets the n-th answer; None closes without a word, "" stays silent."""
 
     script: list[bytes | None]
+    raw: bool = False
+    """Answers as they are scripted, without the id that a server of the run repeats."""
     url: str = ""
     requests: int = 0
     connections: int = 0
@@ -188,7 +190,7 @@ class Peer:
                 self.requests += 1
                 if answer is None:
                     break
-                writer.write(_echoing(answer, head))
+                writer.write(answer if self.raw else _echoing(answer, head))
                 await writer.drain()
         writer.close()
 
@@ -206,9 +208,9 @@ def _echoing(answer: bytes, head: bytes) -> bytes:
 
 
 @contextlib.asynccontextmanager
-async def peer(*script: bytes | None) -> AsyncIterator[Peer]:
+async def peer(*script: bytes | None, raw: bool = False) -> AsyncIterator[Peer]:
     """A scripted peer on a free port."""
-    made = Peer(list(script))
+    made = Peer(list(script), raw)
     listener = await asyncio.start_server(made.serve, "127.0.0.1", 0)
     made.url = f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}"
     try:

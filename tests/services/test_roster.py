@@ -162,3 +162,13 @@ def test_one_heartbeat_is_no_rate(roster: Roster) -> None:
     roster.register(registered(ready=True))
     roster.beat(beat(requests=50))
     assert roster.instances()[0].requests_per_s == 0.0
+
+
+def test_an_instance_whose_heartbeats_are_late_is_quiet_and_not_gone(roster: Roster, clock: Clock) -> None:
+    roster.register(registered(ready=True))
+    clock.now += 11.0
+    directory = roster.directory()
+    assert directory.servers["world"] == [] and directory.quiet["world"] == ["http://127.0.0.1:7001"]
+    assert directory.has("world", "http://127.0.0.1:7001")
+    roster.remove("world#1")
+    assert not roster.directory().has("world", "http://127.0.0.1:7001")
