@@ -165,9 +165,20 @@ async def test_the_only_engine_is_never_taken_out_of_the_pool(path: str) -> None
         assert (await policy.update(NEW))[0] == 502
         assert pool(policy) == [address(0)]
         engine.start_again()
-        await policy.post("/resume")
+        assert (await policy.asked())[0] == 200
         status, _ = await policy.update("/weights/next")
         assert (status, engine.weights, engine.paused) == (200, "/weights/next", False)
+
+
+async def test_a_resume_that_no_engine_answers_keeps_no_call_waiting_once_one_is_there() -> None:
+    engine = WeightEngine()
+    async with door(engine) as policy:
+        await policy.post("/pause")
+        engine.dead = True
+        assert await sent(policy, "/resume") == [502]
+        engine.dead = False  # it was out of reach and is still paused
+        await until(lambda: not engine.paused)
+        assert await policy.asked() == (200, STARTED)
 
 
 async def test_an_engine_that_refuses_to_go_on_is_out_of_the_pool_and_the_others_go_on() -> None:
