@@ -19,7 +19,7 @@ from agents.episode import Conversation, Episode
 from agents.playing import Place, Playing
 from services import response_events
 from services.call import Call, Reply
-from services.client import EPISODE_HEADER, SESSION_END_HEADER, SESSION_HEADER, Session
+from services.client import EPISODE_HEADER, OWNER_HEADER, SESSION_END_HEADER, SESSION_HEADER, Session
 from services.errors import Failure, FailureKind
 from services.response_events import SSE, STREAM_HEADERS
 from services.rewards import check_reward
@@ -50,6 +50,7 @@ class Agent(Server):
     def __init__(self, settings: AgentSettings, context: Context) -> None:
         super().__init__(settings, context)
         self.__deadlines = settings
+        self.__owner = {OWNER_HEADER: context.instance} if context.instance else {}
         self.__closer = SessionCloser()
         self.__playing = Playing(self.name, world=settings.resources_server.name, model=settings.model_server.name)
         self.route("/run", self.__run, cancellable=True)
@@ -79,7 +80,7 @@ class Agent(Server):
         """Play a data set row: seed, play, verify. Answers the row's request, the whole episode and the verdict."""
         row = call.json()
         # Chosen here, so that the session can be ended even where its cookie is lost on the way.
-        named = {SESSION_HEADER: uuid.uuid4().hex}
+        named = {SESSION_HEADER: uuid.uuid4().hex, **self.__owner}
         world = Session(self.client, self.__deadlines.resources_server.name, headers=named)
         with self.__playing.one(uuid.uuid4().hex, row) as place:
             closed = False

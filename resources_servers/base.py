@@ -23,10 +23,11 @@ from typing import Any, ClassVar, TypeVar
 import orjson
 
 from resources_servers.environment import BadTask, Environment, Turn, Verification, WorldSettings, settings_of
+from resources_servers.orphans import Orphans
 from resources_servers.sessions import OpenEpisode, Sessions
 from resources_servers.tools import Tool, ToolMistake, models_mistakes, tool, tools_of
 from services.call import Call, Handler, Reply
-from services.client import RUN_HEADER, SESSION_END_HEADER, SESSION_HEADER
+from services.client import OWNER_HEADER, RUN_HEADER, SESSION_END_HEADER, SESSION_HEADER
 from services.errors import Failure, FailureKind
 from services.server import Context, Server
 from services.settings import ServerSettings
@@ -58,7 +59,8 @@ class ResourcesServer(Server):
         self._sessions: Sessions[Environment[Any]] = Sessions(
             context.keys.secret, idle_s=settings.session_idle_s, limit=settings.max_sessions
         )
-        self._reaper: asyncio.Task[None] | None = None
+        self._orphans = Orphans(self._sessions, self.client.book.current, settings.orphan_s)
+        self._watching: list[asyncio.Task[None]] = []
         routes: list[tuple[str, Handler]] = [
             ("/seed_session", self._seed),
             ("/reset", self._reset),
@@ -80,12 +82,12 @@ class ResourcesServer(Server):
 
     async def start(self) -> None:
         """Begin to look for forgotten sessions."""
-        self._reaper = asyncio.create_task(self._sessions.reap())
+        self._watching = [asyncio.create_task(self._sessions.reap()), asyncio.create_task(self._orphans.watch())]
 
     async def stop(self) -> None:
         """Close every episode."""
-        if self._reaper is not None:
-            self._reaper.cancel()
+        for task in self._watching:
+            task.cancel()
         await self._sessions.close_all()
 
     async def _seed(self, call: Call) -> Reply:
@@ -189,8 +191,11 @@ class ResourcesServer(Server):
 
     def _begin(self, call: Call, *, turn_based: bool = False) -> OpenEpisode[Environment[Any]]:
         row, name = call.json(), call.header(SESSION_HEADER.encode())
+        owner = call.header(OWNER_HEADER.encode()) or ""
         try:
-            return self._sessions.open(lambda: self._environment(row, self.settings), name=name, turn_based=turn_based)
+            return self._sessions.open(
+                lambda: self._environment(row, self.settings), name=name, owner=owner, turn_based=turn_based
+            )
         except BadTask as error:
             raise Failure(FailureKind.BAD_TASK, str(error)) from error
 

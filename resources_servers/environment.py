@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, Generic, TypeVar, get_args
 
+from pydantic import Field
+
 from services.call import read_object
 from services.settings import ServerSettings
 from services.types import Json, Verdict
@@ -22,10 +24,16 @@ class BadTask(Exception):
 class WorldSettings(ServerSettings):
     """What every world's settings share."""
 
-    NOT_IDENTITY: ClassVar[frozenset[str]] = ServerSettings.NOT_IDENTITY | {"session_idle_s", "max_sessions"}
+    NOT_IDENTITY: ClassVar[frozenset[str]] = ServerSettings.NOT_IDENTITY | {
+        "session_idle_s",
+        "orphan_s",
+        "max_sessions",
+    }
 
     session_idle_s: float = 1800.0
     """A session that nobody touched for so long is closed; longer than a model call may take."""
+    orphan_s: float = Field(default=15.0, gt=0)
+    """A session that nothing has used for so long is closed if the process of its agent has ended."""
     max_sessions: int = 100_000
     """More than that are refused."""
 

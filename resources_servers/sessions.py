@@ -49,6 +49,8 @@ class OpenEpisode(Generic[T]):
     touched: float
     turn_based: bool = False
     """Opened by `/reset`: it takes the model's messages at `/step` and has no tools."""
+    owner: str = ""
+    """Instance of the agent that opened it, where it is one of this stack."""
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
     setup: asyncio.Task[Any] | None = None
     """The work that makes it ready, until that is done."""
@@ -68,7 +70,14 @@ class Sessions(Generic[T]):
     def __len__(self) -> int:
         return len(self._open) + len(self._endings)
 
-    def open(self, make: Callable[[], T], *, name: str | None = None, turn_based: bool = False) -> OpenEpisode[T]:
+    @property
+    def open_now(self) -> list[OpenEpisode[T]]:
+        """All that are open, oldest first."""
+        return list(self._open.values())
+
+    def open(
+        self, make: Callable[[], T], *, name: str | None = None, owner: str = "", turn_based: bool = False
+    ) -> OpenEpisode[T]:
         """A new session, under the name that an agent chose for it. `make` is called only if there is room for one.
 
         Raises Failure: overloaded, session_lost for a name that was ended before, bad_request for an unusable one.
@@ -78,7 +87,7 @@ class Sessions(Generic[T]):
         if len(self) >= self._limit:
             detail = f"{len(self)} sessions are open, the limit is {self._limit} (max_sessions): are they ever closed?"
             raise Failure(FailureKind.OVERLOADED, detail)
-        session = OpenEpisode(name or secrets.token_hex(16), make(), time.monotonic(), turn_based)
+        session = OpenEpisode(name or secrets.token_hex(16), make(), time.monotonic(), turn_based, owner)
         self._open[session.id] = session
         return session
 
@@ -95,7 +104,7 @@ class Sessions(Generic[T]):
             ended = session.id not in self._open
             own = asyncio.current_task()
             if isinstance(error, asyncio.CancelledError) and own is not None and own.cancelling():
-                self._end(session.id)
+                self.end(session.id)
                 raise
             await self.close(session.id)
             if ended:
@@ -132,9 +141,18 @@ class Sessions(Generic[T]):
             finally:
                 session.touched = time.monotonic()
 
+    def end(self, session_id: str, wait_s: float = TURN_WAIT_S) -> asyncio.Task[None] | None:
+        """Begin to end the session; the task of its end, None where it is not open."""
+        session = self._open.pop(session_id, None)
+        if session is None:
+            return None
+        if session.setup is not None:
+            session.setup.cancel()
+        return self._endings.begin(session.id, session.episode, session.turn, wait_s)
+
     async def close(self, session_id: str) -> None:
         """End the session; one that is not open is fine. The end goes on when the caller is cancelled or tired."""
-        if (ending := self._end(session_id)) is not None:
+        if (ending := self.end(session_id)) is not None:
             await asyncio.wait({ending}, timeout=CLOSE_WAIT_S)
 
     async def close_for(self, call: Call) -> None:
@@ -152,7 +170,7 @@ class Sessions(Generic[T]):
     async def close_all(self) -> None:
         """End every session, within a deadline."""
         for session_id in list(self._open):
-            self._end(session_id, wait_s=STOP_S / 5)
+            self.end(session_id, wait_s=STOP_S / 5)
         await self._endings.settle(STOP_S)
 
     async def reap(self) -> None:
@@ -160,22 +178,14 @@ class Sessions(Generic[T]):
         while True:
             await asyncio.sleep(min(self._idle_s / 4, 30.0))
             now = time.monotonic()
-            for session in list(self._open.values()):
+            for session in self.open_now:
                 # A call that works on it is a use, but none is waited for by its agent for twice that long.
                 limit_s = self._idle_s * (2 if session.turn.locked() else 1)
                 if now - session.touched > limit_s:
                     log.warning("session %s was idle for more than %g s: closed", session.id, limit_s)
-                    self._end(session.id)
+                    self.end(session.id)
             while self._tombstones and now - next(iter(self._tombstones.values())) > TOMBSTONE_S:
                 self._tombstones.popitem(last=False)
-
-    def _end(self, session_id: str, wait_s: float = TURN_WAIT_S) -> asyncio.Task[None] | None:
-        session = self._open.pop(session_id, None)
-        if session is None:
-            return None
-        if session.setup is not None:
-            session.setup.cancel()
-        return self._endings.begin(session.id, session.episode, session.turn, wait_s)
 
     def _check_name(self, name: str) -> None:
         if not _NAME.fullmatch(name):

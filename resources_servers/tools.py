@@ -127,7 +127,7 @@ def tools_of(owner: type) -> dict[str, Tool]:
             continue
         if not inspect.iscoroutinefunction(method):
             raise TypeError(f"tool {owner.__name__}.{name} must be an async method")
-        if name in WORLD_PATHS:
+        if name.lower() in WORLD_PATHS:
             raise TypeError(f"tool {owner.__name__}.{name} needs another name: POST /{name} belongs to the wire format")
         found[name] = Tool(name, inspect.getdoc(method) or name, _arguments(name, method), method)
     return found

@@ -28,6 +28,8 @@ SECRET_HEADER = "x-rollyard-secret"
 SESSION_END_HEADER = "x-rollyard-session-end"
 SESSION_HEADER = "x-rollyard-session"
 """The id that an agent chose for its session: it can close it without the cookie, which may never have arrived."""
+OWNER_HEADER = "x-rollyard-owner"
+"""The agent's instance: an environment closes its sessions when the run's directory lists it no more."""
 PROBLEM_TYPE = "application/problem+json"
 MISDIRECTED = 421
 EPISODE_HEADER = "x-session-id"

@@ -155,6 +155,7 @@ class Roster:
             run_id=self.run_id,
             servers=servers,
             quiet=quiet,
+            instances=list(self._members),
             families=families,
             start_timeouts_s={name: limit for name, limit in limits.items() if limit is not None},
             settings=self._settings,

@@ -41,7 +41,7 @@ async def serve(launch: Launch, environ: Mapping[str, str]) -> None:
     book = AddressBook(head.directory)
     logs = Path(launch.log_folder) if launch.log_folder else None
     client = ServerClient(transport, launch.keys, book, clock=lag.lived)
-    server = kind(settings, Context(launch.name, launch.keys, client, logs, endpoints))
+    server = kind(settings, Context(launch.name, launch.keys, client, logs, endpoints, launch.instance))
     # A fixed port belongs to one replica only; the others take free ones.
     hosted = Hosted(server, bind_for(launch.name, settings), advertise=launch.advertise, lag=lag)
     joining = asyncio.create_task(hosted.join(launch.instance, head, book))

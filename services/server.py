@@ -57,6 +57,8 @@ class Context:
     """Where the run's logs are."""
     endpoints: Transport | None = None
     """Towards engines and hosted APIs, behind proxies where the environment names some."""
+    instance: str = ""
+    """Unique name of this process in the run's directory; empty where all servers share one process."""
 
     @property
     def beyond(self) -> Transport:

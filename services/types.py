@@ -203,6 +203,8 @@ class Directory(Record):
     """Server name -> base URLs of its ready instances (empty: known, none ready)."""
     quiet: dict[str, list[str]] = {}
     """Server name -> base URLs of instances whose heartbeats are late: too busy, perhaps. Their sessions go on."""
+    instances: list[str] = []
+    """Every registered instance, ready, silent or neither; one whose process has ended is on it no more."""
     families: dict[str, str]
     """Server name -> family."""
     start_timeouts_s: dict[str, float] = {}

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
+import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -12,12 +14,13 @@ import pytest
 import pytest_asyncio
 
 from services.client import Session
+from services.config import RunConfig
 from services.errors import Failure, FailureKind
 from services.stack import Stack
 from services.types import Json
-from tests.stacks import PUZZLES, colocated, configured, read_rows
+from tests.stacks import AGENT, PUZZLES, colocated, configured, read_rows
 
-from .harness import POLICY, WORLD, falls_to_zero, gauge
+from .harness import POLICY, WORLD, falls_to_zero, forked, gauge, ready_pid
 
 EPISODES = 64
 STEPS = 12
@@ -145,3 +148,44 @@ async def test_a_row_that_cannot_be_played_leaves_no_session(stack: Stack) -> No
 
 async def test_the_policy_keeps_no_sessions(stack: Stack) -> None:
     assert await gauge(stack, POLICY, "rollyard_sessions") == 0
+
+
+async def _playing(stack: Stack, episodes: int) -> list[asyncio.Task[object]]:
+    """Rollouts that wait for the policy, each with a session."""
+    rows = read_rows(PUZZLES)[:episodes]
+    running = [asyncio.create_task(stack.client.post(AGENT, "/run", orjson.dumps(row), 60.0)) for row in rows]
+    while await gauge(stack, WORLD, "rollyard_sessions") < episodes:
+        await asyncio.sleep(0.02)
+    return [*running]
+
+
+def _slow(*more: str) -> RunConfig:
+    return configured("policy_model.responses_api_models.builtin_model.latency_s=30", *more)
+
+
+async def test_a_caller_that_hangs_up_leaves_no_session(tmp_path: Path) -> None:
+    async with forked(_slow(), tmp_path) as stack:
+        for task in await _playing(stack, 20):
+            task.cancel()
+        await falls_to_zero(stack, WORLD, "rollyard_sessions")
+
+
+async def test_an_agent_that_is_killed_leaves_no_session(tmp_path: Path) -> None:
+    async with forked(_slow(f"+{WORLD}.resources_servers.grl_sokoban.orphan_s=0.5"), tmp_path) as stack:
+        running = await _playing(stack, 20)
+        pid = ready_pid(stack, AGENT)
+        assert pid is not None
+        os.kill(pid, signal.SIGKILL)
+        await asyncio.gather(*running, return_exceptions=True)
+        await falls_to_zero(stack, WORLD, "rollyard_sessions")
+
+
+async def test_a_killed_environment_makes_no_agent_wait_for_the_end_of_its_sessions(tmp_path: Path) -> None:
+    async with forked(_slow(), tmp_path) as stack:
+        running = await _playing(stack, 5)
+        pid = ready_pid(stack, WORLD)
+        assert pid is not None
+        os.kill(pid, signal.SIGKILL)
+        for task in running:
+            task.cancel()
+        await falls_to_zero(stack, AGENT, "rollyard_sessions")

@@ -72,7 +72,7 @@ async def test_any_other_exception_of_a_tool_is_a_failure_of_the_world() -> None
     assert "ValueError: 'b' is not in list" in problem["detail"]
 
 
-@pytest.mark.parametrize("name", ["close", "verify", "reset", "seed_session"])
+@pytest.mark.parametrize("name", ["close", "verify", "reset", "seed_session", "Close"])
 def test_a_tool_may_not_take_a_name_of_the_wire_format(name: str) -> None:
     async def method(self: Any) -> str:
         return "never"

@@ -11,10 +11,11 @@ import pytest
 
 from resources_servers import endings, sessions
 from resources_servers.base import BadTask, Environment, Verdict, Verification, WorldSettings, tool
+from resources_servers.orphans import Orphans
 from services.client import SESSION_HEADER
 from services.errors import Failure
 from services.transport import Answer
-from services.types import Json
+from services.types import Directory, Json
 from tests.inprocess import Wired, wired, world
 from tests.services.fixtures import until
 
@@ -204,3 +205,28 @@ async def test_a_name_opens_nothing_but_the_end_of_its_session() -> None:
         with contextlib.suppress(Failure):
             assert (await seed(stack, {}, NAME)).status == 410
         assert open_now(stack) == 1
+
+
+async def test_sessions_of_an_agent_whose_process_has_ended_are_closed_and_no_others() -> None:
+    present = ["agent#1", "agent#2"]
+
+    async def directory() -> Directory:
+        return Directory(run_id="test", servers={}, instances=present, families={}, settings={})
+
+    def opened(owner: str) -> Room:
+        return held.open(lambda: Room({"name": owner}, WorldSettings()), owner=owner).episode
+
+    held: sessions.Sessions[Room] = sessions.Sessions("secret", idle_s=60.0, limit=10)
+    for owner in ("agent#1", "agent#2", "of another run#1", ""):
+        opened(owner)
+    watching = asyncio.create_task(Orphans(held, directory, 0.04).watch())
+    await asyncio.sleep(0.1)
+    assert len(held) == 4
+    present.remove("agent#1")
+    await until(lambda: len(held) == 3)
+    assert Room.closed == ["agent#1"]
+    present.clear()
+    present.append("agent#2")
+    await asyncio.sleep(0.1)
+    watching.cancel()
+    assert len(held) == 3

@@ -160,14 +160,25 @@ async def test_an_engine_that_dies_in_any_phase_of_an_update_takes_no_part_in_it
 @pytest.mark.parametrize("path", PHASES)
 async def test_the_only_engine_is_never_taken_out_of_the_pool(path: str) -> None:
     engine = WeightEngine()
-    async with door(engine, request_timeout_s=1.0, max_attempts=1) as policy:
+    async with door(engine, max_attempts=1) as policy:
         engine.dies_at.add(path)
         assert (await policy.update(NEW))[0] == 502
         assert pool(policy) == [address(0)]
         engine.start_again()
-        await policy.post("/resume")
+        assert (await policy.asked())[0] == 200
         status, _ = await policy.update("/weights/next")
         assert (status, engine.weights, engine.paused) == (200, "/weights/next", False)
+
+
+async def test_a_resume_that_no_engine_answers_keeps_no_call_waiting_once_one_is_there() -> None:
+    engine = WeightEngine()
+    async with door(engine) as policy:
+        await policy.post("/pause")
+        engine.dead = True
+        assert await sent(policy, "/resume") == [502]
+        engine.dead = False  # it was out of reach and is still paused
+        await until(lambda: not engine.paused)
+        assert await policy.asked() == (200, STARTED)
 
 
 async def test_an_engine_that_refuses_to_go_on_is_out_of_the_pool_and_the_others_go_on() -> None:
@@ -201,7 +212,7 @@ async def test_all_calls_wait_for_an_engine_that_was_started_again_and_share_one
 
 async def test_the_wait_for_an_engine_that_was_started_again_ends() -> None:
     engine = WeightEngine(torn="/weights/torn")
-    async with door(engine, request_timeout_s=0.1) as policy:
+    async with door(engine, request_timeout_s=1.0) as policy:
         await policy.update(NEW)
         await policy.update("/weights/torn")
         engine.start_again()

@@ -72,6 +72,8 @@ class Engines:
         self._upstream = upstream
         self.lost: dict[str, None] = {}
         """Out of the pool because they gave no answer."""
+        self.unresumed: set[str] = set()
+        """In the pool, though they gave no answer to a resume: no other one is left."""
 
     @property
     def urls(self) -> list[str]:

@@ -65,7 +65,9 @@ class Newcomers:
         await asyncio.shield(self._mending)
 
     async def watch(self) -> None:
-        """For ever: bring lost engines back into the pool once they answer and hold the policy's weights."""
+        """For ever: bring lost engines back into the pool once they answer and hold the policy's weights, and let
+        those go on that gave no answer to a resume.
+        """
         while True:
             await asyncio.sleep(LOOK_S)
             # Asked outside the queue: one that is still silent must not make a trainer wait.
@@ -73,6 +75,10 @@ class Newcomers:
                 if not self._stopped and await self._loader.answers(url):
                     with contextlib.suppress(Failure):  # Jobs logs it
                         await self._jobs.run(self._come_back(url))
+            for url in list(self._engines.unresumed):
+                if await self._loader.answers(url):
+                    with contextlib.suppress(Failure):
+                        await self._jobs.run(self._release(url))
 
     async def join(self) -> None:
         """Take lost engines that answer into the pool as they are: a trainer is about to send them its weights."""
@@ -105,6 +111,11 @@ class Newcomers:
                 with self._gate.shut_while(RESYNCING):
                     for failure in (await self._engines.all([url], self._catch_up)).values():
                         log.error("%s", failure)
+
+    async def _release(self, url: str) -> None:
+        if url in self._engines.unresumed and not self._stopped:
+            await self._loader.release(url)
+            self._engines.unresumed.discard(url)
 
     async def _come_back(self, url: str) -> None:
         if self._stopped or url not in self._engines.lost or not await self._loader.back(url):

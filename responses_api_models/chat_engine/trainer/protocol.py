@@ -126,6 +126,7 @@ class Protocol:
             if throws_weights_away and path == "/sleep":
                 self._hold(stopped, None)
             if stopped and _all_did(said):
+                self._engines.unresumed.clear()
                 self._gate.shut(reason)
             elif not self._gate.waits_for(reason):
                 await asyncio.gather(*(self._undo(url, undo) for url in stopped))
@@ -138,8 +139,14 @@ class Protocol:
             self._engines.lose(url, str(failure))
 
     async def _go_on(self, path: str, target: str, body: bytes) -> list[Said]:
-        """Model calls wait no longer once an engine goes on; those that do not are out of the pool."""
+        """Model calls wait no longer once an engine goes on; those that do not are out of the pool.
+
+        Nor do they where none answers: engines that died are not paused when they are started again.
+        """
         said = await self._engines.each_does(target, body)
+        if path == "/resume" and not any(one.answered for one in said):
+            self._engines.unresumed.update(one.url for one in said)
+            self._gate.open(PAUSED)
         going = [one for one in said if one.ok]
         if not going or (path == "/wake_up" and any(_asleep(one.value) for one in going)):
             return said

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from responses_api_models.chat_engine.trainer import checkpoint
-from responses_api_models.chat_engine.trainer.engines import Engines
+from responses_api_models.chat_engine.trainer.engines import Engines, NoAnswer
 from responses_api_models.chat_engine.trainer.gate import ASLEEP, PAUSED, UPDATING, Gate
 from responses_api_models.chat_engine.trainer.loader import Loader
 from responses_api_models.chat_engine.trainer.versions import Versions, following
@@ -69,16 +69,21 @@ class Weights:
         try:
             if ours and (failed := await self._engines.all(urls, self._loader.pause)):
                 raise _failed(f"nothing was changed, the policy stays version {self._versions.now!r}", failed.values())
-            urls = self._here(urls)
-            failed = await self._engines.all(urls, lambda url: self._loader.bring(url, folder, version))
-            self._end_spoilt(url for url in urls if url in self._engines.lost)
-            if failed or version not in map(self._versions.held, self._here(urls)):
-                await self._take_back(self._here(urls), version, failed)
-            # Before they go on: what is in flight then ends under the new version.
-            self._versions.advance(version, folder)
-        finally:
+            await self._load(self._here(urls), folder, version)
+        except BaseException:
             if ours:
-                await self._resume(self._here(urls))
+                await self._resume(urls)
+            raise
+        if ours and (stuck := await self._resume(urls)):
+            raise _failed(f"the policy is version {version!r}, but its engine does not go on (POST /resume)", [stuck])
+
+    async def _load(self, urls: Sequence[str], folder: str, version: str) -> None:
+        failed = await self._engines.all(urls, lambda url: self._loader.bring(url, folder, version))
+        self._end_spoilt(url for url in urls if url in self._engines.lost)
+        if failed or version not in map(self._versions.held, self._here(urls)):
+            await self._take_back(self._here(urls), version, failed)
+        # Before they go on: what is in flight then ends under the new version.
+        self._versions.advance(version, folder)
 
     def _here(self, urls: Sequence[str]) -> list[str]:
         return [url for url in urls if url in self._engines.urls]
@@ -88,13 +93,17 @@ class Weights:
             if url in self._versions.spoilt:
                 self._on_spoilt(url)
 
-    async def _resume(self, urls: Sequence[str]) -> None:
-        """Let them go on. One that does not is out of the pool; where it is the only one, model calls wait."""
-        for url, failure in (await self._engines.all(urls, self._loader.resume)).items():
-            if not self._engines.lose(url, str(failure)):
+    async def _resume(self, urls: Sequence[str]) -> Failure | None:
+        """Let them go on. One that refuses is out of the pool; where it is the only one, model calls wait for it."""
+        for url, failure in (await self._engines.all(self._here(urls), self._loader.resume)).items():
+            if isinstance(failure, NoAnswer):
+                self._engines.unresumed.add(url)
+            elif self._engines.lose(url, str(failure)):
+                continue
+            else:
                 self._gate.shut(PAUSED)
-                now = self._versions.now
-                raise _failed(f"the policy is version {now!r}, but its engine does not go on (POST /resume)", [failure])
+            return failure
+        return None
 
     async def _take_back(self, urls: Sequence[str], version: str, failures: Mapping[str, Failure]) -> None:
         """All engines that can to the weights before. Raises Failure, always."""
