@@ -11,6 +11,7 @@ import numpy as np
 import orjson
 
 from services.metrics.columns import Ints, word
+from services.rollouts.code_versions import notes_of
 from services.store import StorePaths
 from services.types import Json
 
@@ -48,6 +49,7 @@ def asked_of(output: Path, *, inputs: Path | None = None, materialized: Path | N
     paths, notes = StorePaths(output), list[str]()
     manifest = _mapping(paths.manifest, notes)
     identity = manifest.get("identity") if isinstance(manifest.get("identity"), dict) else None
+    notes += notes_of(manifest.get("code"))
     attempts = _attempts(paths.failures, notes)
     rows, repeats = _whole(identity, "rows"), _whole(identity, "num_repeats")
     said: dict[str, Any] = {}
