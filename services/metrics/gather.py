@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from services.metrics.columns import (
+    FIRST_CODE,
     FLOATS,
     INTS,
     LOST_FLOATS,
@@ -80,6 +81,7 @@ class Gatherer:
         self._words["end"].add(row.get("finish_reason"))
         self._words["agent"].add(_mapping(row.get("agent_ref")).get("name"))
         self._words["dataset"].add(row.get("dataset_name"))
+        self._words["code"].add(row.get("_ng_code", FIRST_CODE))
         self._words["model"].add(response.get("model"))
         self._time(timings)
         self._count += 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -75,9 +76,7 @@ def notes_of(recorded: Any) -> list[str]:
         return []
     if len(versions) < 2:
         return []
-    told = "; ".join(
-        f"{new.digest}: {', '.join(changes(old, new))}" for old, new in zip(versions, versions[1:], strict=False)
-    )
+    told = "; ".join(f"{new.digest}: {', '.join(changes(old, new))}" for old, new in pairwise(versions))
     return [f"The rollouts are of {len(versions)} versions of the servers' code (_ng_code of a row): {told}."]
 
 

@@ -141,8 +141,10 @@ def test_the_report_says_that_rollouts_are_of_several_versions(tmp_path: Path) -
     output = tmp_path / "run.jsonl"
     opened(output, OLD)
     opened(output, NEW, accept=True)
-    notes = " ".join(load(output).profile.notes)
+    profile = load(output).profile
+    notes = " ".join(profile.notes)
     assert "2 versions of the servers' code" in notes and "world: changed app.py" in notes
+    assert [group.rollouts for group in profile.by_code] == [1, 1]
 
 
 def test_an_output_whose_manifest_records_no_code_is_refused_until_that_is_accepted(tmp_path: Path) -> None:
