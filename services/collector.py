@@ -183,11 +183,12 @@ class Collector:
                 "_ng_attempt_index": earlier + attempt,
                 "agent_ref": rollout.agent_ref,
             }
-            if self._store.code_mark:
-                marks["_ng_code"] = self._store.code_mark
             try:
                 answer = await self._client.post(rollout.agent, "/run", body, self._limits.rollout_timeout_s)
                 row = _checked(answer.body, rollout.agent)
+                row.pop("_ng_code", None)  # a row that was a rollout before brings its own
+                if self._store.code_mark:
+                    marks["_ng_code"] = self._store.code_mark
                 line = _line({**row, **marks}, rollout.agent)
             except Failure as failure:
                 given_up = failure.terminal or attempt + 1 == self._limits.max_attempts

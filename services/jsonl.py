@@ -50,8 +50,8 @@ class JsonLines:
         self._size += len(data)
         self._marks.append(hash(data))
 
-    def rows(self) -> Iterator[tuple[int, dict[str, Any]]]:
-        """Every line's number and object, blank lines left out. Raises RunError naming the line that is none."""
+    def rows(self) -> Iterator[tuple[int, bytes, dict[str, Any]]]:
+        """Every line with its number and object, blank lines left out. Raises RunError naming one that is no object."""
         self._marks, self._all_marked = array("q"), True
         with self.path.open("rb") as file:
             for number, line in enumerate(file, 1):
@@ -64,7 +64,7 @@ class JsonLines:
                     raise RunError(f"{self.path}: line {number} is not JSON ({error}). {MEND}") from error
                 if not isinstance(row, dict):
                     raise RunError(f"{self.path}: line {number} is not a JSON object. {MEND}")
-                yield number, row
+                yield number, line, row
 
     def check(self) -> None:
         """Raises RunError when `path` is not the open file any more, or not as long as this process left it."""

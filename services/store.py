@@ -15,7 +15,7 @@ from services.jsonl import MEND, JsonLines, replace
 from services.rewards import is_reward
 from services.rollouts.code_versions import changes, mark_of, version_of
 from services.rollouts.files import unused
-from services.rollouts.keys import Expected, Key, KeySet, key_of
+from services.rollouts.keys import Expected, Key, KeySet, key_of, key_said_twice
 from services.rollouts.manifest import check_not_shared, continued, encoded, new_manifest
 from services.types import CollectionStatus, FailureRow, Json, Manifest, ServerCode
 
@@ -112,7 +112,9 @@ class RolloutStore:
 
         Raises RunError naming a line that is not one of the `expected` rollouts, each once, with a finite reward.
         """
-        for number, row in self._rows.rows():
+        for number, line, row in self._rows.rows():
+            if twice := key_said_twice(line):
+                raise RunError(f"{self.paths.output}: line {number} has {twice} twice. {MEND}")
             key = _checked_key(row, self.paths.output, number, expected)
             if not is_reward(row.get("reward")):
                 said = str(row.get("reward"))[:40]
@@ -126,7 +128,7 @@ class RolloutStore:
                 )
             if seen is not None:
                 seen(row)
-        for number, row in self._failures.rows():
+        for number, _, row in self._failures.rows():
             key = _checked_key(row, self.paths.failures, number, expected)
             self.attempts[key] = self.attempts.get(key, 0) + 1
             if row.get("failure_kind") == FailureKind.BAD_TASK:

@@ -100,8 +100,10 @@ def _config(output: Path) -> Json:
         manifest = orjson.loads(StorePaths(output).manifest.read_bytes())
     except (OSError, orjson.JSONDecodeError):
         return {}
-    kept = {key: manifest.get(key) for key in ("identity", "versions")} if isinstance(manifest, dict) else {}
-    return {**(kept.get("identity") or {}), "versions": kept.get("versions")}
+    if not isinstance(manifest, dict):
+        return {}
+    identity = manifest.get("identity")
+    return {**(identity if isinstance(identity, dict) else {}), "versions": manifest.get("versions")}
 
 
 if __name__ == "__main__":

@@ -52,8 +52,8 @@ def ids_of(rollouts: Path) -> dict[int, str]:
                     row = orjson.loads(line)
                 except orjson.JSONDecodeError:
                     continue  # a torn tail, or what `load` has refused
-                index = row.get("_ng_task_index")
-                if isinstance(index, int) and index not in found and (own := own_id(row)) is not None:
+                index = row.get("_ng_task_index") if isinstance(row, dict) else None
+                if type(index) is int and index not in found and (own := own_id(row)) is not None:
                     found[index] = own
     except OSError as error:
         raise OperatorError(f"{rollouts} cannot be read: {error.strerror}") from error

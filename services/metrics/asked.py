@@ -11,6 +11,7 @@ import numpy as np
 import orjson
 
 from services.metrics.columns import Ints, word
+from services.rollouts.code_versions import notes_of
 from services.store import StorePaths
 from services.types import Json
 
@@ -35,6 +36,8 @@ class Asked:
     source: str = ""
     """Name of the file that says so."""
     identity: Json | None = None
+    exact: bool = False
+    """The manifest says so: tasks and repeats are counted from 0, and there are no others."""
     attempts: Attempts = field(default_factory=lambda: Attempts(np.empty(0, np.int64), np.empty(0, np.int64), [], []))
     notes: list[str] = field(default_factory=list)
 
@@ -48,6 +51,7 @@ def asked_of(output: Path, *, inputs: Path | None = None, materialized: Path | N
     paths, notes = StorePaths(output), list[str]()
     manifest = _mapping(paths.manifest, notes)
     identity = manifest.get("identity") if isinstance(manifest.get("identity"), dict) else None
+    notes += notes_of(manifest.get("code"))
     attempts = _attempts(paths.failures, notes)
     rows, repeats = _whole(identity, "rows"), _whole(identity, "num_repeats")
     said: dict[str, Any] = {}
@@ -59,6 +63,7 @@ def asked_of(output: Path, *, inputs: Path | None = None, materialized: Path | N
         said["source"] = inputs.name
     elif rows is not None and repeats is not None:
         said = {"rollouts": rows * repeats, "tasks": rows, "repeats": repeats, "source": paths.manifest.name}
+        said["exact"] = True
     elif paths.materialized.exists():
         said = {"rollouts": count_lines(paths.materialized), "source": paths.materialized.name}
     elif (expected := _whole(_mapping(paths.status, notes), "expected")) is not None:

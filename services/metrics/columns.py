@@ -25,7 +25,7 @@ FLOATS = (
     "trail_breaks",
     "trail_segments",
 )
-WORDS = ("end", "agent", "model", "dataset")
+WORDS = ("end", "agent", "model", "dataset", "code")
 LOST_FLOATS = ("tool_calls", "turns", "output_tokens", "seconds")
 LOST_WORDS = ("kind", "agent")
 """Of rows without a reward."""
@@ -33,6 +33,7 @@ MOST_WORDS = 1000
 """Distinct texts kept of one column: a world that writes a new reason on every row must not fill the memory."""
 MOST_STAGES = 32
 OTHERS = "(others)"
+FIRST_CODE = "(as begun)"
 
 
 def word(text: str, longest: int = 100) -> str:
@@ -96,6 +97,8 @@ class Columns:
     model: Words
     dataset: Words
     """`dataset_name`: which part of a mixture."""
+    code: Words
+    """`_ng_code`: which version of the servers' code, FIRST_CODE where the row carries none."""
     stages: dict[str, Floats]
     """Stage -> seconds, from `timings`."""
     unmeasured: Unmeasured
@@ -146,6 +149,14 @@ def joined_words(parts: Iterable[Words]) -> Words:
         there = [known.get(name, known.get(OTHERS, -1)) for name in part.names]
         codes.append(np.array([*there, -1], np.int32)[part.codes])
     return Words(np.concatenate(codes), tuple(known))
+
+
+def chosen(columns: Columns, there: NDArray[np.bool_]) -> Columns:
+    """The rollouts for which `there` holds, and all that are unmeasured."""
+    made: dict[str, Any] = {name: getattr(columns, name)[there] for name in (*INTS, *FLOATS)}
+    made |= {name: Words(words.codes[there], words.names) for name in WORDS if (words := getattr(columns, name))}
+    stages = {name: seconds[there] for name, seconds in columns.stages.items()}
+    return Columns(**made, stages=stages, unmeasured=columns.unmeasured)
 
 
 def padded(values: Floats, count: int) -> Floats:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from services.metrics.columns import (
+    FIRST_CODE,
     FLOATS,
     INTS,
     LOST_FLOATS,
@@ -23,9 +24,11 @@ from services.metrics.columns import (
     padded,
     word,
 )
+from services.rewards import is_reward
 from services.types import Json
 
 _NONE: Json = {}
+_MOST = 2**53
 
 
 class Gatherer:
@@ -48,7 +51,7 @@ class Gatherer:
     def add(self, row: Json, offset: int) -> None:
         """One row that begins at byte `offset`. Raises ValueError in words when it does not say which rollout it is."""
         task, repeat = _index(row) if self._indexed else (offset, 0)
-        reward = _number(row.get("reward"))
+        reward = _reward(row.get("reward"))
         response = _mapping(row.get("response"))
         usage, timings = _mapping(response.get("usage")), _mapping(row.get("timings"))
         calls, turns = _counted(response.get("output"))
@@ -78,6 +81,7 @@ class Gatherer:
         self._words["end"].add(row.get("finish_reason"))
         self._words["agent"].add(_mapping(row.get("agent_ref")).get("name"))
         self._words["dataset"].add(row.get("dataset_name"))
+        self._words["code"].add(row.get("_ng_code", FIRST_CODE))
         self._words["model"].add(response.get("model"))
         self._time(timings)
         self._count += 1
@@ -178,14 +182,10 @@ def _mapping(value: object) -> Json:
     return value if isinstance(value, dict) else _NONE
 
 
+def _reward(value: Any) -> float:
+    return float(value) if is_reward(value) else math.nan
+
+
 def _number(value: Any, absent: float = math.nan) -> float:
-    """A finite number, else `absent`. JSON's true is none."""
-    kind = type(value)
-    if kind is float:
-        return value if math.isfinite(value) else absent
-    if kind is not int:
-        return absent
-    try:
-        return float(value)
-    except OverflowError:  # more than 308 digits
-        return absent
+    """A count or a time, else `absent`: no world counts so far. JSON's true is not a number."""
+    return float(value) if type(value) in (int, float) and -_MOST <= value <= _MOST else absent

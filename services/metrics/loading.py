@@ -6,7 +6,7 @@ from pathlib import Path
 
 from services.errors import OperatorError
 from services.metrics.asked import asked_of
-from services.metrics.columns import word
+from services.metrics.columns import chosen, word
 from services.metrics.profile import Run, run_of
 from services.metrics.reading import Progress, Read, read
 
@@ -49,5 +49,15 @@ def made(
         notes.append(
             "Rows do not say which task they are (_ng_task_index): nothing by task, and intervals as if each were."
         )
+    columns = file.columns
+    if asked.exact and asked.tasks is not None and asked.repeats is not None and file.indexed:
+        expected = (columns.task < asked.tasks) & (columns.repeat < asked.repeats)
+        if not expected.all():
+            first = int(columns.task[~expected][0]), int(columns.repeat[~expected][0])
+            notes.append(
+                f"{int((~expected).sum())} rows are of rollouts that {asked.source} does not ask for (the first: task "
+                f"{first[0]}, repeat {first[1]}); they are in no number."
+            )
+            columns = chosen(columns, expected)
     shown, place = word(name or path.stem), word(str(path), 4096)
-    return run_of(shown, place, file.columns, asked, pass_threshold=pass_threshold, indexed=file.indexed, notes=notes)
+    return run_of(shown, place, columns, asked, pass_threshold=pass_threshold, indexed=file.indexed, notes=notes)

@@ -83,6 +83,7 @@ def run_of(
         ends=_by(columns.end, columns, solved),
         by_agent=_by(columns.agent, columns, solved) if len(columns.agent.names) > 1 else [],
         by_dataset=_by(columns.dataset, columns, solved) if len(columns.dataset.names) > 1 else [],
+        by_code=_by(columns.code, columns, solved) if len(columns.code.names) > 1 else [],
         tokens=_tokens(columns, solved),
         stages=_stages(columns),
         drift=_drift(columns),

@@ -259,6 +259,8 @@ class Profile(Record):
     """Where several agents played."""
     by_dataset: list[Group]
     """Where rows are of several data sets."""
+    by_code: list[Group]
+    """By version of the servers' code, where its change was accepted."""
     tokens: Tokens
     stages: list[Stage]
     drift: Drift | None

@@ -124,6 +124,7 @@ def _ends(profile: Profile) -> Section:
         ("end", ends, ""),
         ("agent", profile.by_agent, "By agent"),
         ("data set", profile.by_dataset, "By data set"),
+        ("code", profile.by_code, "By version of the servers' code"),
     )
     tables = []
     for name, groups, caption in kinds:

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
 
 from services.errors import OperatorError
 from services.types import CodeVersion, ServerCode
 
 _MOST_FILES = 6
+_VERSIONS = TypeAdapter(list[CodeVersion])
 
 
 def reachable(agents: Iterable[str], references: Mapping[str, Sequence[str]]) -> set[str]:
@@ -61,6 +66,18 @@ def changes(old: CodeVersion, new: CodeVersion) -> list[str]:
         elif before.digest != now.digest:
             lines.append(f"{name}: {difference(before, now)}")
     return lines
+
+
+def notes_of(recorded: Any) -> list[str]:
+    """What a reader of the rollouts should know about the versions that a manifest records."""
+    try:
+        versions = _VERSIONS.validate_python(recorded)
+    except ValidationError:
+        return []
+    if len(versions) < 2:
+        return []
+    told = "; ".join(f"{new.digest}: {', '.join(changes(old, new))}" for old, new in pairwise(versions))
+    return [f"The rollouts are of {len(versions)} versions of the servers' code (_ng_code of a row): {told}."]
 
 
 def difference(old: ServerCode, new: ServerCode) -> str:

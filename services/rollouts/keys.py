@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
+
+_ONCE = ("_ng_task_index", "_ng_rollout_index", "reward")
+_QUOTED = tuple(f'"{name}"'.encode() for name in _ONCE)
 
 Key = tuple[int, int]
 """(task index, rollout index)."""
@@ -47,6 +51,15 @@ class KeySet:
 
     def __len__(self) -> int:
         return self._count
+
+
+def key_said_twice(line: bytes) -> str:
+    """Which key of a rollout the line's object holds twice, so that its readers may disagree; empty if none."""
+    if all(line.count(quoted) < 2 for quoted in _QUOTED):
+        return ""
+    pairs: list[tuple[str, Any]] = json.loads(line, object_pairs_hook=list)
+    keys = [key for key, _ in pairs]
+    return next((name for name in _ONCE if keys.count(name) > 1), "")
 
 
 def key_of(row: Mapping[str, Any], expected: Expected | None = None) -> Key:

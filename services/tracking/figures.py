@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
+from services.rewards import MOST, is_reward
 from services.types import Json
 
 
@@ -19,7 +19,7 @@ class Mean:
 
     def add(self, value: Any) -> None:
         """Count a finite number or a truth value; anything else is not there."""
-        if isinstance(value, int | float) and math.isfinite(value):
+        if isinstance(value, int | float) and -MOST <= value <= MOST:
             self._sum += value
             self._count += 1
 
@@ -48,9 +48,7 @@ class Figures:
     def add(self, row: Json) -> bool:
         """Count a row; False when it is no measured rollout."""
         reward = row.get("reward")
-        if isinstance(reward, bool) or not isinstance(reward, int | float) or not math.isfinite(reward):
-            return False
-        if row.get("mask_sample"):
+        if not is_reward(reward) or row.get("mask_sample") is True:
             return False
         self.measured += 1
         timings, success = _object(row.get("timings")), row.get("success")

@@ -23,7 +23,7 @@ from services.metrics.columns import (
 from services.viewer.mark import Mark
 from services.viewer.snapshot import Snapshot
 
-FORMAT = 2
+FORMAT = 3
 """Raised whenever what stands in the file, or how it is counted, changes: older files are then read anew."""
 
 

@@ -143,7 +143,7 @@ def test_a_manifest_that_cannot_be_read_is_said_and_stops_nothing(tmp_path: Path
 def test_more_rollouts_than_were_asked_for_are_said(tmp_path: Path) -> None:
     path = write(tmp_path / "x.jsonl", grid([1, 1], 2))
     manifest(path, tasks=1, repeats=2)
-    assert any("asks for 2 rollouts; the file holds 4" in note for note in load(path).profile.notes)
+    assert any("2 rows are of rollouts" in note for note in load(path).profile.notes)
 
 
 def test_tasks_whose_rollouts_all_got_the_same_reward_are_counted(tmp_path: Path) -> None:
@@ -247,3 +247,11 @@ def test_the_parts_of_a_mixture_are_told_apart(tmp_path: Path) -> None:
         ("rooms", 2, 0.5),
     ]
     assert run_of(tmp_path, rows[:2]).profile.by_dataset == []
+
+
+def test_rows_of_rollouts_that_the_manifest_does_not_ask_for_are_in_no_number(tmp_path: Path) -> None:
+    path = write(tmp_path / "rollouts.jsonl", [solved(0, 0, True), solved(1, 0, False), solved(7, 0, True)])
+    manifest(path, tasks=3, repeats=1)
+    found = load(path).profile
+    assert (found.coverage.measured, found.coverage.missing) == (2, 1)
+    assert any("1 rows are of rollouts" in note and "task 7, repeat 0" in note for note in found.notes)

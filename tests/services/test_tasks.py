@@ -1,14 +1,15 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+import os
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path, PosixPath
 from typing import Any
 
 import orjson
 import pytest
 
-from services.errors import OperatorError
+from services.errors import OperatorError, RunError
 from services.tasks import Rollout, TaskFile
 from services.types import Json
 
@@ -182,3 +183,66 @@ def test_the_seed_goes_to_extra_body_and_keeps_what_is_there() -> None:
 
 def test_without_seeds_metadata_is_not_touched() -> None:
     assert "metadata" not in body(row())["responses_create_params"]
+
+
+def edited(path: Path, before: bytes) -> None:
+    path.write_bytes(before.replace(b"second", b"SECOND"))
+
+
+def grown(path: Path, before: bytes) -> None:
+    path.write_bytes(before + before.splitlines()[0] + b"\n")
+
+
+def cut(path: Path, before: bytes) -> None:
+    path.write_bytes(before[: before.index(b"\n", before.index(b"second")) + 1])
+
+
+def reordered(path: Path, before: bytes) -> None:
+    path.write_bytes(b"".join(before.splitlines(keepends=True)[::-1]))
+
+
+def torn(path: Path, before: bytes) -> None:
+    path.write_bytes(before[:-10])
+
+
+@pytest.mark.parametrize(
+    ("change", "told", "played"),
+    [
+        (edited, r"rows\.jsonl: line 2 changed", 1),
+        (grown, r"rows\.jsonl: line 4 is new.*\+limit=3", 3),
+        (cut, r"rows\.jsonl held 3 rows, and now ends after 2", 2),
+        (reordered, r"rows\.jsonl: line 1 changed", 0),
+        (torn, r"rows\.jsonl: line 3 changed", 2),
+    ],
+)
+def test_a_row_that_is_not_as_it_was_read_at_first_is_named_and_not_played(
+    tmp_path: Path, change: Callable[[Path, bytes], None], told: str, played: int
+) -> None:
+    file = tasks(tmp_path, row("first"), row("second"), row("third"))
+    change(file.path, file.path.read_bytes())
+    found = []
+    with pytest.raises(RunError, match=told):
+        for one in file.rollouts(2):
+            found.append(one.task_index)
+    assert found == [index for index in range(played) for _ in range(2)]
+
+
+def test_a_file_that_grows_behind_the_limit_is_played(tmp_path: Path) -> None:
+    file = tasks(tmp_path, row("first"), row("second"), limit=2)
+    grown(file.path, file.path.read_bytes())
+    assert len(list(file.rollouts(1))) == 2
+
+
+def test_a_row_that_is_nested_too_deep_to_be_passed_on_is_named(tmp_path: Path) -> None:
+    deep: Any = 1
+    for _ in range(240):
+        deep = {"a": deep}
+    raw = orjson.dumps(row())[:-1] + b', "deep": ' + b"[" * 400 + b"]" * 400 + b"}"
+    for bad in (row(deep=deep), raw):
+        assert "line 2 is nested deeper than" in refused(tmp_path, row(), bad)
+
+
+def test_a_pipe_is_no_input(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "rows.jsonl")
+    with pytest.raises(OperatorError, match="is a pipe"):
+        TaskFile(tmp_path / "rows.jsonl", agent="player", limit=None)
