@@ -1,4 +1,4 @@
-"""docs/robustness.md: the table, and how it was made. It holds counts and no times: every machine writes the same page."""
+"""docs/robustness.md: the table, and how it was made. Counts and no times: every machine writes the same page."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ SOAK = """\
 make soak          # 4,096 episodes in flight, 200 ms a model call, 5 % of its answers spoilt, 8 minutes
 ```
 
-plays Sokoban before an endpoint that now and then answers 500, 429, torn JSON, half a body, a reset, or late, while other
-processes burn the CPU. It ends with 1 when a rollout was given up, an attempt failed because one of our own servers was
+plays Sokoban before an endpoint that now and then answers 500, 429, torn JSON, half a body, a reset, or late, while
+others burn the CPU. It ends with 1 when a rollout was given up, an attempt failed because one of our own servers was
 late, two rollouts of one puzzle differ, a session stays open, a server was restarted, or `/metrics` of any server took
 longer than 2 s.
 """
