@@ -22,7 +22,7 @@ BROWSER := .venv-browser
 LMEVAL := .venv-lm-eval
 TRACK  := .venv-track
 
-.PHONY: setup demo test test-crash test-sandbox test-math test-ray test-vllm test-lm-eval test-track test-browser pictures check bench bench-quick format lock clean
+.PHONY: setup demo test test-crash chaos chaos-quick soak test-sandbox test-math test-ray test-vllm test-lm-eval test-track test-browser pictures check bench bench-quick format lock clean
 
 setup: $(READY)
 

@@ -8,10 +8,11 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
+from tests.chaos.command import Command
 from tests.chaos.endpoint import Behaviour, Endpoint, Script
 from tests.chaos.oracle import hold, no_crash, whole
 from tests.chaos.plugins import write_plugins, write_rows
-from tests.chaos.workspace import Command, Run, Workspace
+from tests.chaos.workspace import Run, Workspace
 
 T = TypeVar("T")
 
@@ -90,6 +91,7 @@ class Ground(Workspace):
         """Stop what is shared."""
         await asyncio.gather(*self._shared.values(), return_exceptions=True)
         await self._closing.aclose()
+        await self.stop_forking()
 
     async def begin(
         self, run: Run, output: Path, *arguments: str, rows: Path | None = None, agent: str = AGENT

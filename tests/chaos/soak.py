@@ -113,6 +113,7 @@ async def soak(workspace: Workspace, options: argparse.Namespace) -> list[str]:
         run.command.signal(signal.SIGINT)
         if ended := await run.command.ends(120.0):
             broken.append(f"ng_run ended with {ended}")
+    await workspace.stop_forking()
     left_behind = await workspace.left_behind()
     return [*broken, f"{left_behind} processes are left behind"] if left_behind else broken
 

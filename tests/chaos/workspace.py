@@ -17,6 +17,7 @@ import aiohttp
 import orjson
 from omegaconf import OmegaConf
 
+from tests.chaos.command import ENTRIES, Command, Forks
 from tests.chaos.oracle import Broken
 
 HERE = Path(__file__).resolve().parent.parent.parent
@@ -24,41 +25,6 @@ HERE = Path(__file__).resolve().parent.parent.parent
 MARK = "ROLLYARD_CHAOS"
 """A variable that every process of a workspace inherits, so that none is overlooked."""
 READY_S = 240.0
-ENTRIES = {
-    "ng_run": "services.cli.run",
-    "ng_collect_rollouts": "services.cli.collect_rollouts",
-    "ng_status": "services.cli.status",
-    "ng_reward_profile": "services.cli.reward_profile",
-    "ng_viewer": "services.cli.viewer",
-}
-
-
-class Command:
-    """A command that runs, or has run."""
-
-    def __init__(self, process: asyncio.subprocess.Process, log: Path) -> None:
-        self.process = process
-        self.log = log
-
-    @property
-    def said(self) -> str:
-        """Everything it has printed so far, on both streams."""
-        return self.log.read_text(errors="replace")
-
-    @property
-    def ended(self) -> bool:
-        return self.process.returncode is not None
-
-    def signal(self, number: signal.Signals) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            self.process.send_signal(number)
-
-    async def ends(self, limit_s: float = 600.0) -> int:
-        """Its exit status. Raises Broken when it does not end: the limit is far beyond any honest deadline."""
-        try:
-            return await asyncio.wait_for(self.process.wait(), limit_s)
-        except TimeoutError:
-            raise Broken(f"a command did not end within {limit_s:g} s; it said:\n{self.said[-1500:]}") from None
 
 
 class Run:
@@ -108,6 +74,7 @@ class Workspace:
         self.code = code
         self.mark = secrets.token_hex(8)
         self._serial = 0
+        self._forks: asyncio.Task[Forks] | None = None
         folder.mkdir(parents=True, exist_ok=True)
 
     def path(self, name: str) -> Path:
@@ -123,14 +90,15 @@ class Workspace:
         return {**kept, "PYTHONPATH": str(self.code), "PYTHONUNBUFFERED": "1", MARK: self.mark}
 
     async def start(self, name: str, *arguments: str, here: Path | None = None, before: Sequence[str] = ()) -> Command:
-        """Begin a command; `before` is a program that starts it."""
+        """Begin a command. `before` is a program that starts it; without one it is forked from a warm process."""
         log = self.path(f"{name}.log")
-        entry = (sys.executable, "-c", f"from {ENTRIES[name]} import main; main()")
+        if not before:
+            self._forks = self._forks or asyncio.create_task(Forks.start(self.environment(), self.folder))
+            forks = await asyncio.shield(self._forks)
+            return Command(await forks.fork(name, arguments, here or self.folder, log), log)
         with log.open("wb") as output:
             process = await asyncio.create_subprocess_exec(
-                *before,
-                *entry,
-                *arguments,
+                *(*before, sys.executable, "-c", f"from {ENTRIES[name]} import main; main()", *arguments),
                 cwd=here or self.folder,
                 env=self.environment(),
                 stdin=asyncio.subprocess.DEVNULL,
@@ -139,6 +107,11 @@ class Workspace:
                 start_new_session=True,
             )
         return Command(process, log)
+
+    async def stop_forking(self) -> None:
+        """End the warm process."""
+        if self._forks is not None:
+            await (await self._forks).close()
 
     @contextlib.asynccontextmanager
     async def run(

@@ -11,7 +11,7 @@ from functools import partial
 from tests.chaos.fault import Fault
 from tests.chaos.faults.engines import GROWTH_MB, memory_mb
 from tests.chaos.faults.strangers import addresses, port_of
-from tests.chaos.ground import AGENT, Ground
+from tests.chaos.ground import Ground
 from tests.chaos.oracle import hold, injected
 
 SLOW_CLIENTS = 50
@@ -118,38 +118,6 @@ def body_flood() -> bytes:
     return endless_chunks()
 
 
-async def bodies(ground: Ground, chance: random.Random) -> None:
-    """Many large bodies at once: no more memory than a few of them."""
-    size, count = 60 * 2**20, 16
-    async with ground.playing() as (run, _):
-        urls = await addresses(run)
-        pid = await run.pid(AGENT)
-        before = memory_mb(pid)
-        writers = []
-        piece = b" " * 2**20
-        for _ in range(count):
-            _, writer = await asyncio.open_connection("127.0.0.1", port_of(urls[AGENT]))
-            lines = f"Host: 127.0.0.1\r\ncontent-type: application/json\r\ncontent-length: {size}\r\n\r\n"
-            writer.write(f"POST /run HTTP/1.1\r\n{lines}".encode())
-            writers.append(writer)
-
-        async def fill(writer: asyncio.StreamWriter) -> int:
-            sent = 0
-            with contextlib.suppress(OSError, TimeoutError):
-                while sent < size - 2**20:
-                    writer.write(piece)
-                    await asyncio.wait_for(writer.drain(), 5.0)
-                    sent += len(piece)
-            return sent
-
-        sent = sum(await asyncio.gather(*(fill(writer) for writer in writers)))
-        growth = memory_mb(pid) - before
-        for writer in writers:
-            writer.close()
-        hold(growth < 600, f"{count} bodies of {size // 2**20} MB cost {growth:.0f} MB ({sent // 2**20} MB taken)")
-        await ground.completes(run, ground.output())
-
-
 FAULTS = [
     Fault(
         "200 connections that send a header a byte a second",
@@ -179,14 +147,5 @@ FAULTS = [
         "memory without a limit",
         "hung up on",
         partial(flooded, many_headers, 2**26),
-    ),
-    Fault(
-        "16 bodies of 60 MB at once",
-        4,
-        "a gigabyte of memory",
-        "no more than a few of them in memory",
-        bodies,
-        slow=True,
-        alone=True,
     ),
 ]

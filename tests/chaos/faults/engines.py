@@ -17,7 +17,7 @@ from tests.chaos.workspace import Run
 
 SHARE = 0.15
 """Of the calls of a single endpoint that go wrong: three tries then fail once in 300 calls, three attempts never."""
-GROWTH_MB = 256
+GROWTH_MB = 512
 """That hostile bytes may cost a server's process."""
 FEW, MANY = 4, 10**9
 """Spoilt calls: what is heavy comes one at a time."""

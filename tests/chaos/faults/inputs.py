@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import shutil
 import signal
 from collections.abc import Callable
@@ -86,6 +87,47 @@ async def while_reading(change: Change, ground: Ground, chance: random.Random) -
     status = await again.ends()
     hold(status == 0, f"with the input restored it ends with {status}: {again.said[-500:]}")
     whole(output, MANY, 1)
+
+
+ODD_LINES: list[tuple[str, bytes]] = [
+    (
+        "nested 2,000 deep",
+        b'{"id": 7, "deep": ' + b"[" * 2000 + b"]" * 2000 + b', "responses_create_params": {"input": "x"}}',
+    ),
+    (
+        "nested 400 deep",
+        b'{"id": 7, "deep": ' + b"[" * 400 + b"]" * 400 + b', "responses_create_params": {"input": "x"}}',
+    ),
+    ("with a lone surrogate", rb'{"id": 7, "text": "\ud83d", "responses_create_params": {"input": "x"}}'),
+    ("with NaN", b'{"id": 7, "number": NaN, "responses_create_params": {"input": "x"}}'),
+    ("that is no object", b"[7]"),
+    ("that is torn", b'{"id": 7, "responses_create_params": {"inp'),
+    ("without an input", b'{"id": 7, "responses_create_params": {}}'),
+    ("that is not UTF-8", b'{"id": 7, "text": "\xff\xfe", "responses_create_params": {"input": "x"}}'),
+]
+
+
+async def odd_line(line: bytes, ground: Ground, chance: random.Random) -> None:
+    """The line is named before anything starts, or it is one rollout of its own and all others are measured."""
+    run, _ = await ground.plain()
+    output = ground.output()
+    rows = output.with_name("input.jsonl")
+    lines = ground.rows.read_bytes().splitlines()
+    at = chance.randrange(len(lines))
+    lines[at] = line
+    rows.write_bytes(b"\n".join(lines) + b"\n")
+    command = await ground.begin(run, output, "+num_repeats=1", "+max_attempts=1", rows=rows)
+    status = await command.ends()
+    no_crash(command.said)
+    measured = {row["_ng_task_index"] for row in read(output)}
+    if not measured:
+        hold(status == 2, f"ended with {status}, and nothing is measured: {command.said[-300:]}")
+        named = re.search(rf"\b(line|row) {at + 1}\b", command.said)
+        hold(named, f"line {at + 1} is not named: {command.said[-300:]}")
+        return
+    others = set(range(TASKS)) - {at}
+    hold(others <= measured, f"{len(others - measured)} other rows are not measured: {command.said[-300:]}")
+    hold(status == (0 if at in measured else 1), f"ended with {status}, {len(measured)} of {TASKS} measured")
 
 
 def other_reward(folder: Path) -> None:
@@ -202,6 +244,17 @@ FAULTS = [
             ("removed", removed, "goes on with what it had opened"),
             ("reordered", swapped, "rows under other numbers, exit 0"),
         )
+    ),
+    *(
+        Fault(
+            f"an input line {words}",
+            2,
+            "an error in the middle, or a line that is named",
+            "named before anything starts, or one failed rollout",
+            partial(odd_line, line),
+            slow=number > 1,
+        )
+        for number, (words, line) in enumerate(ODD_LINES)
     ),
     Fault(
         "environment code edited between two commands",

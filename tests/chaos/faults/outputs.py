@@ -79,6 +79,10 @@ async def while_collecting(change: Change, suffix: str, ground: Ground, chance: 
     change(path)
     status = await command.ends()
     no_crash(command.said)
+    if change is edited and status:
+        # What was changed can be seen while the file is watched, and not afterwards: saying so is all there is.
+        hold(path.name in command.said, f"exit {status}, and {path.name} is not named: {command.said[-400:]}")
+        return
     await ends_well(ground, output, status, command.said, path.name)
 
 

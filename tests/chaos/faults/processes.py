@@ -9,11 +9,12 @@ import signal
 from functools import partial
 from pathlib import Path
 
+from tests.chaos.command import Command
 from tests.chaos.endpoint import Endpoint, Script
 from tests.chaos.fault import Fault
 from tests.chaos.ground import AGENT, ENVIRONMENT, MODEL, QUICK, REPEATS, TASKS, Ground, stack, written
 from tests.chaos.oracle import Broken, hold, injected, no_crash, read, whole
-from tests.chaos.workspace import Command, Run, alive
+from tests.chaos.workspace import Run, alive
 
 BLOCKED_S = 8.0
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import signal
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -145,14 +146,15 @@ async def viewed(ground: Ground, output: Path) -> None:
     viewer = await ground.start("ng_viewer", f"+jsonl_fpath={output}", "+port=0")
     try:
         url = await ground.says_url(viewer)
-        for path in ("/", "/api/runs"):
+        paths = ["/", "/api/overview", "/api/runs/0/profile", "/api/runs/0/rollouts?limit=200"]
+        for row in read(output):
+            paths.append(f"/api/runs/0/rollouts/{row['_ng_task_index']}/{row['_ng_rollout_index']}")
+            paths += [f"{paths[-1]}/raw", f"/api/runs/0/tasks/{row['_ng_task_index']}"]
+        for path in paths:
             status, body = await get(f"{url}{path}")
-            hold(status < 500, f"the viewer answers {path} with {status}: {body[:200]!r}")
-        for index in range(len(read(output))):
-            status, body = await get(f"{url}/api/runs/0/rollouts/{index}")
-            hold(status < 500, f"the viewer answers rollout {index} with {status}: {body[:200]!r}")
+            hold(status == 200, f"the viewer answers {path} with {status}: {body[:200]!r}")
     finally:
-        viewer.signal(2)  # type: ignore[arg-type]
+        viewer.signal(signal.SIGINT)
         await viewer.ends()
     no_crash(viewer.said)
 
