@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 from urllib.parse import urlsplit
@@ -44,6 +44,7 @@ class Roster:
         servers: Sequence[ServerSpec],
         settings: Json,
         *,
+        elsewhere: Collection[str] = (),
         expiry_s: float = 10.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -53,6 +54,8 @@ class Roster:
         self._specs = {spec.name: spec for spec in servers}
         self._members: dict[str, _Member] = {}
         self._expected: set[str] = set()
+        self._elsewhere = frozenset(elsewhere)
+        """Servers that others start: whoever has the run's secret may register an instance."""
         self._expiry_s = expiry_s
         self._clock = clock
 
@@ -73,7 +76,9 @@ class Roster:
         if spec is None:
             detail = f"no server {registration.name!r} in this run{nearest(registration.name, self._specs)}"
             raise Failure(FailureKind.UNKNOWN_SERVER, detail)
-        if registration.instance not in self._expected:
+        if registration.name in self._elsewhere:
+            self._replace_silent(registration)
+        elif registration.instance not in self._expected:
             detail = f"instance {registration.instance!r} is not expected: it ended and was replaced, or never launched"
             raise Failure(FailureKind.UNKNOWN_SERVER, detail)
         member = self._members.get(registration.instance)
@@ -86,6 +91,16 @@ class Roster:
         member.url, member.pid, member.heard = registration.url, registration.pid, self._clock()
         # What was said before may arrive after.
         member.ready, member.phase = member.ready or registration.ready, registration.phase
+
+    def _replace_silent(self, registration: Registration) -> None:
+        """The end of a process that was started elsewhere is known by its silence; here comes its successor."""
+        for instance, member in list(self._members.items()):
+            if (
+                member.spec.name == registration.name
+                and instance != registration.instance
+                and self._clock() - member.heard > self._expiry_s
+            ):
+                del self._members[instance]
 
     def beat(self, heartbeat: Heartbeat) -> None:
         """An instance is alive. Raises Failure for one that never registered (the head restarted)."""
