@@ -59,11 +59,12 @@ async def serve(
         await endpoints.close()
 
 
-async def _until_signalled(launch: Launch) -> None:
+async def serve_until_signalled(launch: Launch, environ: Mapping[str, str]) -> None:
+    """Host the server until SIGTERM or SIGINT."""
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    await serve(launch, os.environ, stop)
+    await serve(launch, environ, stop)
 
 
 def main() -> None:
@@ -79,7 +80,7 @@ def _main(launch: Launch) -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     raise_file_limit()
     try:
-        uvloop.run(_until_signalled(launch))
+        uvloop.run(serve_until_signalled(launch, os.environ))
     except OperatorError as error:
         print(f"{launch.name}: {error}", file=sys.stderr)
         sys.exit(EXIT_OPERATOR)
