@@ -1,10 +1,11 @@
-# The stack in an image: docker build -t rollyard . && docker run --rm rollyard
+# Every part of a run in one image, with what all environments need; docker-compose.yml starts the parts, see
+# docs/docker.md. Alone: docker build -t rollyard . && docker run --rm rollyard
 ARG BASE=python:3.11-slim
 FROM ${BASE}
 
 WORKDIR /opt/rollyard
-COPY requirements.lock ./
-RUN python3 -m venv /opt/venv && /opt/venv/bin/pip install --no-cache-dir --require-hashes -r requirements.lock
+COPY requirements-image.lock ./
+RUN python3 -m venv /opt/venv && /opt/venv/bin/pip install --no-cache-dir --require-hashes -r requirements-image.lock
 COPY pyproject.toml README.md LICENSE ./
 COPY services services
 COPY resources_servers resources_servers
@@ -13,9 +14,9 @@ COPY agents agents
 COPY configs configs
 RUN /opt/venv/bin/pip install --no-cache-dir --no-deps --no-build-isolation .
 
-ENV PATH=/opt/venv/bin:$PATH
-RUN useradd --create-home rollyard && install -d -o rollyard -g rollyard /home/rollyard/results
-USER rollyard
+# Whichever user of the host runs the container: results belong to that user.
+ENV PATH=/opt/venv/bin:$PATH HOME=/home/rollyard
+RUN install -d -m 1777 /home/rollyard /home/rollyard/results
+USER 1000:1000
 WORKDIR /home/rollyard
-HEALTHCHECK --interval=30s --timeout=10s --start-period=60s CMD ["ng_status"]
 CMD ["ng_run", "+config_paths=[configs/sokoban_builtin.yaml]"]

@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import signal
+import subprocess
 import tempfile
 from pathlib import Path
 
@@ -37,23 +38,17 @@ class ServerHost:
             here = ray.util.get_node_ip_address()
             launch |= {"advertise": here, "settings": {"host": here, **launch["settings"]}}
         own = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
-        self._process = await asyncio.create_subprocess_exec(
-            python,
-            "-m",
-            "services.serve",
-            stdin=asyncio.subprocess.PIPE,
+        self._process = subprocess.Popen(  # noqa: ASYNC220 (it takes milliseconds)
+            [python, "-m", "services.serve"],
+            stdin=subprocess.PIPE,
             stdout=self._output,
             stderr=self._output,
             cwd=folder,
             env={**environ, **own, "PYTHONPATH": environ["PYTHONPATH"], "PYTHONUNBUFFERED": "1"},
             start_new_session=True,
         )
-        assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            self._process.stdin.write(json.dumps(launch).encode())
-            await self._process.stdin.drain()
-            self._process.stdin.close()
         self._ended = asyncio.create_task(self._watch())
+        await asyncio.to_thread(self._tell, json.dumps(launch).encode())
         return self._process.pid
 
     async def follow(self, offset: int, most: int) -> tuple[bytes, int | None]:
@@ -66,10 +61,20 @@ class ServerHost:
 
     async def send(self, number: int) -> None:
         """Signal the server and whatever it started."""
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, number)
+        # Once the process is reaped, its number may be the group of a stranger.
+        if self._process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, number)
 
     async def _watch(self) -> int:
-        status = await self._process.wait()
+        await asyncio.to_thread(os.waitid, os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT)
         await self.send(signal.SIGKILL)  # what it may have left in its group
-        return status
+        return self._process.wait()
+
+    def _tell(self, told: bytes) -> None:
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.write(told)
+            self._process.stdin.flush()
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.close()

@@ -173,6 +173,8 @@ class RayLauncher:
 
         Ray's own SPREAD does not spread actors that ask for nothing: all five of a test landed on one of two nodes.
         """
+        if not machines:
+            raise ConnectionError("no machine of the Ray cluster is alive")
         servers = Counter(machine for machine, _ in self._placed)
         return min(sorted(machines), key=lambda machine: (self._placed.count((machine, name)), servers[machine]))
 

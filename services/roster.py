@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 from urllib.parse import urlsplit
@@ -45,6 +45,7 @@ class Roster:
         servers: Sequence[ServerSpec],
         settings: Json,
         *,
+        elsewhere: Collection[str] = (),
         expiry_s: float = 10.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -58,6 +59,8 @@ class Roster:
         self._references = {name: servers_named(spec.raw, self._specs) for name, spec in self._specs.items()}
         self._members: dict[str, _Member] = {}
         self._expected: set[str] = set()
+        self._elsewhere = frozenset(elsewhere)
+        """Servers that others start: whoever has the run's secret may register an instance."""
         self._expiry_s = expiry_s
         self._clock = clock
 
@@ -78,7 +81,9 @@ class Roster:
         if spec is None:
             detail = f"no server {registration.name!r} in this run{nearest(registration.name, self._specs)}"
             raise Failure(FailureKind.UNKNOWN_SERVER, detail)
-        if registration.instance not in self._expected:
+        if registration.name in self._elsewhere:
+            self._replace_silent(registration)
+        elif registration.instance not in self._expected:
             detail = f"instance {registration.instance!r} is not expected: it ended and was replaced, or never launched"
             raise Failure(FailureKind.UNKNOWN_SERVER, detail)
         self._check_code(registration)
@@ -108,6 +113,16 @@ class Roster:
             "new code, or restore the old one"
         )
         raise Failure(FailureKind.BAD_REQUEST, detail)
+
+    def _replace_silent(self, registration: Registration) -> None:
+        """The end of a process that was started elsewhere is known by its silence; here comes its successor."""
+        for instance, member in list(self._members.items()):
+            if (
+                member.spec.name == registration.name
+                and instance != registration.instance
+                and self._clock() - member.heard > self._expiry_s
+            ):
+                del self._members[instance]
 
     def beat(self, heartbeat: Heartbeat) -> None:
         """An instance is alive. Raises Failure for one that never registered (the head restarted)."""

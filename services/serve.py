@@ -7,7 +7,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import uvloop
@@ -27,11 +27,10 @@ from services.transport import HttpTransport, endpoint_transport
 from services.types import Launch
 
 
-async def serve(launch: Launch, environ: Mapping[str, str]) -> None:
-    """Host the server until SIGTERM or SIGINT."""
-    stop = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+async def serve(
+    launch: Launch, environ: Mapping[str, str], stop: asyncio.Event, say: Callable[[str], None] | None = None
+) -> None:
+    """Host the server until `stop`; `say` hears when it is ready."""
     kind = load_server(launch.family, Path(launch.folder), str(launch.settings.get("entrypoint", "app.py")))
     code = code_of(Path(launch.folder), kind, FAMILIES, launch.settings)
     settings = parse_settings(kind.Settings, launch.settings, launch.name)
@@ -53,6 +52,8 @@ async def serve(launch: Launch, environ: Mapping[str, str]) -> None:
         if joining.done():
             joining.result()
             calm_collector()
+            if say is not None:
+                say(f"  {launch.name:<36} ready  {hosted.url}")
             await stopping
     finally:
         joining.cancel()
@@ -60,6 +61,14 @@ async def serve(launch: Launch, environ: Mapping[str, str]) -> None:
         await hosted.stop()
         await transport.close()
         await endpoints.close()
+
+
+async def serve_until_signalled(launch: Launch, environ: Mapping[str, str]) -> None:
+    """Host the server until SIGTERM or SIGINT."""
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    await serve(launch, environ, stop)
 
 
 def main() -> None:
@@ -75,7 +84,7 @@ def _main(launch: Launch) -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     raise_file_limit()
     try:
-        uvloop.run(serve(launch, os.environ))
+        uvloop.run(serve_until_signalled(launch, os.environ))
     except OperatorError as error:
         print(f"{launch.name}: {error}", file=sys.stderr)
         sys.exit(EXIT_OPERATOR)

@@ -7,7 +7,7 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from services.client import AddressBook, ServerClient
 from services.config import RunConfig, ServerSpec
@@ -24,7 +24,7 @@ from services.runfolder import RunFolder
 from services.server import Context
 from services.server_code import code_of
 from services.settings import ServerSettings
-from services.supervisor import Progress, Restarts, Supervisor
+from services.supervisor import TELL_EVERY_S, Progress, Restarts, Supervisor
 from services.transport import HttpTransport, LocalTransport, endpoint_transport
 from services.types import AccessRules, Directory, HeadFile, Keys
 
@@ -54,13 +54,17 @@ class Stack:
         ready_timeout_s: float = 300.0,
         restarts: Restarts | None = None,
         environ: Mapping[str, str] | None = None,
+        here: Sequence[ServerSpec] | None = None,
     ) -> None:
+        """`here` are the servers that this process starts, by default all; the others join from elsewhere."""
         self.config = config
         self.keys = keys
         self.folder = folder
         lag = LoopLag()
         # While this process was too busy to read heartbeats, no instance has been silent.
-        self.roster = Roster(keys.run_id, config.servers, config.identity(), clock=lag.lived)
+        self._here = list(config.servers if here is None else here)
+        elsewhere = {spec.name for spec in config.servers} - {spec.name for spec in self._here}
+        self.roster = Roster(keys.run_id, config.servers, config.identity(), elsewhere=elsewhere, clock=lag.lived)
         self._say = say
         self._launcher = launcher
         self._ready_timeout_s = ready_timeout_s
@@ -101,7 +105,7 @@ class Stack:
             await self._start_here()
         else:
             self._supervisor = Supervisor(
-                self.config.servers,
+                self._here,
                 self.roster,
                 self._launcher,
                 self.keys,
@@ -112,6 +116,7 @@ class Stack:
                 restarts=self._restarts,
             )
             await self._supervisor.start()
+        await self._others()
         count = len(self.config.servers)
         self._say(f"All {count} / {count} servers ready!")
 
@@ -128,13 +133,28 @@ class Stack:
     async def _directory(self) -> Directory:
         return self.roster.directory()
 
+    async def _others(self) -> None:
+        """Wait for the servers that are started elsewhere, for as long as that takes."""
+        awaited, told_at = {spec.name for spec in self.config.servers} - {spec.name for spec in self._here}, 0.0
+        while awaited:
+            for shown in self.roster.instances():
+                if shown.ready and shown.server_name in awaited:
+                    awaited.remove(shown.server_name)
+                    self._say(f"  {shown.server_name:<36} ready  {shown.url}")
+            if awaited and time.monotonic() > told_at + TELL_EVERY_S:
+                told_at = time.monotonic()
+                self._say(f"waiting for {', '.join(sorted(awaited))}, started elsewhere")
+            await asyncio.sleep(0.1)
+
     async def _start_here(self) -> None:
-        """All servers in this process. They still listen, for commands and clients; among themselves no socket."""
+        """The servers in this process. They still listen, for commands and clients; among themselves no socket."""
+        if not self._here:
+            return
         self._transport.mount(self.head_url, self._head.server)
         link = HeadLink(self._transport, self.head_url, self.keys)
         began = time.monotonic()
 
-        if alone := [spec.name for spec in self.config.servers if spec.isolated]:
+        if alone := [spec.name for spec in self._here if spec.isolated]:
             listed = ", ".join(alone)
             raise OperatorError(
                 f"{listed}: asks for an environment of its own, so it cannot run in one process "
@@ -166,10 +186,10 @@ class Stack:
                 for shown in self.roster.instances():
                     progress.tell(shown.server_name, "" if shown.ready else shown.phase)
 
-        limit_s = max(spec.settings.start_timeout_s or self._ready_timeout_s for spec in self.config.servers)
+        limit_s = max(spec.settings.start_timeout_s or self._ready_timeout_s for spec in self._here)
         telling = asyncio.create_task(tell())
         try:
-            await asyncio.wait_for(asyncio.gather(*(join(spec) for spec in self.config.servers)), limit_s)
+            await asyncio.wait_for(asyncio.gather(*(join(spec) for spec in self._here)), limit_s)
         except TimeoutError as error:
             late = ", ".join(sorted(name for name, urls in self.roster.directory().servers.items() if not urls))
             raise RunError(f"not ready within {limit_s:g} s: {late}") from error

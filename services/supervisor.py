@@ -105,6 +105,8 @@ class Supervisor:
         self._ready_timeout_s = ready_timeout_s
         self._restarts = restarts or Restarts()
         self._parent_pid = os.getpid() if parent_pid is None else parent_pid
+        self._waiting: list[_Watched] = []
+        """Not ready yet since the start."""
         self._keepers: list[asyncio.Task[None]] = []
         self._stopping = asyncio.Event()
         self._began = time.monotonic()
@@ -114,15 +116,16 @@ class Supervisor:
         """Start all and wait until each is ready. Raises RunError or OperatorError naming the one that is not, with its
         log's end.
         """
+        self._waiting = list(self._watched)
         await asyncio.gather(*(self._spawn(watched) for watched in self._watched))
-        waiting = list(self._watched)
+        waiting = self._waiting
         while waiting:
             for watched in list(waiting):
                 if self._roster.is_ready(watched.instance):
                     watched.was_ready = True
                     waiting.remove(watched)
                     self._say(self._line(watched))
-                elif watched.process is None:
+                elif watched.process is None and not watched.was_ready:
                     # What its settings or this machine lack is the operator's to mend, whichever process found it.
                     kind = OperatorError if watched.status == EXIT_OPERATOR else RunError
                     raise kind(f"{watched.title} ended before it was ready.\n{self._log_end(watched)}")
@@ -185,7 +188,6 @@ class Supervisor:
 
     async def _keep(self, watched: _Watched, process: Process) -> None:
         status = await process.wait()
-        process.kill()  # what it may have left in its group
         watched.status = status
         watched.was_ready = watched.was_ready or self._roster.is_ready(watched.instance)
         self._roster.remove(watched.instance)
@@ -209,10 +211,12 @@ class Supervisor:
             self._roster.restarts[watched.spec.name] = self._roster.restarts.get(watched.spec.name, 0) + 1
             try:
                 await self._spawn(watched)
-            except (OperatorError, OSError) as error:
-                self._say(f"{watched.title} cannot be started: {error}")
+            except Exception as error:  # whatever a launcher raises, the server is tried again
+                log.warning("%s cannot be started", watched.title, exc_info=error)
+                self._say(f"{watched.title} cannot be started: {error or type(error).__name__}")
                 continue
-            self._keepers.append(asyncio.create_task(self._announce(watched, watched.instance)))
+            if watched not in self._waiting:  # of those `start` tells
+                self._keepers.append(asyncio.create_task(self._announce(watched, watched.instance)))
             return
 
     async def _announce(self, watched: _Watched, instance: str) -> None:

@@ -17,7 +17,10 @@ from pydantic import BeforeValidator, Field
 from services.access.hosts import KnownHosts, is_loopback
 from services.cli.options import EXIT_DONE, EXIT_INTERRUPTED, Options, read_options, run_command
 from services.cli.rollout_files import listed
-from services.config import RunConfig, load
+from services.config import RunConfig, ServerSpec, load
+from services.distributed.choice import chosen
+from services.distributed.joining import Place, join_run
+from services.distributed.keys import shared_keys
 from services.errors import OperatorError
 from services.launcher import Launcher, LocalLauncher
 from services.process import calm_collector, raise_file_limit
@@ -25,7 +28,7 @@ from services.ray_launcher import on_cluster
 from services.roots import INSTALLED
 from services.runfolder import RunFolder
 from services.stack import Stack, new_keys
-from services.types import AccessRules
+from services.types import AccessRules, Keys
 
 EXAMPLE = (
     'ng_run "+config_paths=[responses_api_models/builtin_model/configs/builtin_model.yaml,'
@@ -54,6 +57,15 @@ class RunOptions(Options):
     """Without a token: answer every user of this machine, not only the one who started the run, and root."""
     allowed_hosts: Annotated[list[str], BeforeValidator(listed)] = Field(default_factory=list)
     """Without a token: further names by which the servers may be called, as those of a proxy before them."""
+    only: Annotated[tuple[str, ...] | None, BeforeValidator(listed)] = None
+    """Start these servers alone, named or by family (agents); without +head the head too, which waits for the others.
+    Needs the token; [] starts the head alone."""
+    head: str | None = None
+    """With +only: HOST:PORT of the head that these servers join."""
+    host: str | None = None
+    """With +head: address that the servers listen on, where their settings name none; default: 127.0.0.1."""
+    advertise: str | None = None
+    """With +only: name by which other machines reach this one; default: its own, where it listens on every address."""
     ready_timeout_s: float = 300.0
     """How long all servers together may take to get ready."""
     ray_head_node_address: str | None = None
@@ -76,24 +88,50 @@ def run(arguments: Sequence[str]) -> int:
     KnownHosts(options.allowed_hosts)
     if options.colocate and options.ray_head_node_address:
         raise OperatorError("+colocate=true keeps all servers in this process, +ray_head_node_address=... places them")
+    _check_place(options)
+    here_specs = list(config.servers) if options.only is None else chosen(config.servers, options.only)
     if options.dry_run:
-        _print_plan(config)
+        _print_plan(here_specs)
         return EXIT_DONE
-    return uvloop.run(_run(options, config, token, here))
+    if options.head is not None:
+        return uvloop.run(_join(options, config, here_specs, shared_keys(token)))
+    return uvloop.run(_run(options, config, here_specs, token, here))
 
 
-async def _run(options: RunOptions, config: RunConfig, token: str | None, here: Path) -> int:
+async def _join(options: RunOptions, config: RunConfig, specs: list[ServerSpec], keys: Keys) -> int:
+    """Serve some servers of a run whose head is elsewhere."""
+    stopped = _until_signalled()
+    raise_file_limit()
+    head = str(options.head)
+    url = (head if "://" in head else f"http://{head}").rstrip("/")
+    place = Place(url, options.host, options.advertise)
+    _say(f"run {keys.run_id}: {', '.join(spec.name for spec in specs)}, joining the head at {url}")
+    patience_s = options.ready_timeout_s
+    await join_run(config, specs, keys, place, stopped, environ=os.environ, say=_say, patience_s=patience_s)
+    _say("stopped")
+    return EXIT_DONE
+
+
+def _until_signalled() -> asyncio.Event:
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stopped.set)
+    return stopped
+
+
+async def _run(options: RunOptions, config: RunConfig, specs: list[ServerSpec], token: str | None, here: Path) -> int:
+    stopped = _until_signalled()
     raise_file_limit()
     async with _place(options) as (launcher, node_ip):
         head_host = options.head_host
         if node_ip is not None and is_loopback(head_host):
             head_host = node_ip
         rules = AccessRules(other_users=options.allow_other_users, hosts=tuple(options.allowed_hosts))
-        keys = new_keys(token or (secrets.token_urlsafe(32) if node_ip else None), rules)
+        if options.only is None:
+            keys = new_keys(token or (secrets.token_urlsafe(32) if node_ip else None), rules)
+        else:
+            keys = shared_keys(token)
         folder = RunFolder.create(here, keys.run_id)
         stack = Stack(
             config,
@@ -103,9 +141,10 @@ async def _run(options: RunOptions, config: RunConfig, token: str | None, here: 
             launcher=launcher,
             head_host=head_host,
             head_port=options.head_port,
-            head_advertise=node_ip,
+            head_advertise=node_ip or options.advertise,
             ready_timeout_s=options.ready_timeout_s,
             environ=os.environ,
+            here=specs,
         )
         return await _keep_up(stack, stopped, here)
 
@@ -163,12 +202,26 @@ def _check_token(options: RunOptions, config: RunConfig, token: str | None) -> N
             raise OperatorError(f"{spec.name}: {reason}: {where}")
 
 
-def _print_plan(config: RunConfig) -> None:
-    for spec in config.servers:
+def _check_place(options: RunOptions) -> None:
+    if options.only is None:
+        for name in ("head", "host", "advertise"):
+            if getattr(options, name) is not None:
+                raise OperatorError(f"+{name} goes with +only=[...], which names the servers that start here")
+        return
+    if options.ray_head_node_address:
+        raise OperatorError("+only=[...] starts servers here, +ray_head_node_address=... places them")
+    if options.head is not None and not options.only:
+        raise OperatorError("+only=[] starts the head alone, +head=... joins one that runs: give one of them")
+    if options.head is None and options.host is not None:
+        raise OperatorError("+host is where servers listen that join with +head=...; the head's own is +head_host")
+
+
+def _print_plan(specs: Sequence[ServerSpec]) -> None:
+    for spec in specs:
         note = f" x {spec.settings.replicas}" if spec.settings.replicas > 1 else ""
         own = ", its own environment" if spec.isolated else ""
         print(f"  {spec.name:<36} {spec.family}/{spec.implementation}{note}{own}")
-    print(f"All {len(config.servers)} servers are well configured; nothing was started (dry_run).")
+    print(f"All {len(specs)} servers are well configured; nothing was started (dry_run).")
 
 
 def _say(text: str) -> None:

@@ -27,7 +27,7 @@ from services.config import RunConfig
 from services.process import die_with_parent, raise_file_limit
 from services.roots import INSTALLED
 from services.runfolder import RunFolder
-from services.serve import serve
+from services.serve import serve_until_signalled
 from services.stack import Stack, new_keys
 from services.supervisor import Restarts
 from services.types import Json, Launch
@@ -102,7 +102,7 @@ class ForkLauncher:
 
 def _serve(text: str, log: str) -> None:
     _become(log)
-    uvloop.run(serve(Launch.model_validate_json(text), {}))
+    uvloop.run(serve_until_signalled(Launch.model_validate_json(text), {}))
 
 
 def forked_collect(arguments: Sequence[str], log: Path, here: Path | None = None) -> Forked:

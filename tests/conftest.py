@@ -1,0 +1,25 @@
+"""What every test may rely on, however and by whom pytest was started."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+
+_SETTINGS = (
+    *("ROLLYARD_TOKEN", "policy_base_url", "policy_api_key", "policy_model_name"),
+    *("http_proxy", "https_proxy", "all_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"),
+    *("FORCE_COLOR", "NO_COLOR", "COLUMNS", "LINES", "TTY_COMPATIBLE", "TTY_INTERACTIVE", "PYTHONPATH"),
+    *("PYTHONWARNINGS", "PYTHONOPTIMIZE", "PYTHONDEVMODE", "XDG_CACHE_HOME"),
+)
+"""Variables that change what our commands do or print."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """A shell's background job ignores Ctrl-C, and so would every command that a test starts."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    os.umask(0o022)
+    for name in _SETTINGS:
+        os.environ.pop(name, None)
