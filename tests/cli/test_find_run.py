@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -103,6 +104,24 @@ async def test_head_names_any_run(here: Path, elsewhere: Path) -> None:
     async with a_head(elsewhere) as head:
         run, said = await found(here, head=head.url.removeprefix("http://"), owner=OTHER)
     assert (run.run_id, said) == ("r1", [])
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can open a socket as another user")
+async def test_the_kernel_says_whose_the_listener_is_and_not_its_answer(here: Path) -> None:
+    os.seteuid(65534)
+    try:
+        stranger = socket.create_server(("127.0.0.1", 0))
+    finally:
+        os.seteuid(0)
+    with stranger:
+        for host in ("127.0.0.1", "localhost"):
+            async with network() as transport:
+                default = f"http://{host}:{stranger.getsockname()[1]}"
+                with pytest.raises(RunError, match="belongs to user"):
+                    await find_run(transport, here, None, "t0ken", default=default)
+        stranger.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            stranger.accept()
 
 
 async def test_a_token_is_not_sent_to_what_listens_on_the_port_of_a_run_that_is_over(here: Path) -> None:
