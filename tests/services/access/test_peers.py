@@ -13,7 +13,9 @@ from typing import Any
 
 import pytest
 
-from services.access.peer import Peers
+from services.access.checks import Access
+from services.access.hosts import KnownHosts
+from services.access.peer import PEER, Peers
 from services.access.sockets import (
     ESTABLISHED,
     FIN_WAIT1,
@@ -85,6 +87,13 @@ async def test_a_socket_that_nobody_holds_any_more_is_not_taken_for_roots(found:
 
 async def test_in_a_user_namespace_the_id_of_all_unknown_users_is_nobodys() -> None:
     assert (await told(Socket(ESTABLISHED, os.geteuid(), 7), KEYS, unmapped=os.geteuid()))[0] == 403
+
+
+async def test_a_connection_that_was_reset_at_once_is_refused_though_its_address_is_gone() -> None:
+    access = Access(KnownHosts([]), command="ng_run")
+    scope = {"method": "POST", "headers": [(b"host", b"localhost")], "client": None, "state": {PEER: None}}
+    assert access.refusal(scope) is not None
+    assert access.refusal({**scope, "state": {}}) is None  # a call within this process
 
 
 async def test_a_run_may_be_opened_to_all_users_of_the_machine() -> None:
