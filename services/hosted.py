@@ -77,6 +77,7 @@ class Hosted:
         advertise: str | None = None,
         bounds: Bounds | None = None,
         lag: LoopLag | None = None,
+        peers: Peers | None = None,
     ) -> None:
         self.server = server
         host, port = sock.getsockname()[:2]
@@ -84,7 +85,7 @@ class Hosted:
         self.url = f"http://[{shown}]:{port}" if ":" in shown else f"http://{shown}:{port}"
         self._socket = sock
         self._lag = lag or LoopLag()
-        self._peers = Peers()
+        self._peers = peers or Peers()
         self._connections = Listener(server.name, bounds or Bounds(), self._lag)
         self._listener = _Listener(
             uvicorn.Config(

@@ -40,7 +40,8 @@ class Access:
 
     def refusal(self, scope: Scope) -> Failure | None:
         """Why the request is not answered; None when it is. One without a socket comes from this process."""
-        if scope.get("client") is None:
+        # A peer that resets its connection at once has no address any more, but its request is here.
+        if scope.get("client") is None and not peer_of(scope)[0]:
             return None
         headers: Headers = {}
         for name, value in scope["headers"]:

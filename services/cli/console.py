@@ -7,6 +7,7 @@ from typing import Any, TextIO
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
+from rich.text import Text
 
 from services.terminal import plain, unwrapped
 
@@ -23,6 +24,10 @@ def console(stream: TextIO, **options: Any) -> Console:
 
 class _PlainConsole(Console):
     """Cleans text where it is laid out. Styles and cursor movements of rich's own are no text."""
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        """Before it is laid out, so that lines break where they should."""
+        return super().render_str(plain(text), **options)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         for segment in super().render(renderable, options):

@@ -96,21 +96,27 @@ def _foreign(url: str, listener: ListenerOwner) -> str:
     """Why what listens at `url` is not this user's; empty where it is, or where another machine is meant."""
     parts = urlsplit(url)
     host, port = parts.hostname or "", parts.port or 80
-    if not _is_here(host):
+    try:
+        addresses = {str(found[4][0]) for found in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)}
+    except OSError as error:
+        return f"{url}: {error.strerror}"
+    here = [address for address in addresses if _is_here(address)]
+    if not here:
         return ""
-    uid = listener(host, port)
-    if uid == own_uid():
+    owners = {listener(address, port) for address in here} - {None}
+    if owners == {own_uid()}:
         return ""
-    if uid is None:
+    others = ", ".join(_name(uid) for uid in owners if uid not in (None, own_uid()))
+    if not others:
         return f"{url}: no server of this user listens there"
-    return f"{url} belongs to user {_name(uid)}; to use it all the same, say +head={host}:{port}"
+    return f"{url} belongs to user {others}; to use it all the same, say +head={host}:{port}"
 
 
-def _is_here(host: str) -> bool:
+def _is_here(address: str) -> bool:
     """Whether this machine has that address."""
     try:
-        with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
-            probe.bind((host, 0))
+        with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as probe:
+            probe.bind((address, 0))
     except OSError:
         return False
     return True

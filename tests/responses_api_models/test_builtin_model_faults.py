@@ -114,7 +114,7 @@ async def test_the_order_of_faults_is_fixed_by_the_servers_seed() -> None:
 
 async def test_health_and_models_are_spared() -> None:
     server = Policy(faults={"error_rate": 1}, model="practice").server
-    async with httpx.AsyncClient(transport=httpx.ASGITransport(server), base_url="http://policy") as client:
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(server), base_url="http://localhost") as client:
         assert (await client.get("/health")).status_code == 200
         assert (await client.get("/v1/models")).json()["data"][0]["id"] == "practice"
 

@@ -41,7 +41,9 @@ class Slow(Server):
 @pytest.fixture
 def roster(tmp_path: Path) -> Roster:
     config = load_text(tmp_path, yaml_of(make_folder(tmp_path)))
-    return Roster(KEYS.run_id, config.servers, config.identity())
+    made = Roster(KEYS.run_id, config.servers, config.identity())
+    made.expect("world#1")
+    return made
 
 
 def registered(*, ready: bool = False, phase: str = "") -> Registration:

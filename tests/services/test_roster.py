@@ -172,3 +172,35 @@ def test_an_instance_whose_heartbeats_are_late_is_quiet_and_not_gone(roster: Ros
     assert directory.has("world", "http://127.0.0.1:7001")
     roster.remove("world#1")
     assert not roster.directory().has("world", "http://127.0.0.1:7001")
+
+
+def test_a_registration_after_the_instance_was_removed_makes_no_ghost(roster: Roster) -> None:
+    roster.register(registered(ready=True))
+    roster.remove("world#1")
+    with pytest.raises(Failure, match="not expected"):
+        roster.register(registered(ready=True))
+    assert roster.directory().servers["world"] == [] and all(one.url is None for one in roster.instances())
+
+
+def test_an_old_instance_does_not_register_beside_its_successor(roster: Roster) -> None:
+    roster.register(registered(ready=True))
+    roster.remove("world#1")
+    roster.expect("world#2")
+    roster.register(registered("world#2", ready=True, port=7002))
+    for late in (registered(ready=True), registered(ready=False)):
+        with pytest.raises(Failure):
+            roster.register(late)
+    with pytest.raises(Failure):
+        roster.beat(beat("world#1"))
+    assert roster.directory().servers["world"] == ["http://127.0.0.1:7002"]
+
+
+def test_an_instance_that_nobody_launched_is_not_admitted(roster: Roster) -> None:
+    with pytest.raises(Failure, match="'world#9' is not expected"):
+        roster.register(registered("world#9", ready=True))
+
+
+def test_an_instance_of_one_server_cannot_register_as_another(roster: Roster) -> None:
+    roster.register(registered(ready=True))
+    with pytest.raises(Failure, match="one of 'world'"):
+        roster.register(registered(ready=True, name="twins"))

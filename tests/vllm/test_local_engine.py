@@ -84,7 +84,9 @@ async def answered(stack: Stack) -> str:
         while not (urls := stack.roster.directory().servers["policy_model"]):
             await asyncio.sleep(0.1)
     body = orjson.dumps({"input": "Play.", "max_output_tokens": 100})
-    answer = await stack.client.transport.send("POST", f"{urls[0]}/v1/responses", body, {}, LONG_S)
+    answer = await stack.client.transport.send(
+        "POST", f"{urls[0]}/v1/responses", body, {"content-type": "application/json"}, LONG_S
+    )
     assert answer.status == 200, answer.body
     return str(orjson.loads(answer.body)["output"][-1]["type"])
 
