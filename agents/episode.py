@@ -17,7 +17,7 @@ from services.turns.validity import check_response
 from services.types import TOKEN_FIELDS, WORLD_PATHS, FinishReason, Json
 
 _PARTS = ("input_text", "input_image", "input_file")
-_TOOL_NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
+_TOOL_NAME = re.compile(r"(?!\.+$)[A-Za-z0-9_.-]{1,128}")
 
 
 @dataclass(slots=True)
