@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -10,8 +9,11 @@ import orjson
 
 from agents.playing import Place
 from agents.tool_calls import arguments_body, expected_arguments, is_tool_name
-from services.client import Session, good
+from services.client import Session, blamed, good
 from services.errors import Failure, FailureKind
+from services.turns.calls import offered, read_arguments, read_items, read_name, sendable_items
+from services.turns.lenient import loads
+from services.turns.validity import check_response
 from services.types import TOKEN_FIELDS, FinishReason, Json
 
 _PARTS = ("input_text", "input_image", "input_file")
@@ -57,7 +59,8 @@ class ModelTurn:
             return FinishReason.UNREADABLE_CALL
         if self.response.get("status") != "incomplete":
             return FinishReason.ANSWERED
-        reason = (self.response.get("incomplete_details") or {}).get("reason")
+        details = self.response.get("incomplete_details")
+        reason = details.get("reason") if isinstance(details, dict) else None
         return FinishReason.CONTENT_FILTER if reason == "content_filter" else FinishReason.LENGTH
 
 
@@ -76,6 +79,7 @@ class Conversation:
     def __init__(self, params: Json) -> None:
         start = params.get("input")
         self._sent: list[Json] = []
+        self._tools = offered(params.get("tools"))
         self.params = params
         self.start: list[Json] = [{"role": "user", "content": start}] if isinstance(start, str) else list(start or [])
         self.output: list[Json] = []
@@ -83,16 +87,20 @@ class Conversation:
         self.last: Json = {}
 
     def request(self) -> bytes:
-        """The next model call's body."""
-        return orjson.dumps({**self.params, "input": self.start + self._sent})
+        """The next model call's body. Raises Failure where it holds what no JSON can."""
+        try:
+            return orjson.dumps({**self.params, "input": self.start + self._sent})
+        except TypeError as error:
+            detail = f"the conversation cannot be sent ({error})"
+            raise Failure(FailureKind.MALFORMED_ANSWER, detail) from error
 
     def add(self, response: Json) -> None:
-        """Take over a model's answer."""
+        """Take over a model's answer: on the record as the model wrote it, for the model in a form that can be sent."""
         self.output.extend(response["output"])
         # Only the last turn's tokens are needed to build on; all of them would make each request as long as all before.
         self._sent = [_without_tokens(item) if "generation_token_ids" in item else item for item in self._sent]
-        self._sent.extend(response["output"])
-        self.usage = _summed(self.usage, response.get("usage") or {})
+        self._sent.extend(sendable_items(response["output"], self._tools))
+        self.usage = _summed(self.usage, response.get("usage"))
         self.last = response
 
     def answer(self, item: Json) -> None:
@@ -135,30 +143,30 @@ class Episode:
         self.timings.add("model", self._place.ended("model", begun))
         self.timings.model_calls += 1
         response = _read(body, self._model.server)
-        output = response.get("output")
-        if not isinstance(output, list) or not all(isinstance(item, dict) for item in output):
-            detail = f"the model server's answer has no list of items `output` but {sorted(response)}"
-            raise Failure(FailureKind.MALFORMED_ANSWER, detail, server=self._model.server)
+        try:
+            check_response(response)  # another stack's model server may pass on what a broken engine said
+        except Failure as failure:
+            raise blamed(failure, self._model.server) from failure
+        response = {**response, "output": read_items(response["output"])}
         self.conversation.add(response)
         return ModelTurn(response)
 
     async def call(self, call: Json) -> ToolAnswer:
         """Run one tool call in the world; its answer is appended. The model's mistakes come back as words."""
         begun = self._place.enter("tool", self._world.server)
-        if not isinstance(call.get("call_id"), str) or not call["call_id"]:
-            call["call_id"] = f"call_{uuid.uuid4().hex}"  # the next model call would be refused without one
-        answer = await self._execute(call.get("name"), call.get("arguments"))
+        name = read_name(call.get("name"))
+        answer = await self._execute(name, call.get("arguments"))
         self.timings.add("tool", self._place.ended("tool", begun))
         self.timings.tool_calls += 1
         item = {"type": "function_call_output", "call_id": call["call_id"], "output": answer.output}
         self.conversation.answer(item)
         return answer
 
-    async def _execute(self, name: object, arguments: object) -> ToolAnswer:
+    async def _execute(self, name: str, arguments: object) -> ToolAnswer:
         if not is_tool_name(name):
-            return _words(f"There is no tool {str(name)[:200]!r}.")
+            return _words(f"There is no tool {_shown(name)}.")
         try:
-            body = arguments_body(arguments)
+            body = arguments_body(read_arguments(arguments))
         except ValueError as error:
             expected = expected_arguments(self.conversation.params.get("tools"), name)
             return _words(f"Invalid call of {name}: the arguments: {error}. {expected}")
@@ -208,7 +216,7 @@ class Episode:
 
 def _token_trail(output: list[Json]) -> Json | None:
     """How well the recorded tokens hang together: later turns, breaks among them, segments. None without any."""
-    traces = [item["token_trace"] for item in output if "token_trace" in item]
+    traces = [trace for item in output if isinstance(trace := item.get("token_trace"), dict)]
     if not traces:
         return None
     breaks = sum("break" in trace for trace in traces)
@@ -240,6 +248,10 @@ def _content_parts(body: bytes) -> list[Json]:
     return parts if all(isinstance(part, dict) and part.get("type") in _PARTS for part in parts) else []
 
 
+def _shown(name: str) -> str:
+    return f"{name[:100]!r} ... ({len(name)} characters)" if len(name) > 100 else repr(name)
+
+
 def _words(text: str) -> ToolAnswer:
     return ToolAnswer(orjson.dumps({"error": text}).decode(), False)
 
@@ -256,8 +268,8 @@ def _says_done(text: str) -> bool:
 
 def _read(body: bytes, server: str) -> Json:
     try:
-        value = orjson.loads(body)
-    except orjson.JSONDecodeError as error:
+        value = loads(body)
+    except ValueError as error:
         excerpt = body[:200].decode("utf-8", "replace")
         detail = f"the answer is not JSON ({error}): {excerpt!r}"
         raise Failure(FailureKind.MALFORMED_ANSWER, detail, server=server) from error
@@ -267,12 +279,13 @@ def _read(body: bytes, server: str) -> Json:
     return value
 
 
-def _summed(total: Json, usage: Json) -> Json:
-    """Usage of two calls together: numbers add up, nested details likewise."""
+def _summed(total: Json, usage: object) -> Json:
+    """Usage of two calls together: numbers add up, nested details likewise; what is neither is left out."""
     summed = dict(total)
-    for key, value in usage.items():
+    for key, value in usage.items() if isinstance(usage, dict) else ():
+        before = summed.get(key)
         if isinstance(value, dict):
-            summed[key] = _summed(summed.get(key) or {}, value)
+            summed[key] = _summed(before if isinstance(before, dict) else {}, value)
         elif isinstance(value, int | float):
-            summed[key] = summed.get(key, 0) + value
+            summed[key] = (before if isinstance(before, int | float) else 0) + value
     return summed

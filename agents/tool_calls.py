@@ -24,13 +24,13 @@ def is_tool_name(name: object) -> TypeGuard[str]:
     )
 
 
-def arguments_body(arguments: object) -> bytes:
+def arguments_body(arguments: str) -> bytes:
     """The request body of a tool call. Raises ValueError, in words for the model, unless it is a plain JSON object.
 
     Other stacks' servers take NaN, half a surrogate pair and endless nesting, and fail at them later.
     """
     try:
-        body = arguments.encode() if isinstance(arguments, str) else orjson.dumps(arguments or {})
+        body = arguments.encode()
         if len(body) > MAX_ARGUMENTS:
             raise ValueError(f"{len(body)} bytes were written, at most {MAX_ARGUMENTS} are taken")
         if not body.strip():

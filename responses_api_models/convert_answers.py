@@ -6,10 +6,12 @@ import time
 import uuid
 from typing import Any
 
-from responses_api_models.convert_items import Dialect, as_text
+from responses_api_models.convert_items import Dialect
 from responses_api_models.convert_requests import wants_logprobs
 from responses_api_models.thinking import split_thinking
-from services.errors import Failure, FailureKind
+from services.turns.calls import read_arguments, read_id, read_name
+from services.turns.lenient import as_text
+from services.turns.validity import check_completion, check_response, malformed
 from services.types import TOKEN_FIELDS, Json
 
 _ECHOED = (
@@ -22,42 +24,18 @@ _MESSAGE_KEYS = frozenset(
     {"role", "content", "tool_calls", "reasoning", "reasoning_content", "refusal", "annotations", *TOKEN_FIELDS}
 )
 _CALL_KEYS = frozenset({"id", "type", "function", "index"})
+_ITEM_KEYS = frozenset(
+    {"id", "type", "status", "role", "content", "phase", "call_id", "name", "arguments", *TOKEN_FIELDS}
+)
 _INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}
 _FINISH = {"max_output_tokens": "length", "content_filter": "content_filter"}
-_BROKEN = ("abort", "error")
-"""vLLM's words for a generation that it gave up, e.g. for a weight update: no turn of the model."""
 _NO_INPUT_DETAILS = {"cached_tokens": 0, "cache_write_tokens": 0}
 _DEFAULT = Dialect()
 
 
-def malformed(what: str, answer: Any) -> Failure:
-    """The failure for an answer that cannot be read, with an excerpt."""
-    return Failure(FailureKind.MALFORMED_ANSWER, f"the endpoint's answer {what}: {str(answer)[:300]}")
-
-
-def first_choice(answer: Json) -> tuple[Json, Json]:
-    """The first choice and its message. Raises Failure malformed_answer, or upstream_error for a broken generation."""
-    choices = answer.get("choices")
-    if not choices or not isinstance(choices, list):
-        raise malformed("has no choices", answer)
-    choice = choices[0]
-    message = choice.get("message") if isinstance(choice, dict) else None
-    if not isinstance(message, dict):
-        raise malformed("has a choice without a message", answer)
-    check_whole(choice.get("finish_reason"))
-    return choice, message
-
-
-def check_whole(finish_reason: Any) -> None:
-    """Raises Failure upstream_error for a generation that the engine gave up."""
-    if finish_reason in _BROKEN:
-        told = f"the engine broke the generation off (finish_reason {finish_reason!r})"
-        raise Failure(FailureKind.UPSTREAM_ERROR, told)
-
-
 def chat_to_response(answer: Json, request: Json, dialect: Dialect = _DEFAULT) -> Json:
     """A chat completion as the Response to the Responses create request `request`."""
-    choice, message = first_choice(answer)
+    choice, message = check_completion(answer)
     try:
         return _response(answer, choice, message, request, dialect)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
@@ -117,14 +95,16 @@ def _output(message: Json, serial: str, dialect: Dialect, logprobs: list[Json]) 
         parts: list[Json] = []
         if content or not refusal:
             annotations = [annotation(entry) for entry in message.get("annotations") or ()]
-            text = {"type": "output_text", "text": content, "annotations": annotations, "logprobs": logprobs}
+            said_logprobs = spoken_logprobs(logprobs, content, to_end=not calls)
+            text = {"type": "output_text", "text": content, "annotations": annotations, "logprobs": said_logprobs}
             parts.append(text)
         if refusal:
             parts.append({"type": "refusal", "refusal": refusal})
         said = {"id": f"msg_{serial}", "type": "message", "role": "assistant", "status": "completed", "content": parts}
         output.append(said)
-    for index, call in enumerate(calls or ()):
-        output.append(call_item(call, f"fc_{serial}_{index}"))
+    taken: set[str] = set()
+    for index, call in enumerate([calls] if isinstance(calls, dict) else calls or ()):
+        output.append(call_item(call, f"fc_{serial}_{index}", taken))
     return output
 
 
@@ -137,20 +117,25 @@ def text_of(content: Any) -> str:
     return content or ""
 
 
-def call_item(call: Any, item_id: str) -> Json:
-    """A tool call as an item."""
-    function = call.get("function") if isinstance(call, dict) else None
-    if not isinstance(function, dict) or not isinstance(function.get("name"), str):
-        raise malformed("has a tool call without a function name", call)
+def call_item(call: Any, item_id: str, taken: set[str]) -> Json:
+    """A tool call as an item. What the model got wrong about it stays readable: the agent answers it with words.
+
+    `taken`: ids of the calls before it.
+    """
+    if not isinstance(call, dict):
+        call = {"function": {"arguments": as_text(call)}}
+    function = call.get("function") or call.get(str(call.get("type")))
+    if not isinstance(function, dict):
+        function = {"arguments": {key: call[key] for key in call.keys() - {"id", "type", "index"}}}
     item = {
         "id": item_id,
         "type": "function_call",
-        "call_id": call.get("id") or f"call_{uuid.uuid4().hex}",
-        "name": function["name"],
-        "arguments": as_text(function.get("arguments", "")),
+        "call_id": read_id(call.get("id"), taken),
+        "name": read_name(function.get("name")),
+        "arguments": read_arguments(function.get("arguments", function.get("input"))),
         "status": "completed",
     }
-    if extra := call.keys() - _CALL_KEYS:
+    if extra := call.keys() - _CALL_KEYS - item.keys():
         item.update({key: call[key] for key in extra if call[key] is not None})
     return item
 
@@ -184,6 +169,23 @@ def text_logprobs(choice: Json) -> list[Json]:
     return [{**entry, "bytes": entry.get("bytes") or [], "top_logprobs": _top(entry)} for entry in entries]
 
 
+def spoken_logprobs(entries: list[Json], text: str, *, to_end: bool = True) -> list[Json]:
+    """Those of the entries whose tokens are `text`: engines give those of reasoning before it, and of calls behind.
+
+    `to_end`: nothing is said behind it, so that the rest ends the turn.
+    """
+    tokens = [entry.get("token") or "" for entry in entries]
+    begin = "".join(tokens).rfind(text) if text else -1
+    if begin < 0:
+        return entries if text else []
+    kept, at = [], 0
+    for entry, token in zip(entries, tokens, strict=True):
+        if at + len(token) > begin and (to_end or at < begin + len(text)):
+            kept.append(entry)
+        at += len(token)
+    return kept
+
+
 def _top(entry: Json) -> list[Json]:
     return [{**top, "bytes": top.get("bytes") or []} for top in entry.get("top_logprobs") or ()]
 
@@ -207,9 +209,7 @@ def _given(details: Json | None) -> Json:
 
 def response_to_chat(response: Json) -> Json:
     """A Response as a chat completion with one choice."""
-    if response.get("status") == "failed":
-        reason = (response.get("error") or {}).get("message", "no reason given")
-        raise Failure(FailureKind.UPSTREAM_ERROR, f"the endpoint's response failed: {reason}")
+    check_response(response)
     message: Json = {"role": "assistant", "content": None, "refusal": None}
     choice: Json = {"index": 0, "message": message, "logprobs": None, "finish_reason": "stop"}
     completion: Json = {
@@ -247,13 +247,31 @@ def _add_item(message: Json, choice: Json, item: Json) -> None:
                 message["refusal"] = (message["refusal"] or "") + part["refusal"]
                 continue
             message["content"] = (message["content"] or "") + part["text"]
-            if part.get("logprobs"):
-                choice["logprobs"] = {"content": part["logprobs"], "refusal": None}
+            if annotations := part.get("annotations"):
+                message.setdefault("annotations", []).extend(_chat_annotation(entry) for entry in annotations)
+            if logprobs := part.get("logprobs"):
+                before = choice["logprobs"]["content"] if choice["logprobs"] else []
+                choice["logprobs"] = {"content": [*before, *logprobs], "refusal": None}
+        message.update(_beyond(item, _ITEM_KEYS, message))
     elif kind == "function_call":
         function = {"name": item["name"], "arguments": item["arguments"]}
-        message.setdefault("tool_calls", []).append({"id": item["call_id"], "type": "function", "function": function})
+        call = {"id": item["call_id"], "type": "function", "function": function}
+        message.setdefault("tool_calls", []).append({**call, **_beyond(item, _ITEM_KEYS, call)})
     elif kind == "reasoning":
         text = "\n".join([part["text"] for part in item.get("content") or item.get("summary") or ()])
         message["reasoning_content"] = (
             f"{message['reasoning_content']}\n{text}" if "reasoning_content" in message else text
         )
+
+
+def _beyond(item: Json, known: frozenset[str], taken: Json) -> Json:
+    """What an item says that no API knows, e.g. thought signatures, which must be sent back."""
+    return {key: item[key] for key in item.keys() - known - taken.keys() if item[key] is not None}
+
+
+def _chat_annotation(entry: Json) -> Json:
+    """An annotation of an output text as it stands on a chat message."""
+    kind = entry.get("type")
+    if kind != "url_citation" or kind in entry:
+        return entry
+    return {"type": kind, kind: {key: value for key, value in entry.items() if key != "type"}}

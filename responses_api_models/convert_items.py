@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import orjson
-
 from services.errors import Failure, FailureKind
+from services.turns.calls import read_arguments
 from services.types import TOKEN_FIELDS, Json
 
 _MESSAGE_KEYS = frozenset({"type", "id", "status", "role", "content", "phase", *TOKEN_FIELDS})
@@ -40,11 +39,6 @@ class Dialect:
 def unreadable(where: str, found: str) -> Failure:
     """The failure for a part of a request that cannot be converted."""
     return Failure(FailureKind.BAD_REQUEST, f"{where}: {found}")
-
-
-def as_text(arguments: Any) -> str:
-    """Tool arguments as the string both APIs want; some engines hand out the object."""
-    return arguments if isinstance(arguments, str) else orjson.dumps(arguments).decode()
 
 
 def to_messages(items: list[Any], dialect: Dialect) -> list[Json]:
@@ -115,7 +109,7 @@ def _named(item: Json, key: str, index: int) -> str:
 
 
 def _chat_call(item: Json, index: int) -> Json:
-    function = {"name": _named(item, "name", index), "arguments": as_text(item.get("arguments", ""))}
+    function = {"name": _named(item, "name", index), "arguments": read_arguments(item.get("arguments", ""))}
     call = {"id": _named(item, "call_id", index), "type": "function", "function": function}
     if extra := item.keys() - _CALL_KEYS:  # Gemini's thought signatures travel here and must come back
         call.update({key: item[key] for key in extra if item[key] is not None})
@@ -211,7 +205,9 @@ def _turn_items(message: Json, where: str) -> list[Json]:
     content, refusal, calls = message.get("content"), message.get("refusal"), message.get("tool_calls")
     if content or refusal or not (calls or items):
         if isinstance(content, list):
-            content = "".join([part.get("text", "") for part in content if part.get("type") == "text"])
+            refused = [part.get("refusal") or "" for part in content if part.get("type") == "refusal"]
+            refusal = (refusal or "") + "".join(refused)
+            content = "".join([part.get("text") or "" for part in content if part.get("type") == "text"])
         parts: list[Json] = [{"type": "output_text", "text": content or ""}] if content or not refusal else []
         if refusal:
             parts.append({"type": "refusal", "refusal": refusal})
@@ -223,7 +219,7 @@ def _turn_items(message: Json, where: str) -> list[Json]:
             raise unreadable(f"{where}.tool_calls", f"found {str(call)[:100]}; a function call is expected")
         item = {key: call[key] for key in call.keys() - _CHAT_CALL_KEYS}
         item.update(type="function_call", call_id=call.get("id"), name=function.get("name"))
-        item["arguments"] = as_text(function.get("arguments", ""))
+        item["arguments"] = read_arguments(function.get("arguments", ""))
         items.append(item)
     if "generation_token_ids" in message:
         items[-1].update({key: message[key] for key in TOKEN_FIELDS if key in message})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 
 import orjson
 
@@ -17,7 +17,7 @@ _BLANK_LINE = re.compile(rb"\r?\n\r?\n")
 _FIELDS = (b"data:", b"event:", b"id:", b"retry:", b":")
 
 
-async def whole_events(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+async def whole_events(pieces: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
     """One event after the other, as it came, the blank line at its end included.
 
     Raises Failure: what `pieces` raises, and connection_lost where the body ends within an event.

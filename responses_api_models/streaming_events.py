@@ -1,7 +1,7 @@
 """ResponseEvents: a chat engine's chunks in, the events of a Responses stream out, as they come. Knows no network.
 
-What was streamed adds up to what `chat_to_response` would have made of the whole completion. One item is open at a
-time, as in OpenAI's own streams: what goes on after a tool call begins another item.
+What was streamed adds up to what `chat_to_response` would have made of the whole completion. One text is open at a
+time, or any number of calls, whose deltas may come in turns: text after a tool call begins another item.
 """
 
 from __future__ import annotations
@@ -13,20 +13,21 @@ from typing import Any
 
 from responses_api_models.convert_answers import (
     annotation,
-    check_whole,
     finish_last,
-    malformed,
     response_around,
+    spoken_logprobs,
     text_logprobs,
     text_of,
 )
-from responses_api_models.convert_items import Dialect, as_text
+from responses_api_models.convert_items import Dialect
 from responses_api_models.convert_requests import wants_logprobs
 from responses_api_models.streaming_items import GrowingCall, GrowingText
 from responses_api_models.thinking import ThinkTags
 from services import response_events
 from services.errors import Failure, FailureKind
 from services.response_events import Event
+from services.turns.calls import read_arguments, read_name
+from services.turns.validity import check_finish, malformed
 from services.types import Json, Problem
 
 _READ = frozenset({"role", "content", "reasoning", "reasoning_content", "refusal", "annotations", "tool_calls"})
@@ -49,7 +50,12 @@ class ResponseEvents:
         self._besides: Json = {}
         """What their deltas say that no API knows."""
         self._output: list[Json] = []
-        self._open: GrowingText | GrowingCall | None = None
+        self._open: list[GrowingText] | list[GrowingCall] = []
+        """The text that is being said, or the calls that are being written."""
+        self._call_ids: set[str] = set()
+        self._logprobs: list[Json] = []
+        """Those of tokens of which no text was said yet."""
+        self._annotations: list[Json] = []
         self._finish_reason: str | None = None
         self._sent = 0
 
@@ -93,7 +99,7 @@ class ResponseEvents:
                 continue  # a Response holds one answer
             yield from self._delta(choice.get("delta") or {}, choice)
             if reason := choice.get("finish_reason"):
-                check_whole(reason)
+                check_finish(reason)
                 self._finish_reason = reason
 
     def _delta(self, delta: Json, choice: Json) -> Iterator[Event]:
@@ -104,59 +110,75 @@ class ResponseEvents:
             thought += found
         if thought:
             yield from self._say("summary_text", thought)
+        if self._with_logprobs:
+            self._logprobs += text_logprobs(choice)
+        self._annotations += [annotation(entry) for entry in delta.get("annotations") or ()]
         if content:
-            yield from self._say("output_text", content, text_logprobs(choice) if self._with_logprobs else [])
+            yield from self._say("output_text", content, spoken_logprobs(self._logprobs, content))
+            self._logprobs = []
         if refusal := delta.get("refusal"):
             yield from self._say("refusal", refusal)
-        if (annotations := delta.get("annotations")) and isinstance(self._open, GrowingText):
-            self._open.annotate([annotation(entry) for entry in annotations])
-        for call in delta.get("tool_calls") or ():
-            yield from self._call(call)
+        if self._annotations and self._open and isinstance(text := self._open[-1], GrowingText):
+            self._annotations = text.annotate(self._annotations)
+        calls = delta.get("tool_calls") or ()
+        for call in [calls] if isinstance(calls, dict) else calls:
+            yield from self._call(call if isinstance(call, dict) else {"function": {"arguments": call}})
         for key in delta.keys() - _READ:
             self._besides[key] = _joined(self._besides.get(key), delta[key])
 
     def _say(self, kind: str, text: str, logprobs: list[Json] | None = None) -> Iterator[Event]:
         item_kind = "reasoning" if kind == "summary_text" else "message"
-        if not isinstance(self._open, GrowingText) or self._open.kind != item_kind:
+        growing = self._open[-1] if self._open else None
+        if not isinstance(growing, GrowingText) or growing.kind != item_kind:
             yield from self._close()
             blank: Json = {"type": item_kind, "status": "completed"}
             blank |= {"summary": []} if item_kind == "reasoning" else {"role": "assistant", "content": []}
-            self._open = GrowingText({"id": self._id(item_kind), **blank}, len(self._output))
-            yield self._open.begin()
-        yield from self._open.say(kind, text, logprobs or ())
+            growing = GrowingText({"id": self._id(item_kind), **blank}, len(self._output))
+            self._open = [growing]
+            yield growing.begin()
+        yield from growing.say(kind, text, logprobs or ())
 
     def _call(self, call: Json) -> Iterator[Event]:
-        if not isinstance(self._open, GrowingCall) or not self._open.goes_on_with(call):
-            yield from self._close()
-            self._open = GrowingCall(call, len(self._output), self._id("function_call"))
-            yield self._open.begin()
-        arguments = (call.get("function") or {}).get("arguments")
-        yield from self._open.say(as_text(arguments) if arguments is not None else "")
+        writing = [one for one in self._open if isinstance(one, GrowingCall)]
+        growing = next((one for one in reversed(writing) if one.goes_on_with(call)), None)
+        if growing is None:
+            if not writing:
+                yield from self._close()
+            index = len(self._output) + len(writing)
+            growing = GrowingCall(call, index, self._id("function_call", len(writing)), self._call_ids)
+            self._open = [*writing, growing]
+            yield growing.begin()
+        function = call.get("function")
+        if isinstance(function, dict):
+            arguments = function.get("arguments")
+            text = "" if arguments is None else read_arguments(arguments)
+            yield from growing.say(read_name(function.get("name")), text)
 
     def _close(self) -> Iterator[Event]:
-        """The open item is whole."""
-        if self._open is not None:
-            yield from self._open.end()
-            self._output.append(self._open.item)
-            yield response_events.item_done(self._open.item, self._open.index)
-            self._open = None
+        """What is open is whole."""
+        for growing in self._open:
+            yield from growing.end()
+            self._output.append(growing.item)
+            yield response_events.item_done(growing.item, growing.index)
+        self._open = []
 
     def _finish(self) -> Iterator[Event]:
         thought, held = self._tags.rest() if self._tags is not None else ("", "")
         if thought:
             yield from self._say("summary_text", thought)
-        if held or self._open is None:
-            yield from self._say("output_text", held)
-        assert self._open is not None
-        finish_last(self._open.item, self._finish_reason, self._besides)
+        if held or not self._open:
+            yield from self._say("output_text", held, spoken_logprobs(self._logprobs, held))
+        elif isinstance(text := self._open[-1], GrowingText) and text.kind == "message":
+            text.add_logprobs(self._logprobs)
+        finish_last(self._open[-1].item, self._finish_reason, self._besides)
         yield from self._close()
         response = self._response(self._finish_reason)
         self._last_look(response)
         yield response_events.ended(response)
 
-    def _id(self, kind: str) -> str:
-        """The id that `chat_to_response` would give; a second text gets one of its own."""
-        serial, before = self._answer["id"], sum(item["type"] == kind for item in self._output)
+    def _id(self, kind: str, more: int = 0) -> str:
+        """The id that `chat_to_response` would give; a second text gets one of its own. `more`: open ones."""
+        serial, before = self._answer["id"], sum(item["type"] == kind for item in self._output) + more
         if kind == "function_call":
             return f"fc_{serial}_{before}"
         prefix = "rs" if kind == "reasoning" else "msg"

@@ -41,10 +41,16 @@ class GrowingText:
             self._logprobs.extend(given)
             yield events.part_delta(self._where, self._parts[-1], text, given)
 
-    def annotate(self, annotations: list[Json]) -> None:
-        """Put annotations on the open text."""
-        if self._parts and "annotations" in self._parts[-1]:
-            self._parts[-1]["annotations"].extend(annotations)
+    def annotate(self, annotations: list[Json]) -> list[Json]:
+        """Put annotations on the open text; those for which there is none yet."""
+        if not self._parts or "annotations" not in self._parts[-1]:
+            return annotations
+        self._parts[-1]["annotations"].extend(annotations)
+        return []
+
+    def add_logprobs(self, logprobs: list[Json]) -> None:
+        """Of tokens without text that end the turn."""
+        self._logprobs.extend(logprobs)
 
     def end(self) -> Iterator[Event]:
         """The open part is whole."""
@@ -68,15 +74,17 @@ class GrowingText:
 
 
 class GrowingCall:
-    """A tool call: its name is there at once, its arguments grow."""
+    """A tool call: its arguments grow, and those of several calls may come in turns."""
 
     kind = "function_call"
 
-    def __init__(self, call: Json, index: int, item_id: str) -> None:
-        function = call.get("function") or {}
-        self.item = call_item({**call, "function": {**function, "arguments": ""}}, item_id)
+    def __init__(self, call: Json, index: int, item_id: str, taken: set[str]) -> None:
+        function = call.get("function")
+        blank = {**(function if isinstance(function, dict) else {}), "arguments": ""}
+        self.item = call_item({**call, "function": blank}, item_id, taken)
         self.index = index
         self._number = call.get("index")
+        self._id = call.get("id")
         self._arguments: list[str] = []
 
     def begin(self) -> Event:
@@ -85,11 +93,12 @@ class GrowingCall:
 
     def goes_on_with(self, call: Json) -> bool:
         """True when `call` is more of this one. Some engines number every call 0 and tell them apart by id."""
-        other = call.get("id") and call["id"] != self.item["call_id"]
+        other = call.get("id") and call["id"] != self._id
         return call.get("index") == self._number and not other
 
-    def say(self, arguments: str) -> Iterator[Event]:
-        """More of its arguments."""
+    def say(self, name: str, arguments: str) -> Iterator[Event]:
+        """More of its arguments; some engines give the name later."""
+        self.item["name"] = self.item["name"] or name
         if arguments:
             self._arguments.append(arguments)
             yield events.arguments_delta(self._where, arguments)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import re
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from typing import TypeVar
 
 from pydantic import SecretStr
@@ -18,6 +18,7 @@ from responses_api_models.endpoint import Endpoint
 from responses_api_models.passage import Passage
 from responses_api_models.replicas import Replicas
 from responses_api_models.sse import data_of, error_in, is_event, whole_events
+from responses_api_models.streaming_openings import OpenedStream, Opening
 from responses_api_models.tries import Refused, Tries, joined
 from responses_api_models.upstream_answers import named_failure, retry_after_s
 from responses_api_models.upstream_settings import CallSettings
@@ -72,15 +73,15 @@ class Upstream:
         return await self._tries.make(path, passage, once)
 
     async def stream(
-        self, path: str, body: bytes, passage: Passage, begins: Callable[[bytes], bool] = is_event
+        self, path: str, body: bytes, passage: Passage, opening: Opening = lambda: is_event
     ) -> AsyncIterator[bytes]:
         """The answer's server-sent events as they come, each whole. One that begins with an error is that failure.
 
-        Events are held back up to the first with which the answer `begins`; a Failure from it is tried again. Closing
-        the stream hangs up, so that an engine aborts the request.
+        Events are held back for a moment, until the answer begins as `opening` says for one stream; a Failure up to
+        then is tried again. Closing the stream hangs up, so that an engine aborts the request.
         """
 
-        async def once(endpoint: Endpoint, timeout_s: float) -> tuple[Endpoint, AsyncIterator[bytes], list[bytes]]:
+        async def once(endpoint: Endpoint, timeout_s: float) -> tuple[Endpoint, OpenedStream]:
             target = joined(endpoint.url, path)
             headers = {**self._sent(passage), "accept": "text/event-stream"}
             answer, pieces = await self._transport.stream("POST", target + passage.query, body, headers, timeout_s)
@@ -88,24 +89,19 @@ class Upstream:
                 if not 200 <= answer.status < 300 or "json" in answer.headers.get("content-type", ""):
                     whole = b"".join([piece async for piece in pieces])
                     raise self._no_stream(Answer(answer.status, answer.headers, whole), target)
-                events = whole_events(pieces)
-                held: list[bytes] = []
-                async for event in events:
-                    self._check_event(event, answer, target)
-                    held.append(event)
-                    if begins(event):
-                        break
-                else:
-                    raise self._no_stream(Answer(answer.status, answer.headers, b"".join(held)), target)
-                self._check_model(held[0], endpoint)
+                opened = OpenedStream(whole_events(pieces), opening())
+                first = await opened.first()
+                self._check_event(first, answer, target)
+                self._check_model(first, endpoint)
+                await opened.hold()
             except BaseException:
                 await pieces.aclose()  # type: ignore[attr-defined]
                 raise
             passage.came_back(answer)
-            return endpoint, events, held
+            return endpoint, opened
 
-        endpoint, events, held = await self._tries.make(path, passage, once)
-        return self._flowing(path, endpoint, events, held)
+        endpoint, opened = await self._tries.make(path, passage, once)
+        return self._flowing(path, endpoint, opened)
 
     async def send(self, method: str, url: str, path: str, body: bytes = b"", timeout_s: float | None = None) -> Answer:
         """One request to the engine at `url`, not tried again: its answer of any status. Raises Failure without one."""
@@ -134,22 +130,18 @@ class Upstream:
         if not 200 <= answer.status < 300:
             return self._failure(answer, target)
         found = self._without_key(answer.body)[:300].decode("utf-8", "replace").strip() or "(an empty body)"
-        return Failure(FailureKind.MALFORMED_ANSWER, f"{target} answered 200 with no stream of an answer: {found}")
+        return Failure(FailureKind.MALFORMED_ANSWER, f"{target} answered 200 with no stream of events: {found}")
 
-    async def _flowing(
-        self, path: str, endpoint: Endpoint, events: AsyncIterator[bytes], held: Sequence[bytes]
-    ) -> AsyncIterator[bytes]:
+    async def _flowing(self, path: str, endpoint: Endpoint, opened: OpenedStream) -> AsyncIterator[bytes]:
         begun = time.monotonic()
-        async with contextlib.aclosing(events):  # type: ignore[type-var]
-            with endpoint.busy():
-                for event in held:
-                    yield event
-                try:
+        with endpoint.busy():
+            try:
+                async with contextlib.aclosing(opened.events()) as events:
                     async for event in events:
                         yield event
-                except Failure:
-                    endpoint.fail(path, begun)
-                    raise
+            except Failure:
+                endpoint.fail(path, begun)
+                raise
 
     def _sent(self, passage: Passage) -> dict[str, str]:
         return {**passage.headers, **self._headers} if passage.headers else self._headers

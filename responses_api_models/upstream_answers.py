@@ -13,6 +13,8 @@ import orjson
 
 from services.errors import Failure, FailureKind
 from services.transport import Answer
+from services.turns.lenient import loads
+from services.turns.validity import check_completion, check_response
 from services.types import Json
 
 EXCERPT_CHARS = 300
@@ -32,8 +34,8 @@ _OVERFLOW = re.compile(
 def json_object(body: bytes) -> Json:
     """The body as a JSON object. Raises Failure malformed_answer with an excerpt."""
     try:
-        value = orjson.loads(body)
-    except orjson.JSONDecodeError as error:
+        value = loads(body)
+    except ValueError as error:
         raise _malformed(f"no JSON ({error})", body) from error
     if not isinstance(value, dict):
         raise _malformed(f"a JSON {type(value).__name__} and no object", body)
@@ -45,6 +47,26 @@ def json_bytes(body: bytes) -> bytes:
     if body[:1] != b"{" or body.rstrip()[-1:] != b"}":
         json_object(body)  # names what is wrong; leading white space is fine
     return body
+
+
+def completion_bytes(body: bytes) -> bytes:
+    """The body of a chat completion as it came. One that is no turn of the model is a failure, never a turn."""
+    check_completion(json_object(body))
+    return body
+
+
+def response_bytes(body: bytes) -> bytes:
+    """The body of a Response as it came. One that is no turn of the model is a failure, never a turn."""
+    check_response(json_object(body))
+    return body
+
+
+def written(request: Json) -> bytes:
+    """A request as it is sent. Raises Failure bad_request for one that is nested deeper than JSON can be written."""
+    try:
+        return orjson.dumps(request)
+    except TypeError as error:
+        raise Failure(FailureKind.BAD_REQUEST, f"the request cannot be sent on ({error})") from error
 
 
 def _malformed(what: str, body: bytes) -> Failure:
@@ -74,7 +96,7 @@ def named_failure(answer: Answer, endpoint: str, hint: str) -> Failure:
     if status == 429:
         kind = FailureKind.RATE_LIMITED
     elif status >= 500 or status in _PASSING:
-        kind = FailureKind.UPSTREAM_ERROR
+        kind, shown = FailureKind.UPSTREAM_ERROR, status if status in _PASSING else None
     elif status in (400, 413, 422) and (code == OVERFLOW_CODE or _OVERFLOW.search(said)):
         kind, code = FailureKind.CONTEXT_OVERFLOW, OVERFLOW_CODE
     else:

@@ -9,11 +9,11 @@ import orjson
 
 from responses_api_models.chat_engine.roads import CompletionsRoad, GenerateRoad, Road
 from responses_api_models.chat_engine.settings import ChatEngineSettings
-from responses_api_models.convert_answers import malformed
 from responses_api_models.passage import Passage
 from responses_api_models.upstream import Upstream
 from responses_api_models.upstream_answers import json_object
 from services.errors import Failure, FailureKind
+from services.turns.validity import malformed
 from services.types import Json
 
 log = logging.getLogger(__name__)

@@ -15,11 +15,11 @@ import orjson
 from responses_api_models.chat_engine import hermes, trail
 from responses_api_models.chat_engine.continuation import Continuation
 from responses_api_models.chat_engine.roads import GenerateRoad, Road
-from responses_api_models.convert_answers import first_choice
 from responses_api_models.passage import Passage
 from responses_api_models.upstream import Upstream
 from responses_api_models.upstream_answers import json_object
 from services.errors import Failure
+from services.turns.validity import first_choice
 from services.types import Json
 
 SHOWN_IDS = 12

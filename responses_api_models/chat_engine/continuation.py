@@ -18,6 +18,7 @@ import orjson
 from responses_api_models.chat_engine import trail
 from responses_api_models.chat_engine.roads import Rendered, Road
 from responses_api_models.passage import Passage
+from services.turns.calls import UNNAMED, read_name, sendable_name
 from services.types import Json
 
 _USER: Json = {"role": "user", "content": "x"}
@@ -87,7 +88,12 @@ def _shared_ending(one: list[int], two: list[int]) -> Ending | None:
 def _stand_in(text: str, said: Json | None = None) -> Json:
     """A turn of the model that stands for another: same calls by name and id, because answers refer to them."""
     calls = [
-        {"id": call.get("id"), "type": "function", "function": {"name": call["function"]["name"], "arguments": "{}"}}
+        {"id": call.get("id"), "type": "function", "function": {"name": _name(call), "arguments": "{}"}}
         for call in (said or {}).get("tool_calls") or ()
     ]
     return {"role": "assistant", "content": text, **({"tool_calls": calls} if calls else {})}
+
+
+def _name(call: Json) -> str:
+    function = call.get("function")
+    return sendable_name(read_name(function.get("name"))) if isinstance(function, dict) else UNNAMED

@@ -21,16 +21,18 @@ from responses_api_models.chat_engine.roads import CompletionsRoad
 from responses_api_models.chat_engine.settings import ChatEngineSettings
 from responses_api_models.chat_engine.trainer.trainer import Trainer
 from responses_api_models.chat_engine.turns import Turns
-from responses_api_models.convert_answers import first_choice
 from responses_api_models.passage import Passage
 from responses_api_models.replicas import Replicas
 from responses_api_models.streaming_events import ResponseEvents
+from responses_api_models.streaming_openings import ChatOpening
 from responses_api_models.upstream import Upstream
-from responses_api_models.upstream_answers import json_bytes, json_object
+from responses_api_models.upstream_answers import completion_bytes, json_object, written
 from services.call import Call, Handler, Reply
 from services.errors import Failure, FailureKind
 from services.response_events import SSE, STREAM_HEADERS
 from services.server import Context
+from services.turns.calls import offered, sendable_items, sendable_messages
+from services.turns.validity import malformed
 from services.types import Json
 
 
@@ -98,19 +100,23 @@ class ChatEngineModel(ModelServer):
     async def responses(self, request: Json, call: Call) -> Reply:
         """A Responses create request, answered by the engine's chat endpoint."""
         passage = Passage.of(call, request.get("prompt_cache_key"))
-        body = self._finished(convert.request_to_chat(request, self._dialect))
+        body = self._finished(convert.request_to_chat(_sendable(request), self._dialect))
         if self._turns is not None:
-            completion = await self._turns.make(body, passage)
-            response = convert.chat_to_response(completion, request, self._dialect)
-        else:
+            return self._reply(self._responded(await self._turns.make(body, passage), request), passage)
 
-            def read(answer: bytes) -> Json:
-                return convert.chat_to_response(json_object(answer), request, self._dialect)
+        def read(answer: bytes) -> bytes:
+            return self._responded(json_object(answer), request)
 
-            body["messages"] = trail.without_traces(body["messages"])
-            response = await self.upstream.post("/chat/completions", orjson.dumps(body), read, passage)
+        body["messages"] = trail.without_traces(body["messages"])
+        return self._reply(await self.upstream.post("/chat/completions", written(body), read, passage), passage)
+
+    def _responded(self, completion: Json, request: Json) -> bytes:
+        response = convert.chat_to_response(completion, request, self._dialect)
         mark_unreadable_call(response)
-        return self._reply(orjson.dumps(response), passage)
+        try:
+            return orjson.dumps(response)
+        except TypeError as error:
+            raise malformed(f"cannot be sent on ({error})", completion.keys()) from error
 
     async def chat(self, request: Json, call: Call) -> Reply:
         """A chat request goes through with the model's name put in, and the answer's bytes come back."""
@@ -118,7 +124,7 @@ class ChatEngineModel(ModelServer):
         body = self._chat_body(request)
         if self._turns is not None:
             return self._reply(orjson.dumps(await self._turns.make(body, passage)), passage)
-        answer = await self.upstream.post("/chat/completions", orjson.dumps(body), _completion_bytes, passage)
+        answer = await self.upstream.post("/chat/completions", written(body), completion_bytes, passage)
         return self._reply(answer, passage)
 
     async def stream_responses(self, request: Json, call: Call) -> Reply:
@@ -128,9 +134,9 @@ class ChatEngineModel(ModelServer):
         if self._turns is not None:
             return await super().stream_responses(request, call)
         passage = Passage.of(call, request.get("prompt_cache_key"))
-        body = self._finished(convert.request_to_chat(request, self._dialect))
+        body = self._finished(convert.request_to_chat(_sendable(request), self._dialect))
         body.update(stream=True, stream_options={"include_usage": True})
-        chunks = await self.upstream.stream("/chat/completions", orjson.dumps(body), passage)
+        chunks = await self.upstream.stream("/chat/completions", written(body), passage, ChatOpening)
         made = ResponseEvents(request, self._dialect, mark_unreadable_call)
         return self._stream(passing.converted(chunks, made, passing.teller(self.name, call)), passage)
 
@@ -139,7 +145,8 @@ class ChatEngineModel(ModelServer):
         if self._turns is not None:
             return await super().stream_chat(request, call)
         passage = Passage.of(call, request.get("prompt_cache_key"))
-        chunks = await self.upstream.stream("/chat/completions", orjson.dumps(self._chat_body(request)), passage)
+        body = self._chat_body(request)
+        chunks = await self.upstream.stream("/chat/completions", written(body), passage, ChatOpening)
         return self._stream(passing.chat(chunks, passing.teller(self.name, call)), passage)
 
     def models(self) -> list[str]:
@@ -165,8 +172,10 @@ class ChatEngineModel(ModelServer):
 
     def _chat_body(self, request: Json) -> Json:
         convert.apply_metadata(request)
+        if isinstance(messages := request.get("messages"), list):
+            request["messages"] = sendable_messages(messages, offered(request.get("tools")))
         if self._dialect.developer_as_system:
-            for message in request.get("messages") or ():
+            for message in request["messages"] if isinstance(messages, list) else ():
                 if isinstance(message, dict) and message.get("role") == "developer":
                     message["role"] = "system"
         return self._finished(request)
@@ -179,7 +188,8 @@ class ChatEngineModel(ModelServer):
             body.setdefault(key, value)
         if self._strict is not None:
             for tool in body.get("tools") or ():
-                tool["function"] = {**tool["function"], "strict": self._strict}
+                if isinstance(tool, dict) and isinstance(tool.get("function"), dict):
+                    tool["function"] = {**tool["function"], "strict": self._strict}
         body.update(self._forced)
         body["model"] = self._model
         return body
@@ -191,8 +201,11 @@ class ChatEngineModel(ModelServer):
         return Reply(stream=events, content_type=SSE, headers=(*STREAM_HEADERS, *passage.answer_headers))
 
 
-def _completion_bytes(body: bytes) -> bytes:
-    """A chat completion as it came. One that the engine broke off is a failure, never a turn."""
-    if b'"abort"' in body:
-        first_choice(json_object(body))
-    return json_bytes(body)
+def _sendable(request: Json) -> Json:
+    """The request with every earlier call in a form that engines take."""
+    items = request.get("input")
+    return (
+        {**request, "input": sendable_items(items, offered(request.get("tools")))}
+        if isinstance(items, list)
+        else request
+    )

@@ -14,10 +14,10 @@ from typing import Any, Protocol
 import orjson
 
 from responses_api_models.chat_engine import hermes
-from responses_api_models.convert_answers import check_whole, first_choice, malformed
 from responses_api_models.passage import Passage
 from responses_api_models.upstream import Upstream
 from responses_api_models.upstream_answers import json_object
+from services.turns.validity import check_finish, first_choice, malformed
 from services.types import Json
 
 SEED_IDS = 16
@@ -100,14 +100,10 @@ class GenerateRoad:
             # What is there was counted from the few rendered messages; without it the engine counts from `ids`.
             request["sampling_params"] = {k: v for k, v in request["sampling_params"].items() if k != "max_tokens"}
         request["token_ids"] = ids
-        answer = await self._upstream.post(
-            "/../inference/v1/generate", orjson.dumps(request), _with("choices"), passage
-        )
+        sent = orjson.dumps(request)
+        answer = await self._upstream.post("/../inference/v1/generate", sent, _read_generated, passage)
         choice = answer["choices"][0]
-        check_whole(choice.get("finish_reason"))  # here: of a generation without a token the text cannot be read
-        generated, entries = choice.get("token_ids"), (choice.get("logprobs") or {}).get("content")
-        if not generated or entries is None:
-            raise malformed("has no token_ids or no logprobs", answer)
+        generated, entries = choice["token_ids"], choice["logprobs"]["content"]
         log_probs = [entry["logprob"] for entry in entries]
         if not texts:
             choice["logprobs"] = None
@@ -184,12 +180,9 @@ class CompletionsRoad:
             limit = max(longest - len(ids), 1)
         if limit is not None:
             request["max_tokens"] = limit
-        answer = await self._upstream.post("/completions", orjson.dumps(request), _with("choices"), passage)
+        answer = await self._upstream.post("/completions", orjson.dumps(request), _read_completed, passage)
         choice = answer["choices"][0]
-        check_whole(choice.get("finish_reason"))
-        generated, log_probs = choice.get("token_ids"), (choice.get("logprobs") or {}).get("token_logprobs")
-        if not generated or log_probs is None:
-            raise malformed("has no token_ids or no logprobs", answer)
+        generated, log_probs = choice["token_ids"], choice["logprobs"]["token_logprobs"]
         calls = self._calls(body)
         text = choice.get("text") or ""
         chat_choice = {
@@ -241,8 +234,41 @@ def _in_words(logprobs: Json) -> list[Json]:
     def entry(token: str, logprob: float) -> Json:
         return {"token": token, "logprob": logprob, "bytes": list(token.encode())}
 
-    rows = zip(logprobs["tokens"], logprobs["token_logprobs"], logprobs.get("top_logprobs") or (), strict=True)
-    return [{**entry(token, own), "top_logprobs": [entry(*pair) for pair in top.items()]} for token, own, top in rows]
+    # Engines leave it out, or null, where no other candidates were asked for.
+    tops = logprobs.get("top_logprobs") or [None] * len(logprobs["tokens"])
+    rows = zip(logprobs["tokens"], logprobs["token_logprobs"], tops, strict=True)
+    return [
+        {**entry(token, own), "top_logprobs": [entry(*pair) for pair in (top or {}).items()]}
+        for token, own, top in rows
+    ]
+
+
+def _read_generated(body: bytes) -> Json:
+    """A turn as ids: a generation without a token is no turn of the model (services/turns/validity.py)."""
+    answer = json_object(body)
+    entries = _logprobs(answer, "content")
+    if not all(isinstance(entry, dict) and "logprob" in entry for entry in entries):
+        raise malformed("has logprobs of unknown shape", answer)
+    return answer
+
+
+def _read_completed(body: bytes) -> Json:
+    answer = json_object(body)
+    _logprobs(answer, "token_logprobs")
+    return answer
+
+
+def _logprobs(answer: Json, key: str) -> list[Any]:
+    choices = answer.get("choices")
+    choice = choices[0] if isinstance(choices, list) and choices else None
+    if not isinstance(choice, dict):
+        raise malformed("has no choices", answer)
+    check_finish(choice.get("finish_reason"))
+    ids, logprobs = choice.get("token_ids"), choice.get("logprobs")
+    entries = logprobs.get(key) if isinstance(logprobs, dict) else None
+    if not ids or not isinstance(ids, list) or not isinstance(entries, list):
+        raise malformed("has no token_ids or no logprobs", answer)
+    return entries
 
 
 def _with(key: str) -> Any:

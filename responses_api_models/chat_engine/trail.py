@@ -16,7 +16,7 @@ from typing import Any
 
 import orjson
 
-from responses_api_models.convert_items import as_text
+from services.turns.calls import read_arguments, read_name, sendable_arguments, sendable_name
 from services.types import TOKEN_FIELDS, Json
 
 EXCERPT = 8
@@ -94,7 +94,9 @@ def _called(call: Any) -> Any:
     function = call.get("function") if isinstance(call, dict) else None
     if not isinstance(function, dict):
         return call  # the engine will refuse it, in its own words
-    return [function.get("name"), as_text(function.get("arguments", ""))]
+    # In the form in which it comes back, with or without a server in between that put it so.
+    arguments = sendable_arguments(read_arguments(function.get("arguments")))
+    return [sendable_name(read_name(function.get("name"))), arguments]
 
 
 def first_difference(expected: list[int], found: list[int]) -> int | None:

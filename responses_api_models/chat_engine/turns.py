@@ -15,11 +15,12 @@ from responses_api_models.chat_engine.abilities import Abilities
 from responses_api_models.chat_engine.continuation import Continuation
 from responses_api_models.chat_engine.roads import Road
 from responses_api_models.chat_engine.trainer.versions import Versions
-from responses_api_models.convert_answers import first_choice, malformed, token_fields
+from responses_api_models.convert_answers import token_fields
 from responses_api_models.passage import Passage
 from responses_api_models.upstream import Upstream
 from responses_api_models.upstream_answers import json_object
 from services.errors import Failure, FailureKind
+from services.turns.validity import check_completion, malformed
 from services.types import TOKEN_FIELDS, Json
 
 SAMPLING = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
@@ -56,7 +57,7 @@ class Turns:
             reason, way = way, "chat"
             sent = {**body, "messages": trail.without_traces(given)} if self._sends_ids else body
             completion = await self._chat(sent, passage)
-        choice, message = first_choice(completion)
+        choice, message = check_completion(completion)
         message.update(token_fields(completion, choice, message))
         _check(message)
         # They stand on the message; where an engine puts them they stand for callers who asked as one asks an engine.
@@ -73,7 +74,7 @@ class Turns:
 
     async def _chat(self, body: Json, passage: Passage) -> Json:
         sent = orjson.dumps({**body, "return_token_ids": True})
-        return await self._upstream.post("/chat/completions", sent, json_object, passage)
+        return await self._upstream.post("/chat/completions", sent, _read_completion, passage)
 
     async def _continued(
         self, before: trail.Turn, body: Json, recorded: str, passage: Passage, texts: bool
@@ -93,10 +94,16 @@ class Turns:
         made = await road.generate(ids, rendered, body, passage, texts=texts)
         if len(made.ids) != len(made.log_probs):
             raise malformed(f"has {len(made.ids)} token ids but {len(made.log_probs)} logprobs", made.completion)
-        choice, message = first_choice(made.completion)
+        choice, message = check_completion(made.completion)
         choice["weight_versions"] = made.weight_versions
         message.update(prompt_token_ids=ids, generation_token_ids=made.ids, generation_log_probs=made.log_probs)
         return road.name, made.completion
+
+
+def _read_completion(body: bytes) -> Json:
+    completion = json_object(body)
+    check_completion(completion)
+    return completion
 
 
 def _trace(message: Json, before: trail.Turn | None, reason: str) -> Json:

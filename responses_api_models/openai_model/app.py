@@ -1,6 +1,7 @@
 """openai_model: the policy behind an endpoint that speaks the Responses API itself (OpenAI, vLLM's /v1/responses).
 
-Requests go through with the model's name put in; the answer's bytes come back as they are.
+Requests go through with the model's name put in and earlier calls in a form that can be sent; the answer's bytes come
+back as they are, once it is sure that they are a turn of the model.
 """
 
 from __future__ import annotations
@@ -8,21 +9,20 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import ClassVar
 
-import orjson
-
 from responses_api_models import passing
 from responses_api_models.base import ModelServer
 from responses_api_models.convert import apply_metadata
 from responses_api_models.passage import Passage
 from responses_api_models.replicas import Replicas
+from responses_api_models.streaming_openings import ChatOpening, ResponseOpening
 from responses_api_models.upstream import Upstream
-from responses_api_models.upstream_answers import json_bytes, json_object
+from responses_api_models.upstream_answers import completion_bytes, response_bytes, written
 from responses_api_models.upstream_settings import EndpointSettings
 from services.call import Call, Reply
-from services.errors import Failure, FailureKind
 from services.response_events import SSE, STREAM_HEADERS
 from services.server import Context
 from services.settings import ServerSettings
+from services.turns.calls import offered, sendable_items, sendable_messages
 from services.types import Json
 
 
@@ -42,25 +42,25 @@ class OpenaiModel(ModelServer):
     async def responses(self, request: Json, call: Call) -> Reply:
         """A Responses create request, passed through."""
         passage = Passage.of(call, request.get("prompt_cache_key"))
-        body = await self._upstream.post("/responses", self._finished(request), _response_bytes, passage)
+        body = await self._upstream.post("/responses", self._finished(request), response_bytes, passage)
         return Reply(body, headers=passage.answer_headers)
 
     async def chat(self, request: Json, call: Call) -> Reply:
         """A chat create request, passed through."""
         passage = Passage.of(call, request.get("prompt_cache_key"))
-        body = await self._upstream.post("/chat/completions", self._finished(request), json_bytes, passage)
+        body = await self._upstream.post("/chat/completions", self._finished(request), completion_bytes, passage)
         return Reply(body, headers=passage.answer_headers)
 
     async def stream_responses(self, request: Json, call: Call) -> Reply:
         """The endpoint's own events, as they come."""
         passage = Passage.of(call, request.get("prompt_cache_key"))
-        events = await self._upstream.stream("/responses", self._finished(request), passage)
+        events = await self._upstream.stream("/responses", self._finished(request), passage, ResponseOpening)
         return _stream(passing.responses(events, passing.teller(self.name, call)), passage)
 
     async def stream_chat(self, request: Json, call: Call) -> Reply:
         """The endpoint's own chunks, as they come."""
         passage = Passage.of(call, request.get("prompt_cache_key"))
-        events = await self._upstream.stream("/chat/completions", self._finished(request), passage)
+        events = await self._upstream.stream("/chat/completions", self._finished(request), passage, ChatOpening)
         return _stream(passing.chat(events, passing.teller(self.name, call)), passage)
 
     def models(self) -> list[str]:
@@ -69,22 +69,18 @@ class OpenaiModel(ModelServer):
 
     def _finished(self, body: Json) -> bytes:
         apply_metadata(body)
+        known = offered(body.get("tools"))
+        for key, sendable in (("input", sendable_items), ("messages", sendable_messages)):
+            if isinstance(body.get(key), list):
+                body[key] = sendable(body[key], known)
         for key, value in self._defaults.items():
             body.setdefault(key, value)
         body["model"] = self._model
-        return orjson.dumps(body)
+        return written(body)
 
 
 def _stream(events: AsyncIterator[bytes], passage: Passage) -> Reply:
     return Reply(stream=events, content_type=SSE, headers=(*STREAM_HEADERS, *passage.answer_headers))
-
-
-def _response_bytes(body: bytes) -> bytes:
-    """The bytes of a Response. One that reports a failure of the endpoint is a failure here, never an empty turn."""
-    if b'"failed"' in body and (response := json_object(body)).get("status") == "failed":
-        reason = (response.get("error") or {}).get("message") or "no reason given"
-        raise Failure(FailureKind.UPSTREAM_ERROR, f"the endpoint answered 200 with a failed response: {reason}")
-    return json_bytes(body)
 
 
 server = OpenaiModel

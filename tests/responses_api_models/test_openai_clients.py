@@ -89,7 +89,16 @@ async def test_strict_tools_are_parsed_by_the_chat_client() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 async def test_unknown_fields_headers_cookies_and_the_query_reach_the_engine(kind: type[Server]) -> None:
-    answer = CALLS if kind is VllmModel else {"id": "resp_1", "object": "response", "status": "completed", "output": []}
+    answer = (
+        CALLS
+        if kind is VllmModel
+        else {
+            "id": "resp_1",
+            "object": "response",
+            "status": "completed",
+            "output": [{"type": "web_search_call", "id": "w", "status": "completed"}],
+        }
+    )
     async with door(answer, kind=kind) as (client, engine):
         await client.with_options(default_headers={"x-session-id": "e1", "cookie": "sticky=7"}).responses.create(
             model="any",

@@ -111,7 +111,7 @@ async def test_a_rate_limit_keeps_the_pause_that_the_endpoint_asks_for() -> None
 
 @pytest.mark.parametrize(
     ("step", "tries"),
-    [(refusal(429), 2), (refusal(500), 2), (refusal(409), 1), (Step(b"<html>"), 2)],
+    [(refusal(429), 2), (refusal(500), 2), (refusal(409), 2), (Step(b"<html>"), 2)],
     ids=["429", "500", "409", "html"],
 )
 @pytest.mark.parametrize("stream", [False, True])

@@ -32,7 +32,7 @@ async def test_a_responses_request_passes_through_with_the_models_name() -> None
 
 
 async def test_the_answers_bytes_come_back_as_they_are() -> None:
-    body = b'{"id":  "resp_1", "output": [], "status": "completed", "odd": 1.50}'
+    body = b'{"id":  "resp_1", "output": [{"type": "web_search_call"}], "status": "completed", "odd": 1.50}'
     async with engine(Step(body)) as fake, model_server(OpenaiModel, base_url=fake.url) as server:
         answer, _ = await ask(server, "/v1/responses", {"input": "hi"})
     assert answer.body == body

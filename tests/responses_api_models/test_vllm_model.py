@@ -57,7 +57,7 @@ async def test_the_settings_model_name_is_sent_whatever_the_request_says() -> No
 
 
 async def test_a_chat_request_passes_through_with_its_unknown_fields_and_the_answers_bytes() -> None:
-    body = b' {"choices": [], "odd":  1}\n'
+    body = b' {"choices": [{"message": {"content": "a"}}], "odd":  1}\n'
     async with engine(Step(body)) as fake, model_server(VllmModel, base_url=fake.url) as server:
         answer, _ = await ask(server, "/v1/chat/completions", {**CHAT, "guided_regex": "a+", "n": 2})
     assert fake.asked[0] == {**CHAT, "guided_regex": "a+", "n": 2, "model": "engine-model"}
