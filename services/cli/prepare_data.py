@@ -7,14 +7,13 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import orjson
-from pydantic import BeforeValidator, Field
+from pydantic import Field
 
 from services.cli.options import EXIT_DONE, EXIT_FAILED, Options, read_options, run_command
 from services.cli.prepare_data_view import show
-from services.cli.rollout_files import listed
 from services.data.curriculum import hardest_first, ids_of, named
 from services.data.dataset import Dataset
 from services.data.mixture import Mixture
@@ -35,7 +34,7 @@ EXAMPLE = (
 class PrepareOptions(Options):
     """Options of ng_prepare_data."""
 
-    input_jsonl_fpath: Annotated[list[Path], BeforeValidator(listed)] = Field(default_factory=list)
+    input_jsonl_fpath: list[Path] = Field(default_factory=list)
     """Data sets to look at, one after the other."""
     data: str | dict[str, Any] | None = None
     """Or a mixture: a YAML file, {file: mix.yaml, epoch: 2}, or {mode: weighted, seed: 42, datasets: [{name: gsm8k,
@@ -46,7 +45,7 @@ class PrepareOptions(Options):
     """Only the first tasks."""
     output_jsonl_fpath: Path | None = None
     """Write the tasks in their order, each with its prompt_id, dataset_name and agent_ref."""
-    against: Annotated[list[Path], BeforeValidator(listed)] = Field(default_factory=list)
+    against: list[Path] = Field(default_factory=list)
     """Files that must hold other tasks, a test set's: what is in both is told."""
     rollouts_jsonl_fpath: Path | None = None
     """Rollouts of these data, as they were collected: orders their tasks for a curriculum."""

@@ -8,11 +8,6 @@ from pathlib import Path
 from services.errors import OperatorError
 
 
-def listed(value: object) -> object:
-    """One path is a list of one."""
-    return [value] if isinstance(value, str) else value
-
-
 def named_files(paths: Sequence[Path], names: Sequence[str]) -> list[tuple[str, Path]]:
     """Name and path of each: as given, else the shortest ends of the paths that tell them apart.
 
