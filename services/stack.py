@@ -37,6 +37,16 @@ def new_keys(token: str | None = None, access: AccessRules | None = None) -> Key
     return Keys(run_id=run_id, secret=secret, token=token, access=access or AccessRules())
 
 
+def refuse_isolated(config: RunConfig) -> None:
+    """Raises OperatorError where not all servers can share a process."""
+    if alone := [spec.name for spec in config.servers if spec.isolated]:
+        listed = ", ".join(alone)
+        raise OperatorError(
+            f"{listed}: asks for an environment of its own, so it cannot run in one process "
+            "with the others: leave +colocate=true away"
+        )
+
+
 class Stack:
     """One run. `start`, then `stop` whatever happened; both print what a person wants to know through `say`."""
 
@@ -134,12 +144,7 @@ class Stack:
         link = HeadLink(self._transport, self.head_url, self.keys)
         began = time.monotonic()
 
-        if alone := [spec.name for spec in self.config.servers if spec.isolated]:
-            listed = ", ".join(alone)
-            raise OperatorError(
-                f"{listed}: asks for an environment of its own, so it cannot run in one process "
-                "with the others: leave +colocate=true away"
-            )
+        refuse_isolated(self.config)
 
         async def join(spec: ServerSpec) -> None:
             kind = load_server(spec.family, spec.folder, spec.settings.entrypoint)

@@ -9,19 +9,18 @@ import secrets
 import signal
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
-from typing import Annotated
 
 import uvloop
-from pydantic import BeforeValidator, Field
+from pydantic import Field
 
 from services.access.hosts import KnownHosts, is_loopback
 from services.cli.options import EXIT_DONE, EXIT_INTERRUPTED, Options, read_options, run_command
-from services.cli.rollout_files import listed
 from services.config import RunConfig, load
 from services.errors import OperatorError
 from services.launcher import Launcher, LocalLauncher
+from services.preflight import Preflight
 from services.process import calm_collector, raise_file_limit
-from services.ray_launcher import on_cluster
+from services.ray_launcher import check_cluster, on_cluster
 from services.roots import INSTALLED
 from services.runfolder import RunFolder
 from services.stack import Stack, new_keys
@@ -52,7 +51,7 @@ class RunOptions(Options):
     """Run token asked of every request (Authorization: Bearer); also read from the variable ROLLYARD_TOKEN."""
     allow_other_users: bool = False
     """Without a token: answer every user of this machine, not only the one who started the run, and root."""
-    allowed_hosts: Annotated[list[str], BeforeValidator(listed)] = Field(default_factory=list)
+    allowed_hosts: list[str] = Field(default_factory=list)
     """Without a token: further names by which the servers may be called, as those of a proxy before them."""
     ready_timeout_s: float = 300.0
     """How long all servers together may take to get ready."""
@@ -76,13 +75,28 @@ def run(arguments: Sequence[str]) -> int:
     KnownHosts(options.allowed_hosts)
     if options.colocate and options.ray_head_node_address:
         raise OperatorError("+colocate=true keeps all servers in this process, +ray_head_node_address=... places them")
-    if options.dry_run:
-        _print_plan(config)
+    return uvloop.run(_checked(options, config, token, here))
+
+
+async def _checked(options: RunOptions, config: RunConfig, token: str | None, here: Path) -> int:
+    """Look for what would stop the start, then start; with dry_run say what else would fail instead."""
+    preflight = Preflight(config, new_keys(token), os.environ)
+    try:
+        RunFolder.check(here)
+        if options.ray_head_node_address is not None:
+            await check_cluster(options.ray_head_node_address)  # its machines may hold what this one lacks
+        else:
+            host, port, colocate = options.head_host, options.head_port, options.colocate
+            await preflight.check(_cache(), head_host=host, head_port=port, colocate=colocate)
+        if not options.dry_run:
+            return await _run(options, config, token, here, preflight)
+        _print_plan(config, await preflight.advice())
         return EXIT_DONE
-    return uvloop.run(_run(options, config, token, here))
+    finally:
+        await preflight.close()
 
 
-async def _run(options: RunOptions, config: RunConfig, token: str | None, here: Path) -> int:
+async def _run(options: RunOptions, config: RunConfig, token: str | None, here: Path, preflight: Preflight) -> int:
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -107,10 +121,10 @@ async def _run(options: RunOptions, config: RunConfig, token: str | None, here: 
             ready_timeout_s=options.ready_timeout_s,
             environ=os.environ,
         )
-        return await _keep_up(stack, stopped, here)
+        return await _keep_up(stack, stopped, here, preflight)
 
 
-async def _keep_up(stack: Stack, stopped: asyncio.Event, here: Path) -> int:
+async def _keep_up(stack: Stack, stopped: asyncio.Event, here: Path, preflight: Preflight) -> int:
     config, keys, folder = stack.config, stack.keys, stack.folder
     _say(f"run {keys.run_id}: {len(config.servers)} servers, head {stack.head_url}")
     if keys.access.other_users and not keys.token:
@@ -119,11 +133,15 @@ async def _keep_up(stack: Stack, stopped: asyncio.Event, here: Path) -> int:
         _say(f"logs in {folder.logs.relative_to(here)}/")
     interrupted = asyncio.create_task(stopped.wait())
     starting = asyncio.create_task(stack.start())
+    advising = asyncio.create_task(preflight.advice())
     try:
         await asyncio.wait({interrupted, starting}, return_when=asyncio.FIRST_COMPLETED)
         if starting.done():
             starting.result()
             calm_collector()
+            await asyncio.wait({interrupted, advising}, return_when=asyncio.FIRST_COMPLETED)
+            for advice in advising.result() if advising.done() else ():
+                _say(f"note: {advice}")
             await stopped.wait()
             _say("stopping ...")
             return EXIT_DONE
@@ -131,6 +149,7 @@ async def _keep_up(stack: Stack, stopped: asyncio.Event, here: Path) -> int:
     finally:
         starting.cancel()
         interrupted.cancel()
+        advising.cancel()
         await stack.stop()
         _say("stopped")
 
@@ -138,7 +157,7 @@ async def _keep_up(stack: Stack, stopped: asyncio.Event, here: Path) -> int:
 @contextlib.asynccontextmanager
 async def _place(options: RunOptions) -> AsyncIterator[tuple[Launcher | None, str | None]]:
     """Where servers start (None: in this process), and this machine's address where others must reach the head."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rollyard"
+    cache = _cache()
     if options.ray_head_node_address is None:
         yield (None if options.colocate else LocalLauncher(cache)), None
         return
@@ -163,11 +182,18 @@ def _check_token(options: RunOptions, config: RunConfig, token: str | None) -> N
             raise OperatorError(f"{spec.name}: {reason}: {where}")
 
 
-def _print_plan(config: RunConfig) -> None:
+def _cache() -> Path:
+    """Where the environments of servers that have one of their own are kept."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rollyard"
+
+
+def _print_plan(config: RunConfig, advice: Sequence[str]) -> None:
     for spec in config.servers:
         note = f" x {spec.settings.replicas}" if spec.settings.replicas > 1 else ""
         own = ", its own environment" if spec.isolated else ""
         print(f"  {spec.name:<36} {spec.family}/{spec.implementation}{note}{own}")
+    for text in advice:
+        print(f"note: {text}")
     print(f"All {len(config.servers)} servers are well configured; nothing was started (dry_run).")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import subprocess
@@ -22,7 +23,7 @@ from services.data.settings import MixtureSettings
 from services.evaluation.benchmarks import Benchmark
 from services.roots import INSTALLED
 from services.settings import parse_settings
-from tests.cli.commands import command, config, ng_run
+from tests.cli.commands import BIN, command, config, ng_run
 from tests.resources_servers.answers.asking import serving
 from tests.stacks import read_rows
 
@@ -47,7 +48,11 @@ def every(name: str) -> list[list[str]]:
 
 @pytest.mark.parametrize("words", [w for w in every("ng_run") if "guess" not in w[1]], ids=" ".join)
 async def test_every_documented_ng_run_line_is_well_configured(tmp_path: Path, words: list[str]) -> None:
-    checked = await command(*words, "+dry_run=true", cwd=tmp_path, env=EXPORTED)
+    vllm = tmp_path / "bin" / "vllm"  # which is looked for and not run
+    vllm.parent.mkdir()
+    vllm.touch(0o755)
+    path = f"{BIN}{os.pathsep}{vllm.parent}{os.pathsep}{os.environ['PATH']}"
+    checked = await command(*words, "+dry_run=true", cwd=tmp_path, env={**EXPORTED, "PATH": path})
     assert checked.status == 0, checked.err
 
 
