@@ -196,15 +196,16 @@ def _check_tops(tree: DictConfig, overrides: Sequence[Override], options: Iterab
 
 
 def _fill_from_environment(tree: DictConfig, environ: Mapping[str, str]) -> None:
-    for name in set(_PLAIN_REFERENCE.findall(OmegaConf.to_yaml(tree))):
-        if name in tree:
-            continue
-        if not environ.get(name):
-            where = next(_users_of(name, OmegaConf.to_container(tree), ""), "a config")
-            raise OperatorError(
-                f"{where} needs ${{{name}}}, which is set nowhere: export {name}=..., "
-                f"add '+{name}=...', or put `{name}: ...` into env.yaml"
-            )
+    wanted = [name for name in dict.fromkeys(_PLAIN_REFERENCE.findall(OmegaConf.to_yaml(tree))) if name not in tree]
+    if absent := [name for name in wanted if not environ.get(name)]:
+        name, *others = absent
+        where = next(_users_of(name, OmegaConf.to_container(tree), ""), "a config")
+        also = f" (also set nowhere: {', '.join(others)})" if others else ""
+        raise OperatorError(
+            f"{where} needs ${{{name}}}, which is set nowhere: export {name}=..., "
+            f"add '+{name}=...', or put `{name}: ...` into env.yaml{also}"
+        )
+    for name in wanted:
         tree[name] = environ[name]
 
 

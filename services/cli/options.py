@@ -91,30 +91,34 @@ def run_command(
 ) -> typing.NoReturn:
     """Answer --help and --version, run `main`, turn what it raises into one line and an exit status."""
     given = list(sys.argv[1:] if arguments is None else arguments)
-    with plain_output():
-        status = _ended(command, model, example, main, given)
-    sys.exit(status)
-
-
-def _ended(
-    command: str, model: type[O], example: str, main: Callable[[Sequence[str]], int], given: Sequence[str]
-) -> int:
     debug = any(text.lstrip("+") in ("debug=true", "debug=True") for text in given)
-    try:
+
+    def work() -> int:
         if "--help" in given or "-h" in given:
             print(_help(command, model, example, main.__doc__ or ""))
-            status = EXIT_DONE
-        elif "--version" in given:
+            return EXIT_DONE
+        if "--version" in given:
             print(f"{command} (rollyard {version('rollyard')})")
-            status = EXIT_DONE
-        else:
-            status = main(given)
+            return EXIT_DONE
+        return main(given)
+
+    sys.exit(exit_status(command, work, debug=debug))
+
+
+def exit_status(command: str, work: Callable[[], int], *, debug: bool = False) -> int:
+    """Do `work`; what it raises becomes one line and the status that a command ends with."""
+    with plain_output():
+        return _ended(command, work, debug=debug)
+
+
+def _ended(command: str, work: Callable[[], int], *, debug: bool) -> int:
+    try:
+        status = work()
         sys.stdout.flush()
     except OperatorError as error:
         status = _failed(command, error, debug, EXIT_USAGE)
     except BrokenPipeError:
-        print(f"{command}: stopped, because nobody reads its output any more", file=sys.stderr)
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what is still buffered would fail once more at the exit
+        print(f"{command}: stopped, because nothing reads its output any more", file=sys.stderr)
         status = EXIT_FAILED
     except (RunError, Failure, OSError) as error:
         status = _failed(command, error, debug, EXIT_FAILED)
@@ -124,7 +128,17 @@ def _ended(
     except KeyboardInterrupt:
         print(f"{command}: interrupted", file=sys.stderr)
         status = EXIT_INTERRUPTED
+    if status != EXIT_DONE:
+        _settle_output()
     return status
+
+
+def _settle_output() -> None:
+    """What cannot be written to a full or closed output would fail once more at Python's end, with another status."""
+    try:
+        sys.stdout.flush()
+    except (OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
 def _failed(command: str, error: Exception, debug: bool, status: int) -> int:
