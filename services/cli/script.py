@@ -10,7 +10,6 @@ from typing import NoReturn
 
 from services.cli.options import EXIT_DONE, exit_status
 from services.errors import OperatorError
-from services.store import StorePaths
 
 
 class ScriptParser(argparse.ArgumentParser):
@@ -43,19 +42,3 @@ def _whole(text: str, least: int) -> int:
     except ValueError:
         pass
     raise argparse.ArgumentTypeError(f"{text} is not a whole number of {least} or more")
-
-
-def check_output(path: Path, *read: Path | None) -> None:
-    """Make the folder of an output. Raises OperatorError where writing would destroy what is read, or rollouts."""
-    if path.is_dir():
-        raise OperatorError(f"{path} is a folder; expected a file to write")
-    if path.exists() and path.suffix == ".jsonl" and StorePaths(path).manifest.exists():
-        raise OperatorError(
-            f"{path} holds the rollouts of a collection and would be written over; choose another output"
-        )
-    if path.resolve() in {one.resolve() for one in read if one is not None}:
-        raise OperatorError(f"{path} is read and would be written over; choose another output")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise OperatorError(f"cannot make the folder of {path}: {error.strerror}") from error

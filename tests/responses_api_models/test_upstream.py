@@ -23,7 +23,9 @@ KEY = "sk-very-secret-key"
 
 
 def asking(transport: Transport, urls: str | list[str], **options: Any) -> Upstream:
-    settings = EndpointSettings(base_url=urls, model="engine-model", **{"api_key": KEY, "retry_pause_s": 0.01, **options})
+    settings = EndpointSettings(
+        base_url=urls, model="engine-model", **{"api_key": KEY, "retry_pause_s": 0.01, **options}
+    )
     return Upstream(Replicas(settings.urls), settings, settings.api_key, transport)
 
 
