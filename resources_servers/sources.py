@@ -77,7 +77,11 @@ def rows_from(places: Places, say: Callable[[str], None] = _say) -> Iterator[Ite
 def read_rows(path: Path) -> Iterator[Json]:
     """The rows of a file, or of a folder's files by name. Raises OperatorError for what is no data."""
     if path.is_dir():
-        files = sorted(file for file in path.rglob("*") if _holds_rows(file.name))
+        # Downloaders keep books of their own in hidden folders.
+        found = (
+            file for file in path.rglob("*") if not any(part.startswith(".") for part in file.relative_to(path).parts)
+        )
+        files = sorted(file for file in found if _holds_rows(file.name))
         if not files:
             raise OperatorError(f"{path} holds no {', '.join(READABLE)} file")
         for file in files:

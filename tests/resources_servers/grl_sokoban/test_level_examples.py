@@ -68,10 +68,11 @@ def test_every_documented_command_works_as_it_stands(tmp_path: Path, monkeypatch
     (tmp_path / "levels" / "mine.xsb").write_text(levels)
     blocks = "".join(re.findall(r"```bash\n(.*?)```", README, re.DOTALL)).replace("\\\n", " ")
     commands = [shlex.split(line) for line in blocks.splitlines()]
-    assert len(commands) == 6
-    for python, script, *arguments in commands:
-        assert python == "python" and (ROOT / script).is_file()
-        main = {"generate_level_examples.py": generate_level_examples.main}.get(Path(script).name)
+    assert len(commands) == 7
+    for python, by_name, module, *arguments in commands:
+        assert (python, by_name) == ("python", "-m")
+        main = {generate_level_examples.__name__: generate_level_examples.main}.get(module)
+        assert main or module == generate_test_examples.__name__
         (main or generate_test_examples.main)(arguments)
         rows = read_rows(tmp_path / arguments[arguments.index("--output") + 1])
         settings = SokobanSettings(levels_folder=tmp_path / "levels")
