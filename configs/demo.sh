@@ -1,10 +1,13 @@
 #!/bin/sh
 # `make demo`: the main job as a user would type it. 200 Sokoban puzzles, 16 rollouts each, on the built-in policy.
 set -eu
+refuse() { echo "demo.sh: $1" >&2; exit 2; }
+[ $# -eq 0 ] || refuse "found the argument '$1', expected none"
+command -v ng_run >/dev/null || refuse "ng_run is not on the path; make demo sets everything up and runs this"
 folder=results/demo-$(date +%Y%m%d-%H%M%S)
 config=configs/sokoban_builtin.yaml
 input=resources_servers/grl_sokoban/data/qwen3_4b_eval/test_examples_200.jsonl
-mkdir -p "$folder"
+mkdir -p "$folder" 2>/dev/null || refuse "cannot make $folder; start it from a folder that you may write to"
 : >"$folder/ng_run.log"
 
 echo "\$ ng_run \"+config_paths=[$config]\" +colocate=true"
@@ -14,7 +17,7 @@ stop() { kill "$stack" 2>/dev/null && wait "$stack" 2>/dev/null || true; }
 trap stop EXIT
 trap 'exit 130' INT TERM
 until grep -q "servers ready!" "$folder/ng_run.log"; do
-    kill -0 "$stack" 2>/dev/null || { cat "$folder/ng_run.log"; exit 1; }
+    kill -0 "$stack" 2>/dev/null || { cat "$folder/ng_run.log" >&2; wait "$stack"; exit $?; }
     sleep 0.1
 done
 cat "$folder/ng_run.log"

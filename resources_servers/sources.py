@@ -17,6 +17,7 @@ import gzip
 import shutil
 import sys
 import tempfile
+import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -27,6 +28,8 @@ from typing import Any
 import orjson
 
 from services import s3
+from services.cli.rollout_files import check_output
+from services.cli.script import ScriptParser, positive
 from services.errors import OperatorError, RunError
 from services.extras import load
 from services.jsonl import replace
@@ -66,35 +69,37 @@ def _say(line: str) -> None:
 
 @contextlib.contextmanager
 def rows_from(places: Places, say: Callable[[str], None] = _say) -> Iterator[Iterator[Json]]:
-    """The rows of the first place that has them. Raises RunError when none has, with each one's reason."""
+    """The rows of the first place that has them. Raises OperatorError, RunError: each one's reason if none has."""
     with tempfile.TemporaryDirectory(prefix="rollyard-rows-") as folder:
         yield read_rows(_fetched(places, Path(folder), say))
 
 
 def read_rows(path: Path) -> Iterator[Json]:
-    """The rows of a file, or of a folder's files in the order of their names. Raises RunError for what is no data."""
+    """The rows of a file, or of a folder's files by name. Raises OperatorError for what is no data."""
     if path.is_dir():
-        files = sorted(file for file in path.rglob("*") if _holds_rows(file.name))
+        # Downloaders keep books of their own in hidden folders.
+        found = (
+            file for file in path.rglob("*") if not any(part.startswith(".") for part in file.relative_to(path).parts)
+        )
+        files = sorted(file for file in found if _holds_rows(file.name))
         if not files:
-            raise RunError(f"{path} holds no {', '.join(READABLE)} file")
+            raise OperatorError(f"{path} holds no {', '.join(READABLE)} file")
         for file in files:
             yield from read_rows(file)
         return
     try:
         for number, row in enumerate(_items(path), 1):
             if not isinstance(row, dict):
-                raise RunError(f"{path}: row {number} is a JSON {type(row).__name__}; expected an object")
+                raise OperatorError(f"{path}: row {number} is a JSON {type(row).__name__}; expected an object")
             yield row
-    except (OperatorError, OSError, EOFError, ValueError) as error:  # pyarrow's errors are ValueErrors
-        raise RunError(f"{path} cannot be read: {error}") from error
+    except OSError as error:
+        raise OperatorError(f"{path} cannot be read: {error.strerror or error}") from error
+    except (OperatorError, EOFError, ValueError, zlib.error) as error:  # pyarrow's errors are ValueErrors
+        raise OperatorError(f"{path} cannot be read: {error}") from error
 
 
 def write_rows(path: Path, rows: Iterable[Json]) -> int:
     """Write JSON Lines that appear whole or not at all; how many. A failing iterator leaves what was there before."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise RunError(f"cannot make the folder of {path}: {error.strerror}") from error
     count = 0
 
     def lines() -> Iterator[bytes]:
@@ -103,7 +108,7 @@ def write_rows(path: Path, rows: Iterable[Json]) -> int:
             yield orjson.dumps(row) + b"\n"
             count += 1
         if not count:
-            raise RunError(f"no rows for {path}: the source is empty, or everything was filtered out")
+            raise OperatorError(f"no rows for {path}: the source is empty, or everything was filtered out")
 
     replace(path, lines())
     return count
@@ -111,31 +116,26 @@ def write_rows(path: Path, rows: Iterable[Json]) -> int:
 
 def source_options(description: str | None) -> argparse.ArgumentParser:
     """The options that every `prepare.py` has."""
-    parser = argparse.ArgumentParser(description=description)
+    parser = ScriptParser(description=description)
     parser.add_argument("--output", type=Path, required=True, help="the JSONL file to write")
     parser.add_argument("--local", type=Path, help="a file or folder to read first")
     parser.add_argument("--s3", help="s3://bucket/key, or a prefix ending with /, read if there is no local file")
     parser.add_argument("--offline", action="store_true", help="do not ask the Hugging Face hub when neither has rows")
-    parser.add_argument("--limit", type=_positive, help="rows to write (default: all)")
+    parser.add_argument("--limit", type=positive, help="rows to write (default: all)")
     return parser
 
 
-def _positive(text: str) -> int:
-    if (value := int(text)) < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not 1 or more")
-    return value
-
-
 def prepare(options: argparse.Namespace, hub: HubFiles, make: Callable[[int, Json], Json | None]) -> None:
-    """Write the rows that `make` builds from each source row and its number (None: left out). Exits with a message."""
+    """Write the rows that `make` builds from each source row and its number (None: left out).
+
+    Raises OperatorError for a source that is not there or not as expected, RunError where a download failed.
+    """
+    check_output(options.output, [options.local] if options.local else ())
     places = Places(options.local, options.s3, None if options.offline else hub)
-    try:
-        with rows_from(places) as rows:
-            made = (row for row in _made(rows, make) if row is not None)
-            count = write_rows(options.output, islice(made, options.limit))
-    except RunError as error:
-        sys.exit(plain(str(error)))
-    print(plain(f"{count} rows -> {options.output}"))
+    with rows_from(places) as rows:
+        made = (row for row in _made(rows, make) if row is not None)
+        count = write_rows(options.output, islice(made, options.limit))
+    print(f"{count} rows -> {options.output}")
 
 
 def _made(rows: Iterator[Json], make: Callable[[int, Json], Json | None]) -> Iterator[Json | None]:
@@ -144,7 +144,8 @@ def _made(rows: Iterator[Json], make: Callable[[int, Json], Json | None]) -> Ite
             yield make(number, row)
         except (KeyError, TypeError, ValueError) as error:
             found = ", ".join(sorted(row)) or "nothing"
-            raise RunError(f"row {number} (with {found}) is not what was expected: {error!r}") from error
+            why = f"no {error}" if isinstance(error, KeyError) else str(error)
+            raise OperatorError(f"row {number} (with {found}) is not what was expected: {why}") from error
 
 
 def _fetched(places: Places, folder: Path, say: Callable[[str], None]) -> Path:
@@ -157,6 +158,7 @@ def _fetched(places: Places, folder: Path, say: Callable[[str], None]) -> Path:
     if places.hub is not None:
         ways.append((f"hub's {places.hub.repo}", partial(_from_hub, places.hub)))
     reasons: list[str] = []
+    mistaken = not ways
     for number, (name, fetch) in enumerate(ways):
         try:
             target = folder / str(number)
@@ -164,9 +166,13 @@ def _fetched(places: Places, folder: Path, say: Callable[[str], None]) -> Path:
             return fetch(target)
         except Exception as error:  # a library's own error, whichever: the reason is told, the next place is tried
             reasons.append(f"{name}: {error}")
+            mistaken = mistaken or isinstance(error, OperatorError | FileNotFoundError)
             if number + 1 < len(ways):
                 say(f"{reasons[-1]}; next: {ways[number + 1][0]}")
-    raise RunError("no rows found. " + ("; ".join(reasons) or "No place was named: give --local or --s3"))
+    # What was named and is not there is the operator's to mend; a download that failed may work the next time.
+    raise (OperatorError if mistaken else RunError)(
+        "no rows found. " + ("; ".join(reasons) or "No place was named: give --local or --s3")
+    )
 
 
 def _from_local(path: Path, folder: Path) -> Path:

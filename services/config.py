@@ -12,8 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, ListConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
-from yaml import YAMLError
+from omegaconf.errors import (
+    GrammarParseError,
+    InterpolationKeyError,
+    InterpolationResolutionError,
+    OmegaConfBaseException,
+)
+from yaml import MarkedYAMLError, YAMLError
 
 from services.errors import OperatorError, nearest
 from services.isolation import asks_for_isolation
@@ -133,11 +138,35 @@ def _known_configs(root: Path) -> Iterator[Path]:
 def _read_yaml(path: Path) -> DictConfig:
     try:
         loaded = OmegaConf.load(path)
-    except (OSError, UnicodeDecodeError, YAMLError, OmegaConfBaseException) as error:
-        raise OperatorError(f"{path} cannot be read as YAML: {error}") from error
+    except OmegaConfBaseException as error:
+        raise OperatorError(f"{path}: {_unreadable(error)}") from error
+    except RecursionError as error:
+        raise OperatorError(f"{path} holds itself, or is nested too deep") from error
+    except (OSError, ValueError, YAMLError) as error:
+        raise OperatorError(f"{path} cannot be read as YAML: {_place_of(error)}") from error
     if isinstance(loaded, ListConfig):
         raise OperatorError(f"{path} holds a list; a config maps server names to their settings")
     return loaded
+
+
+def _unreadable(error: OmegaConfBaseException) -> str:
+    """What OmegaConf cannot read or fill in, in plain words: its own hold a grammar's tokens and Python's names."""
+    key, found = error.full_key or "its content", str(error).splitlines()[0]
+    if isinstance(error, GrammarParseError):
+        return f"{key} holds a ${{...}} that cannot be read; expected ${{name}}, ${{a.b}} or ${{oc.env:NAME}}"
+    if isinstance(error, InterpolationKeyError):
+        return f"{key}: {found.replace('Interpolation key', 'there is no', 1).removesuffix(' not found')} to fill in"
+    if isinstance(error, InterpolationResolutionError) and '"' in found:
+        return f"{key} cannot be filled in: {found.partition(chr(34))[2].rstrip(chr(34))}"
+    return f"{key}: {found}" if error.full_key else "expected names of servers with their settings below"
+
+
+def _place_of(error: Exception) -> str:
+    """A YAML error in one line."""
+    if isinstance(error, MarkedYAMLError) and error.problem_mark is not None:
+        mark = error.problem_mark
+        return f"{error.problem or error.context} in line {mark.line + 1}, column {mark.column + 1}"
+    return getattr(error, "strerror", None) or " ".join(str(error).split())
 
 
 def _merge(tree: DictConfig, other: DictConfig) -> DictConfig:
@@ -167,15 +196,16 @@ def _check_tops(tree: DictConfig, overrides: Sequence[Override], options: Iterab
 
 
 def _fill_from_environment(tree: DictConfig, environ: Mapping[str, str]) -> None:
-    for name in set(_PLAIN_REFERENCE.findall(OmegaConf.to_yaml(tree))):
-        if name in tree:
-            continue
-        if not environ.get(name):
-            where = next(_users_of(name, OmegaConf.to_container(tree), ""), "a config")
-            raise OperatorError(
-                f"{where} needs ${{{name}}}, which is set nowhere: export {name}=..., "
-                f"add '+{name}=...', or put `{name}: ...` into env.yaml"
-            )
+    wanted = [name for name in dict.fromkeys(_PLAIN_REFERENCE.findall(OmegaConf.to_yaml(tree))) if name not in tree]
+    if absent := [name for name in wanted if not environ.get(name)]:
+        name, *others = absent
+        where = next(_users_of(name, OmegaConf.to_container(tree), ""), "a config")
+        also = f" (also set nowhere: {', '.join(others)})" if others else ""
+        raise OperatorError(
+            f"{where} needs ${{{name}}}, which is set nowhere: export {name}=..., "
+            f"add '+{name}=...', or put `{name}: ...` into env.yaml{also}"
+        )
+    for name in wanted:
         tree[name] = environ[name]
 
 
@@ -191,7 +221,7 @@ def _resolve(tree: DictConfig) -> Json:
     try:
         resolved = OmegaConf.to_container(tree, resolve=True, throw_on_missing=True)
     except OmegaConfBaseException as error:
-        raise OperatorError(f"config value {error.full_key or '?'}: {str(error).splitlines()[0]}") from error
+        raise OperatorError(f"config value {_unreadable(error)}") from error
     assert isinstance(resolved, dict)
     return {str(key): value for key, value in resolved.items()}
 

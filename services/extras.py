@@ -5,9 +5,37 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
+from dataclasses import dataclass
 from types import ModuleType
 
 from services.errors import OperatorError
+
+
+@dataclass(frozen=True)
+class Extra:
+    """An extra of this package."""
+
+    packages: tuple[str, ...]
+    """As they are imported."""
+    purpose: str
+
+
+EXTRAS = {
+    "math": Extra(("math_verify",), "the environments gsm8k and math"),
+    "ifeval": Extra(("langdetect",), "the environment ifeval"),
+    "hub": Extra(("huggingface_hub", "pyarrow"), "rows from the Hugging Face hub; Parquet and Arrow files"),
+    "aws": Extra(("boto3",), "rows, orders and checkpoints at s3://"),
+    "lm-eval": Extra(("lm_eval",), "ng_lm_eval"),
+    "wandb": Extra(("wandb",), "ng_track +to=wandb"),
+    "mlflow": Extra(("mlflow",), "ng_track +to=mlflow"),
+    "vllm": Extra(("vllm",), "engines that the run starts itself (local_vllm_model)"),
+    "ray": Extra(("ray",), "servers on a Ray cluster (+ray_head_node_address)"),
+}
+
+
+def missing(extra: Extra) -> list[str]:
+    """Packages of an extra that are not installed here."""
+    return [package for package in extra.packages if importlib.util.find_spec(package) is None]
 
 
 def require(package: str, extra: str, wanted_for: str) -> None:

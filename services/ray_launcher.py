@@ -30,6 +30,7 @@ from typing import Any, TypeVar
 from services import ray_host
 from services.access.hosts import is_loopback
 from services.errors import OperatorError, RunError
+from services.extras import require
 from services.isolation import asks_for_isolation
 from services.launcher import Process
 from services.roots import INSTALLED
@@ -182,12 +183,8 @@ class RayLauncher:
 @contextlib.asynccontextmanager
 async def on_cluster(address: str, cache: Path) -> AsyncIterator[RayLauncher]:
     """A launcher on the cluster at `address` (HOST:PORT or auto). Raises OperatorError, RunError within seconds."""
-    try:
-        import ray
-    except ImportError as error:
-        hint = "pip install 'rollyard[ray]', or leave +ray_head_node_address out"
-        raise OperatorError(f"+ray_head_node_address needs the package ray ({error}): {hint}") from None
-    await _check(address)
+    await check_cluster(address)
+    import ray
 
     def connect() -> RayLauncher:
         ray.init(
@@ -213,8 +210,9 @@ async def on_cluster(address: str, cache: Path) -> AsyncIterator[RayLauncher]:
             await _in_thread(ray.shutdown, CONNECT_S)
 
 
-async def _check(address: str) -> None:
-    """Refuse at once what Ray would wait minutes for."""
+async def check_cluster(address: str) -> None:
+    """Refuse at once what Ray would wait minutes for. Raises OperatorError, RunError."""
+    require("ray", "ray", "+ray_head_node_address")
     if address == "auto":
         return
     host, _, port = address.rpartition(":")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+import tempfile
 import time
 from pathlib import Path
 
@@ -36,9 +37,20 @@ class RunFolder:
         try:
             folder.logs.mkdir(parents=True)
         except OSError as error:
-            told = f"a run writes its logs below {base / HOME}, which cannot be made: {error.strerror}"
-            raise OperatorError(f"{told}. Start it from a folder that you may write to.") from error
+            raise _unwritable(base, error) from error
         return folder
+
+    @staticmethod
+    def check(base: Path) -> None:
+        """Raises what `create` would; makes nothing."""
+        above = base / HOME
+        while not os.path.lexists(above):
+            above = above.parent
+        try:
+            with tempfile.TemporaryFile(dir=above):
+                pass
+        except OSError as error:
+            raise _unwritable(base, error) from error
 
     def write_head(self, head: HeadFile) -> None:
         """Tell other commands where the head is. Readable by its owner only: it may hold the run token."""
@@ -54,6 +66,11 @@ class RunFolder:
     def forget_head(self) -> None:
         """The run is over."""
         (self.path / "head.json").unlink(missing_ok=True)
+
+
+def _unwritable(base: Path, error: OSError) -> OperatorError:
+    told = f"a run writes its logs below {base / HOME}, which cannot be made: {error.strerror}"
+    return OperatorError(f"{told}. Start it from a folder that you may write to.")
 
 
 def running_heads(base: Path) -> list[HeadFile]:

@@ -41,10 +41,13 @@ async def serve(
     logs = Path(launch.log_folder) if launch.log_folder else None
     client = ServerClient(transport, launch.keys, book, clock=lag.lived)
     server = kind(settings, Context(launch.name, launch.keys, client, logs, endpoints, launch.instance))
+    if launch.check_only:
+        await server.check()
+        await transport.close()
+        await endpoints.close()
+        return
     # A fixed port belongs to one replica only; the others take free ones.
     hosted = Hosted(server, bind_for(launch.name, settings), advertise=launch.advertise, lag=lag)
-    joining = asyncio.create_task(hosted.join(launch.instance, head, book))
-    hosted = Hosted(server, bind_for(launch.name, settings), advertise=launch.advertise)
     joining = asyncio.create_task(hosted.join(launch.instance, head, book, code))
     stopping = asyncio.create_task(stop.wait())
     try:

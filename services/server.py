@@ -111,6 +111,13 @@ class Server:
     async def stop(self) -> None:
         """Give everything back."""
 
+    async def check(self) -> None:
+        """Find what would stop `start`, and leave nothing running. Raises OperatorError, RunError."""
+
+    async def advice(self) -> list[str]:
+        """What would fail later although `start` works, a sentence each: an endpoint that does not answer."""
+        return []
+
     def route(self, path: str, handler: Handler, *, cancellable: bool = False) -> None:
         """Serve POST `path` from bytes to bytes.
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+import types
 from collections.abc import Collection, Iterator, Mapping
-from typing import Any, ClassVar, TypeVar, get_args
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, TypeVar, Union, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
 
@@ -20,7 +22,7 @@ M = TypeVar("M", bound=BaseModel)
 class ServerSettings(BaseModel):
     """What every server's settings share; plug-ins subclass it. The nested YAML is parsed into it once, at the door."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True, coerce_numbers_to_str=True)
 
     NOT_IDENTITY: ClassVar[frozenset[str]] = frozenset(
         {"host", "port", "base_url", "replicas", "start_timeout_s"}
@@ -61,12 +63,44 @@ def is_secret(name: str) -> bool:
 
 
 def parse_settings(model: type[M], raw: Mapping[str, Any], owner: str) -> M:
-    """`raw` as `model`. Raises OperatorError: every unknown, missing or mistyped setting, with the nearest name."""
+    """`raw` as `model`; one value is a list of one. Raises OperatorError: every unknown, missing or mistyped setting,
+    with the nearest name.
+    """
+    lists = {
+        name for key, field in model.model_fields.items() if takes_list(field.annotation) for name in (key, field.alias)
+    }
+    given = {
+        key: [value] if key in lists and isinstance(value, str | int | float) else value for key, value in raw.items()
+    }
     try:
-        return model.model_validate(raw)
+        return model.model_validate(given)
     except ValidationError as error:
-        problems = [_worded(problem, model) for problem in error.errors(include_url=False)]
-        raise OperatorError("; ".join(f"{owner}: {problem}" for problem in problems)) from None
+        told = dict.fromkeys(_worded(problem, model) for problem in error.errors(include_url=False))
+        raise OperatorError("; ".join(f"{owner}: {problem}" for problem in told)) from None
+
+
+def takes_list(annotation: Any) -> bool:
+    """True for the type of a setting whose value is a list, and not a text or number as well."""
+    kinds = [get_origin(kind) or kind for kind in alternatives(annotation)]
+    return any(kind in (list, tuple) for kind in kinds) and not any(
+        isinstance(kind, type) and issubclass(kind, str | int | float | Path) for kind in kinds
+    )
+
+
+def takes_text(annotation: Any) -> bool:
+    """True for the type of a setting whose value is a text, whatever it looks like."""
+    kinds = alternatives(annotation)
+    return any(kind in (str, Path) for kind in kinds) and not any(kind in (int, float, bool) for kind in kinds)
+
+
+def alternatives(annotation: Any) -> list[Any]:
+    """The types that an annotation allows, None apart."""
+    origin = get_origin(annotation)
+    if origin is Annotated:
+        return alternatives(get_args(annotation)[0])
+    if origin in (Union, types.UnionType):
+        return [kind for part in get_args(annotation) for kind in alternatives(part)]
+    return [] if annotation is type(None) else [annotation]
 
 
 def redacted(value: Any, key: str = "") -> Any:
@@ -80,7 +114,25 @@ def redacted(value: Any, key: str = "") -> Any:
     return value
 
 
+_EXPECTED = {
+    "path_type": "expected a path",
+    "dict_type": "expected a mapping, {key: value}",
+    "model_type": "expected a mapping, {key: value}",
+    "model_attributes_type": "expected a mapping, {key: value}",
+    "list_type": "expected a list, [a, b]",
+    "tuple_type": "expected a list, [a, b]",
+    "is_instance_of": "a value of this kind cannot be given here",
+}
+"""What pydantic words with the names of Python's classes."""
+
+
 def _worded(problem: Any, model: type[BaseModel]) -> str:
+    field = model.model_fields.get(str(problem["loc"][0])) if problem["loc"] else None
+    if field is not None and len(kinds := alternatives(field.annotation)) > 1 and len(problem["loc"]) == 2:
+        # One of several types, each with a complaint of its own.
+        words = {str: "a text", dict: "a mapping", list: "a list", bool: "true or false", int: "a whole number"}
+        wanted = [words.get(get_origin(kind) or kind, "a number") for kind in kinds]
+        problem = {**problem, "loc": problem["loc"][:1], "type": "one_of", "msg": f"expected {' or '.join(wanted)}"}
     name = ".".join(str(part) for part in problem["loc"])
     if problem["type"] == "extra_forbidden":
         fields = _fields_at(model, problem["loc"][:-1])
@@ -92,7 +144,8 @@ def _worded(problem: Any, model: type[BaseModel]) -> str:
         return str(problem["msg"]).removeprefix("Value error, ")
     if any(is_secret(str(part)) for part in problem["loc"]):
         return f"{name!r} is {REDACTED}, but: {problem['msg']}"
-    return f"{name!r} is {redacted(problem.get('input'))!r}, but: {problem['msg'].removeprefix('Value error, ')}"
+    found, told = redacted(problem.get("input")), problem["msg"].removeprefix("Value error, ")
+    return f"{name!r} is {'null' if found is None else repr(found)}, but: {_EXPECTED.get(problem['type'], told)}"
 
 
 def _fields_at(model: type[BaseModel], path: tuple[Any, ...]) -> Collection[str]:

@@ -7,7 +7,7 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from services.client import AddressBook, ServerClient
 from services.config import RunConfig, ServerSpec
@@ -35,6 +35,16 @@ def new_keys(token: str | None = None, access: AccessRules | None = None) -> Key
     """Identity and secrets of a new run."""
     run_id, secret = secrets.token_hex(4), secrets.token_hex(32)
     return Keys(run_id=run_id, secret=secret, token=token, access=access or AccessRules())
+
+
+def refuse_isolated(servers: Iterable[ServerSpec]) -> None:
+    """Raises OperatorError where not all servers can share a process."""
+    if alone := [spec.name for spec in servers if spec.isolated]:
+        listed = ", ".join(alone)
+        raise OperatorError(
+            f"{listed}: asks for an environment of its own, so it cannot run in one process "
+            "with the others: leave +colocate=true away"
+        )
 
 
 class Stack:
@@ -154,12 +164,7 @@ class Stack:
         link = HeadLink(self._transport, self.head_url, self.keys)
         began = time.monotonic()
 
-        if alone := [spec.name for spec in self._here if spec.isolated]:
-            listed = ", ".join(alone)
-            raise OperatorError(
-                f"{listed}: asks for an environment of its own, so it cannot run in one process "
-                "with the others: leave +colocate=true away"
-            )
+        refuse_isolated(self._here)
 
         async def join(spec: ServerSpec) -> None:
             kind = load_server(spec.family, spec.folder, spec.settings.entrypoint)

@@ -124,6 +124,8 @@ class Launch(Record):
     """Host name that others reach this machine by, where it is not the address that is bound."""
     log_folder: str | None = None
     """Where the run's logs are; on another machine it may not exist."""
+    check_only: bool = False
+    """Make the server, look for what would stop its start, and end."""
 
 
 class ServerCode(Record):

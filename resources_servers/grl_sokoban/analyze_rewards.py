@@ -11,13 +11,14 @@ from pathlib import Path
 if __name__ == "__main__":  # also from a checkout that is not installed
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from services.cli.rollout_files import check_output
+from services.cli.script import ScriptParser, run_script
 from services.errors import OperatorError, RunError
 from services.jsonl import replace
 from services.metrics.loading import load
 from services.metrics.records import Profile
 from services.report.markdown import escaped
 from services.report.words import covering, measured
-from services.terminal import plain_output
 
 
 def analysis(profile: Profile, model: str) -> str:
@@ -57,31 +58,26 @@ def analysis(profile: Profile, model: str) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the report, or write it where --output says. 1: nothing is measured; 2: a file cannot be read."""
-    with plain_output():
-        return _main(arguments)
-
-
-def _main(arguments: Sequence[str] | None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    """Print the report, or write it where --output says; 1 when nothing is measured. Raises OperatorError, RunError."""
+    parser = ScriptParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rollouts-path", type=Path, required=True, help="output of ng_collect_rollouts, JSON Lines")
     parser.add_argument("--model-name", default="", help="for the heading; default: the model the rollouts name")
     parser.add_argument("--output", type=Path, help="where the report goes; default: to the terminal")
     options = parser.parse_args(arguments)
+    if options.output is not None:
+        check_output(options.output, [options.rollouts_path])
     try:
         profile = load(options.rollouts_path).profile
-        report = analysis(profile, options.model_name or ", ".join(profile.models) or options.rollouts_path.stem)
-        if options.output is None:
-            print(report, end="")
-        else:
-            options.output.parent.mkdir(parents=True, exist_ok=True)
-            replace(options.output, report.encode())
-            print(f"{measured(profile.coverage)}; report in {options.output}")
-    except (OperatorError, RunError, OSError) as error:
-        print(f"analyze_rewards.py: {error}", file=sys.stderr)
-        return 2 if isinstance(error, OperatorError) else 1
+    except RunError as error:
+        raise OperatorError(str(error)) from error  # the file that was named cannot be read
+    report = analysis(profile, options.model_name or ", ".join(profile.models) or options.rollouts_path.stem)
+    if options.output is None:
+        print(report, end="")
+    else:
+        replace(options.output, report.encode())
+        print(f"{measured(profile.coverage)}; report in {options.output}")
     return 0 if profile.coverage.measured else 1
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_script(main)

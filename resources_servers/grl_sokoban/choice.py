@@ -16,7 +16,8 @@ from resources_servers.grl_sokoban.split import Split, puzzle_of_board, split_of
 from resources_servers.grl_sokoban.symmetry import SymmetryName, distinct
 from resources_servers.grl_sokoban.task import puzzle_of, read_task
 from resources_servers.sources import read_rows
-from services.errors import RunError
+from services.cli.script import not_negative
+from services.errors import OperatorError
 
 Band = Literal["easy", "medium", "hard"]
 BANDS: tuple[Band, ...] = get_args(Band)
@@ -80,7 +81,7 @@ class Choice:
 
 
 def puzzles_of(path: Path) -> frozenset[str]:
-    """The puzzles of a file of task rows. Raises RunError for what is no data, BadTask for what is no puzzle."""
+    """The puzzles of a file of task rows. Raises OperatorError for what is no data, BadTask for what is no puzzle."""
     # No cap: a set that a larger server plays counts too. No search: only the boards are wanted.
     anything = SokobanSettings(max_rows=NO_LIMIT, max_boxes=NO_LIMIT, max_search_depth=NO_LIMIT, solver_states=1)
     return frozenset(puzzle_of_board(puzzle_of(read_task(row), anything).room.board()) for row in read_rows(path))
@@ -88,8 +89,8 @@ def puzzles_of(path: Path) -> frozenset[str]:
 
 def add_choice(parser: argparse.ArgumentParser) -> None:
     """The options that `choice_of` reads."""
-    parser.add_argument("--min-moves", type=int, default=1, help="fewest optimal moves (default 1)")
-    parser.add_argument("--max-moves", type=int, default=NO_LIMIT, help="most optimal moves (default no limit)")
+    parser.add_argument("--min-moves", type=not_negative, default=1, help="fewest optimal moves (default 1)")
+    parser.add_argument("--max-moves", type=not_negative, default=NO_LIMIT, help="most optimal moves (default any)")
     parser.add_argument(
         "--difficulty",
         nargs="+",
@@ -117,7 +118,7 @@ def choice_of(parser: argparse.ArgumentParser, options: argparse.Namespace) -> C
         parser.error(f"--test-share {options.test_share} is not between 0 and 1")
     try:
         apart = frozenset[str]().union(*map(puzzles_of, options.apart_from))
-    except (BadTask, RunError) as error:
+    except (BadTask, OperatorError) as error:
         parser.error(f"--apart-from: {error}")
     return Choice(
         options.min_moves,

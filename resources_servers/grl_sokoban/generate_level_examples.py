@@ -15,9 +15,12 @@ from resources_servers.grl_sokoban.choice import Choice, add_choice, choice_of
 from resources_servers.grl_sokoban.game import BOX, Room
 from resources_servers.grl_sokoban.levels import BadLevel, Level, levels_of
 from resources_servers.grl_sokoban.prompts import Wording
-from resources_servers.grl_sokoban.rows import Row, add_output, positive, row, wording_of, write
+from resources_servers.grl_sokoban.rows import Row, add_output, row, wording_of, write
 from resources_servers.grl_sokoban.solver import Solution, UnsolvableRoom, solve
 from resources_servers.grl_sokoban.split import puzzle_of_board
+from services.cli.rollout_files import check_output
+from services.cli.script import ScriptParser, positive, run_script
+from services.errors import OperatorError
 
 
 @dataclass
@@ -75,23 +78,24 @@ class LevelRows:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Write the file; exits with a message for a wrong level or if nothing is left."""
+    """Write the file. Raises OperatorError for a wrong level or if nothing is left."""
     options, maker = _options(arguments)
+    check_output(options.output, options.input)
     try:
         rows = list(islice(maker.rows(options.input), options.num_examples))
     except BadLevel as error:
-        sys.exit(f"{error}")
+        raise OperatorError(str(error)) from error
     except OSError as error:
-        sys.exit(f"{error.filename} cannot be read: {error.strerror}; expected a file of levels")
+        raise OperatorError(f"{error.filename} cannot be read: {error.strerror}; expected a file of levels") from error
     left_out = "".join(f"\n  left out {number}: {why}" for why, number in maker.left_out.items())
     if not rows:
-        sys.exit(f"no level is left{left_out}")
+        raise OperatorError(f"no level is left{left_out}")
     write(rows, options.output)
     print(f"{len(rows)} rows -> {options.output}{left_out}")
 
 
 def _options(arguments: list[str] | None) -> tuple[argparse.Namespace, LevelRows]:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = ScriptParser(description=__doc__)
     parser.add_argument("--input", type=Path, nargs="+", required=True, help="the level files, .xsb or Boxoban's .txt")
     add_output(parser)
     parser.add_argument("--num-examples", type=positive, help="rows at the most (default all)")
@@ -118,4 +122,4 @@ def _options(arguments: list[str] | None) -> tuple[argparse.Namespace, LevelRows
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

@@ -14,8 +14,11 @@ from resources_servers.grl_sokoban.choice import Choice, add_choice, choice_of
 from resources_servers.grl_sokoban.game import canonical_board
 from resources_servers.grl_sokoban.generator import InfeasibleRoom, RoomSpec, Streams, generate
 from resources_servers.grl_sokoban.prompts import Wording
-from resources_servers.grl_sokoban.rows import Row, add_output, positive, row, wording_of, write
+from resources_servers.grl_sokoban.rows import Row, add_output, row, wording_of, write
 from resources_servers.grl_sokoban.solver import solve
+from services.cli.rollout_files import check_output
+from services.cli.script import ScriptParser, positive, run_script
+from services.errors import OperatorError
 
 SIZES = ((4, 4), (5, 5), (6, 6), (7, 7), (8, 8), (4, 6), (6, 4), (5, 6), (6, 5), (5, 7), (7, 5), (6, 7), (7, 6))
 BOXES = (1, 1, 1, 1, 1, 2, 2, 3)
@@ -68,21 +71,23 @@ def compat(seed: int, wanted: int) -> Iterator[Row]:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Write the file; exits with a message if the filter leaves too few rows."""
+    """Write the file. Raises OperatorError if the filter leaves too few rows."""
     options, choice = _options(arguments)
+    check_output(options.output, options.apart_from)
     if options.compat:
         rows = list(compat(options.seed, options.num_examples or PUBLIC_ROWS))
     else:
         wanted = options.num_examples or 200
         rows = list(labelled(options.seed, wanted, choice, wording_of(options)))
         if len(rows) < wanted:
-            sys.exit(f"only {len(rows)} of {wanted} rows found with {choice}; ask for fewer or a wider band")
+            found = f"only {len(rows)} of {wanted} rows found with {choice}"
+            raise OperatorError(f"{found}; ask for fewer or a wider band")
     write(rows, options.output)
     print(f"{len(rows)} rows -> {options.output}")
 
 
 def _options(arguments: list[str] | None) -> tuple[argparse.Namespace, Choice]:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = ScriptParser(description=__doc__)
     add_output(parser)
     parser.add_argument("--num-examples", type=positive, help="rows (default 200; 500 with --compat)")
     parser.add_argument("--seed", type=int, default=42, help="of the stream of tuples (default 42)")
@@ -96,4 +101,4 @@ def _options(arguments: list[str] | None) -> tuple[argparse.Namespace, Choice]:
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, get_args
@@ -14,7 +13,6 @@ from resources_servers.grl_sokoban.observing import Observation
 from resources_servers.grl_sokoban.prompts import Wording
 from resources_servers.grl_sokoban.solver import Solution
 from resources_servers.grl_sokoban.symmetry import SymmetryName
-from services.errors import RunError
 from services.jsonl import replace
 
 Row = dict[str, Any]
@@ -58,20 +56,6 @@ def wording_of(options: argparse.Namespace) -> Wording:
     return Wording(tuple(options.observations), options.undo)
 
 
-def positive(text: str) -> int:
-    """An option's value as a whole number of 1 or more."""
-    if (value := int(text)) < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not 1 or more")
-    return value
-
-
 def write(rows: Iterable[Row], output: Path) -> None:
-    """Write a row a line, making the folder; the file appears whole. Ends the program with words where it cannot."""
-    lines = "".join(json.dumps(item, ensure_ascii=False) + "\n" for item in rows)
-    try:
-        output.parent.mkdir(parents=True, exist_ok=True)
-        replace(output, lines.encode())
-    except OSError as error:
-        sys.exit(f"cannot make the folder of {output}: {error.strerror}")
-    except RunError as error:
-        sys.exit(f"{error}")
+    """Write a row a line; the file appears whole. Raises RunError."""
+    replace(output, "".join(json.dumps(item, ensure_ascii=False) + "\n" for item in rows).encode())

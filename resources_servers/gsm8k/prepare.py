@@ -9,20 +9,23 @@ if __name__ == "__main__":  # also from a checkout that is not installed
 
 from resources_servers.gsm8k.forms import READINGS, SYSTEM, create_params, gold_number
 from resources_servers.sources import HubFiles, prepare, read_rows, source_options
-from services.errors import RunError
+from services.cli.script import not_negative, run_script
+from services.errors import OperatorError
 from services.types import Json
 
 SHOTS = Path(__file__).parent / "data" / "fewshot.jsonl"
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Write the file; exits with a message if no source has rows."""
+    """Write the file. Raises OperatorError, RunError."""
     parser = source_options(__doc__)
     parser.add_argument(
         "--split", choices=("train", "test"), default="test", help="of the hub's data set (default test)"
     )
     parser.add_argument("--form", choices=tuple(READINGS), default="chat", help="how the question is asked")
-    parser.add_argument("--shots", type=int, help="worked examples before it (default: 8 in lm_eval_cot, else 0)")
+    parser.add_argument(
+        "--shots", type=not_negative, help="worked examples before it (default: 8 in lm_eval_cot, else 0)"
+    )
     parser.add_argument("--shots-from", type=Path, help="GSM8K rows to draw them from: lm_eval's train split")
     parser.add_argument("--seed", type=int, default=42, help="of that draw, lm_eval's --seed (default 42)")
     parser.add_argument("--system-prompt", default=SYSTEM, help="of the chat form; may be empty")
@@ -34,8 +37,8 @@ def main(arguments: list[str] | None = None) -> None:
         parser.error("--shots of the form lm_eval are drawn from rows: name them with --shots-from")
     try:
         pool = [(row["question"], row["answer"]) for row in read_rows(options.shots_from or SHOTS)]
-    except (RunError, KeyError) as error:
-        parser.error(f"--shots-from: {error if isinstance(error, RunError) else f'a row without {error}'}")
+    except (OperatorError, KeyError) as error:
+        parser.error(f"--shots-from: {error if isinstance(error, OperatorError) else f'a row without {error}'}")
     if count > len(pool):
         parser.error(f"--shots {count} is more than the {len(pool)} rows to take them from")
     rng = Random(options.seed)  # one draw a row, in order: lm_eval's own, when the pool is all of train
@@ -57,4 +60,4 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

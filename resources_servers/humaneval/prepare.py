@@ -8,11 +8,12 @@ if __name__ == "__main__":  # also from a checkout that is not installed
 
 from resources_servers.humaneval.forms import FORMS, SYSTEM, create_params
 from resources_servers.sources import HubFiles, prepare, source_options
+from services.cli.script import run_script
 from services.types import Json
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Write the file; exits with a message if no source has rows."""
+    """Write the file. Raises OperatorError, RunError."""
     parser = source_options(__doc__)
     parser.add_argument("--form", choices=FORMS, default="chat", help="how the task is asked")
     parser.add_argument("--system-prompt", default=SYSTEM, help="of the chat form; may be empty")
@@ -33,4 +34,4 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

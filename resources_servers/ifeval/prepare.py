@@ -9,6 +9,7 @@ if __name__ == "__main__":  # also from a checkout that is not installed
 from resources_servers.answers.prompts import chat
 from resources_servers.ifeval.scoring import instructions
 from resources_servers.sources import HubFiles, prepare, source_options
+from services.cli.script import run_script
 from services.types import Json
 
 MAX_OUTPUT_TOKENS = 1280
@@ -16,7 +17,7 @@ MAX_OUTPUT_TOKENS = 1280
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Write the file; exits with a message if no source has rows."""
+    """Write the file. Raises OperatorError, RunError."""
     parser = source_options(__doc__)
     parser.add_argument("--form", choices=("chat", "lm_eval"), default="chat", help="lm_eval: at most 1,280 tokens")
     parser.add_argument("--system-prompt", default="", help="none by default: the prompt says it all")
@@ -40,4 +41,4 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

@@ -11,18 +11,21 @@ if __name__ == "__main__":  # also from a checkout that is not installed
 from resources_servers.math.forms import READINGS, SYSTEM, create_params, gold_answer
 from resources_servers.math.shots import DrawnShots, FixedShots, subject_of
 from resources_servers.sources import HubFiles, prepare, read_rows, source_options
-from services.errors import RunError
+from services.cli.script import not_negative, run_script
+from services.errors import OperatorError
 from services.types import Json
 
 SHOTS = Path(__file__).parent / "data" / "fewshot.jsonl"
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Write the file; exits with a message if no source has rows."""
+    """Write the file. Raises OperatorError, RunError."""
     parser = source_options(__doc__)
     parser.add_argument("--split", choices=("train", "test"), default="test", help="of the hub's (default test)")
     parser.add_argument("--form", choices=tuple(READINGS), default="chat", help="how the problem is asked")
-    parser.add_argument("--shots", type=int, help="worked examples before it (default: 4 in lm_eval_minerva, else 0)")
+    parser.add_argument(
+        "--shots", type=not_negative, help="worked examples before it (default: 4 in lm_eval_minerva, else 0)"
+    )
     parser.add_argument(
         "--shots-from",
         type=Path,
@@ -43,7 +46,7 @@ def main(arguments: list[str] | None = None) -> None:
             shots = DrawnShots(options.form, read_rows(options.shots_from), count, options.seed)
         else:
             shots = FixedShots(options.form, read_rows(SHOTS), count)
-    except (RunError, ValueError) as error:
+    except (OperatorError, ValueError) as error:
         parser.error(str(error))
     numbers: Counter[str] = Counter()
 
@@ -78,4 +81,4 @@ def _level(written: object) -> int | None:
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

@@ -8,6 +8,7 @@ if __name__ == "__main__":  # also from a checkout that is not installed
 
 from resources_servers.mbpp.forms import FORMS, SYSTEM, create_params, names_used
 from resources_servers.sources import HubFiles, prepare, read_rows, source_options
+from services.cli.script import not_negative, run_script
 from services.types import Json
 
 SHOTS = Path(__file__).parent / "data" / "fewshot.jsonl"
@@ -16,11 +17,11 @@ SPLITS = {"prompt": (1, 10), "test": (11, 510), "validation": (511, 600), "train
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Write the file; exits with a message if no source has rows."""
+    """Write the file. Raises OperatorError, RunError."""
     parser = source_options(__doc__)
     parser.add_argument("--split", choices=tuple(SPLITS), default="test", help="by task id (default test)")
     parser.add_argument("--form", choices=FORMS, default="chat", help="how the task is asked")
-    parser.add_argument("--shots", type=int, help="solved tasks before it (default: 3 in lm_eval, else 0)")
+    parser.add_argument("--shots", type=not_negative, help="solved tasks before it (default: 3 in lm_eval, else 0)")
     parser.add_argument("--system-prompt", default=SYSTEM, help="of the chat form; may be empty")
     options = parser.parse_args(arguments)
     count = options.shots if options.shots is not None else 3 if options.form == "lm_eval" else 0
@@ -52,4 +53,4 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

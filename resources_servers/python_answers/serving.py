@@ -93,5 +93,9 @@ def programming(world: type[ProgramWorld[Any]], folder: Path) -> type[Server]:
             await super().stop()
             await self._sandbox.stop()
 
+        async def check(self) -> None:
+            await self._sandbox.start()
+            await self._sandbox.stop()
+
     ProgramServer.__name__ = f"{world.__name__}Server"
     return ProgramServer

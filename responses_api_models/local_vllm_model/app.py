@@ -9,6 +9,7 @@ import asyncio
 import logging
 import os
 import secrets
+import shutil
 import tempfile
 from pathlib import Path
 from typing import ClassVar
@@ -51,6 +52,14 @@ class LocalVllmModel(ChatEngineModel):
         if not waiting or len(self._engines) == 1:
             return "".join(waiting)
         return f"{len(self._engines) - len(waiting)} of {len(self._engines)} engines up, next: {waiting[0]}"
+
+    async def check(self) -> None:
+        """The folder, the cluster, the program and the GPUs that a start needs. Raises RunError, OperatorError."""
+        _check_model(self._own.model)
+        if self._own.ray_address:
+            await _check_ray(self._own.ray_address)
+        _check_command(self._own.vllm_command[0])
+        shares(self._own, await asyncio.to_thread(visible_gpus, dict(os.environ)))
 
     async def start(self) -> None:
         """Bring all engines up. Raises RunError, OperatorError."""
@@ -105,6 +114,15 @@ def _check_model(model: str) -> None:
     """Say at once what vLLM says after a minute."""
     if model.startswith(("/", ".", "~")) and not Path(model).is_dir():
         raise OperatorError(f"model: found {model!r}, which is no folder here; expected one, or a name on the hub")
+
+
+def _check_command(program: str) -> None:
+    """Fail fast where there is no vLLM."""
+    if shutil.which(program) is None:
+        raise OperatorError(
+            f"vllm_command: found no program {program!r}; install vLLM (pip install 'rollyard[vllm]'), or name the one "
+            "of another environment: vllm_command: [/path/to/env/bin/vllm]"
+        )
 
 
 async def _check_ray(address: str) -> None:

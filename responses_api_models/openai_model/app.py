@@ -12,6 +12,7 @@ from typing import ClassVar
 from responses_api_models import passing
 from responses_api_models.base import ModelServer
 from responses_api_models.convert import apply_metadata
+from responses_api_models.endpoint_check import endpoint_advice
 from responses_api_models.passage import Passage
 from responses_api_models.replicas import Replicas
 from responses_api_models.streaming_openings import ChatOpening, ResponseOpening
@@ -38,6 +39,11 @@ class OpenaiModel(ModelServer):
         replicas = Replicas(settings.urls)
         self.measure(replicas)
         self._upstream = Upstream(replicas, settings, settings.api_key, context.beyond)
+        self._endpoints = settings
+
+    async def advice(self) -> list[str]:
+        """See `Server.advice`."""
+        return await endpoint_advice(self._endpoints, self.context.beyond)
 
     async def responses(self, request: Json, call: Call) -> Reply:
         """A Responses create request, passed through."""

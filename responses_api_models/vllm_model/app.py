@@ -9,6 +9,7 @@ from typing import ClassVar
 
 from responses_api_models.chat_engine.model import ChatEngineModel
 from responses_api_models.chat_engine.settings import ChatEngineSettings
+from responses_api_models.endpoint_check import endpoint_advice
 from responses_api_models.replicas import Replicas
 from responses_api_models.upstream_settings import EndpointSettings
 from services.server import Context
@@ -28,6 +29,11 @@ class VllmModel(ChatEngineModel):
 
     def __init__(self, settings: VllmModelSettings, context: Context) -> None:
         super().__init__(settings, context, Replicas(settings.urls), settings.api_key)
+        self._endpoints = settings
+
+    async def advice(self) -> list[str]:
+        """See `Server.advice`."""
+        return await endpoint_advice(self._endpoints, self.context.beyond)
 
 
 server = VllmModel

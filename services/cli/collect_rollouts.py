@@ -7,10 +7,10 @@ import os
 import platform
 import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import uvloop
 from pydantic import Field
@@ -67,6 +67,8 @@ CREATE_PARAMS = frozenset(
 
 class CollectOptions(Options):
     """Options of ng_collect_rollouts."""
+
+    BELOW: ClassVar[Mapping[str, Collection[str]]] = {"responses_create_params": CREATE_PARAMS}
 
     input_jsonl_fpath: Path | None = None
     """Rows to play, one JSON object a line; looked for here, then in the installed stack."""

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from threading import Event
-from typing import Annotated, Any
+from typing import Any
 
 import uvloop
-from pydantic import BeforeValidator, Field
+from pydantic import Field
 
 from services.cli.find_run import find_run
 from services.cli.options import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, Options, read_options, run_command
@@ -34,10 +34,6 @@ EXAMPLE = (
 BASELINES: dict[str, tuple[Baseline, ...]] = {"none": (), "qwen3-1.7b-base": QWEN3_1_7B_BASE}
 
 
-Names = Annotated[tuple[str, ...], BeforeValidator(lambda given: (given,) if isinstance(given, str) else given)]
-"""Several names, or one by itself."""
-
-
 class LmEvalOptions(Options):
     """Options of ng_lm_eval."""
 
@@ -57,7 +53,7 @@ class LmEvalOptions(Options):
     """Try again what was given up below watch_path. Without watch_path that is always done."""
     once: bool = False
     """Evaluate the checkpoints that are there and end, instead of waiting for more."""
-    benchmarks: Names = Field(default=USUAL, min_length=1)
+    benchmarks: tuple[str, ...] = Field(default=USUAL, min_length=1)
     """Tasks, each with its number of examples: gsm8k:8."""
     output_dir: Path = Path("results/lm_eval")
     """results.csv, .md and .json, logs, and what is done already: the same command goes on where it was."""
@@ -81,7 +77,7 @@ class LmEvalOptions(Options):
     """Let lm_eval run the model's code here, in no sandbox (MBPP, HumanEval)."""
     baseline: str = "none"
     """Scores to compare with: qwen3-1.7b-base, the founding experiments'."""
-    lm_eval_command: Names = ("lm_eval",)
+    lm_eval_command: tuple[str, ...] = ("lm_eval",)
     """The program, if it is not in this environment."""
     head: str | None = None
     """HOST:PORT of the head; default: the run started from this folder, then this user's at 127.0.0.1:11000."""

@@ -7,9 +7,10 @@ import sys
 import traceback
 import types
 import typing
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from importlib.metadata import version
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import Any, ClassVar, TypeVar
 
 from pydantic import BaseModel, ConfigDict
 from pydantic.fields import FieldInfo
@@ -17,7 +18,7 @@ from pydantic_core import PydanticUndefined
 
 from services.errors import Failure, OperatorError, RunError, nearest
 from services.overrides import Override, parse_overrides
-from services.settings import is_secret, parse_settings
+from services.settings import alternatives, is_secret, parse_settings, takes_list, takes_text
 from services.terminal import plain_output
 
 EXIT_DONE, EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 0, 1, 2, 130
@@ -26,7 +27,16 @@ EXIT_DONE, EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 0, 1, 2, 130
 class Options(BaseModel):
     """Base of every command's options."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, hide_input_in_errors=True)
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        use_attribute_docstrings=True,
+        hide_input_in_errors=True,
+        coerce_numbers_to_str=True,
+    )
+
+    BELOW: ClassVar[Mapping[str, Collection[str]]] = {}
+    """Option -> well-known keys below it, for those who forget the option's name."""
 
     debug: bool = False
     """Show a traceback when something fails."""
@@ -40,13 +50,17 @@ def read_options(model: type[O], arguments: Sequence[str], *, rest: bool = False
 
     `+a.b=c` fills the mapping `a`; a later option wins.
     """
-    names = [_shown(name, field) for name, field in model.model_fields.items()]
+    fields = {_shown(name, field): field for name, field in model.model_fields.items()}
+    names = list(fields)
+    below = {name: f"{top}.{name}" for top, listed in model.BELOW.items() for name in listed}
+    samples = {name: _sample(field) for name, field in fields.items()} | dict.fromkeys(below.values(), "...")
     values: dict[str, Any] = {}
     others: list[Override] = []
-    for override in parse_overrides(arguments):
+    for override in parse_overrides(arguments, samples):
         if override.top not in names:
             if not rest:
-                hint = nearest(override.top, names)
+                meant = below.get(override.top)
+                hint = f", did you mean +{meant}=...?" if meant else nearest(override.top, names)
                 known = ", ".join(sorted(names))
                 raise OperatorError(f"unknown option {override.top!r} in {override.shown!r}{hint} (known: {known})")
             others.append(override)
@@ -60,7 +74,7 @@ def read_options(model: type[O], arguments: Sequence[str], *, rest: bool = False
         if override.delete:
             node.pop(last, None)
         else:
-            node[last] = override.value
+            node[last] = _meant(override, fields[override.top])
     absent = [name for name, field in model.model_fields.items() if field.is_required() and name not in values]
     for override in others:
         if absent and nearest(override.top, absent):
@@ -77,30 +91,34 @@ def run_command(
 ) -> typing.NoReturn:
     """Answer --help and --version, run `main`, turn what it raises into one line and an exit status."""
     given = list(sys.argv[1:] if arguments is None else arguments)
-    with plain_output():
-        status = _ended(command, model, example, main, given)
-    sys.exit(status)
-
-
-def _ended(
-    command: str, model: type[O], example: str, main: Callable[[Sequence[str]], int], given: Sequence[str]
-) -> int:
     debug = any(text.lstrip("+") in ("debug=true", "debug=True") for text in given)
-    try:
+
+    def work() -> int:
         if "--help" in given or "-h" in given:
             print(_help(command, model, example, main.__doc__ or ""))
-            status = EXIT_DONE
-        elif "--version" in given:
+            return EXIT_DONE
+        if "--version" in given:
             print(f"{command} (rollyard {version('rollyard')})")
-            status = EXIT_DONE
-        else:
-            status = main(given)
+            return EXIT_DONE
+        return main(given)
+
+    sys.exit(exit_status(command, work, debug=debug))
+
+
+def exit_status(command: str, work: Callable[[], int], *, debug: bool = False) -> int:
+    """Do `work`; what it raises becomes one line and the status that a command ends with."""
+    with plain_output():
+        return _ended(command, work, debug=debug)
+
+
+def _ended(command: str, work: Callable[[], int], *, debug: bool) -> int:
+    try:
+        status = work()
         sys.stdout.flush()
     except OperatorError as error:
         status = _failed(command, error, debug, EXIT_USAGE)
     except BrokenPipeError:
-        print(f"{command}: stopped, because nobody reads its output any more", file=sys.stderr)
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what is still buffered would fail once more at the exit
+        print(f"{command}: stopped, because nothing reads its output any more", file=sys.stderr)
         status = EXIT_FAILED
     except (RunError, Failure, OSError) as error:
         status = _failed(command, error, debug, EXIT_FAILED)
@@ -110,7 +128,17 @@ def _ended(
     except KeyboardInterrupt:
         print(f"{command}: interrupted", file=sys.stderr)
         status = EXIT_INTERRUPTED
+    if status != EXIT_DONE:
+        _settle_output()
     return status
+
+
+def _settle_output() -> None:
+    """What cannot be written to a full or closed output would fail once more at Python's end, with another status."""
+    try:
+        sys.stdout.flush()
+    except (OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
 def _failed(command: str, error: Exception, debug: bool, status: int) -> int:
@@ -132,6 +160,24 @@ def _help(command: str, model: type[Options], example: str, summary: str) -> str
         text = " ".join((field.description or "").split())
         lines.append(f"  +{name:<{width}} {kind}, {default}\n  {'':<{width + 2}}{text}")
     return "\n".join([*lines, "", "Example:", f"  {example}"])
+
+
+def _meant(override: Override, field: FieldInfo) -> Any:
+    """The value as the option wants it: a text stays as typed (`007`, `1e3`, `true`), not a number made of it."""
+    if override.value == "" and (takes_list(field.annotation) or Path in alternatives(field.annotation)):
+        raise OperatorError(f"{override.shown!r} has no value behind its = (is a shell variable unset?)")
+    if not isinstance(override.value, dict | list) and "${" in str(override.value):
+        told = "is for the configs of ng_run; here the shell fills in $NAME, inside double quotes or without any"
+        raise OperatorError(f"{override.shown!r}: ${{...}} {told}")
+    scalar = isinstance(override.value, bool | int | float) and override.key == override.top
+    return override.typed if scalar and takes_text(field.annotation) else override.value
+
+
+def _sample(field: FieldInfo) -> str:
+    """A value of the option's kind, for suggestions."""
+    if takes_list(field.annotation):
+        return "[...]"
+    return "true" if field.annotation is bool else "..."
 
 
 def _shown(name: str, field: FieldInfo) -> str:

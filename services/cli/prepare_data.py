@@ -4,27 +4,26 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import orjson
-from pydantic import BeforeValidator, Field
+from pydantic import Field
 
 from services.cli.options import EXIT_DONE, EXIT_FAILED, Options, read_options, run_command
 from services.cli.prepare_data_view import show
-from services.cli.rollout_files import listed
+from services.cli.rollout_files import check_output
 from services.data.curriculum import hardest_first, ids_of, named
 from services.data.dataset import Dataset
 from services.data.mixture import Mixture
 from services.data.settings import DatasetSettings, MixtureSettings, read_mixture
 from services.data.survey import survey
-from services.errors import OperatorError, RunError
+from services.errors import OperatorError
 from services.jsonl import replace
 from services.metrics.loading import load
 from services.roots import INSTALLED, there
-from services.store import StorePaths
 
 EXAMPLE = (
     "ng_prepare_data +data=configs/worlds_mixture.yaml +output_jsonl_fpath=results/worlds.jsonl "
@@ -35,7 +34,7 @@ EXAMPLE = (
 class PrepareOptions(Options):
     """Options of ng_prepare_data."""
 
-    input_jsonl_fpath: Annotated[list[Path], BeforeValidator(listed)] = Field(default_factory=list)
+    input_jsonl_fpath: list[Path] = Field(default_factory=list)
     """Data sets to look at, one after the other."""
     data: str | dict[str, Any] | None = None
     """Or a mixture: a YAML file, {file: mix.yaml, epoch: 2}, or {mode: weighted, seed: 42, datasets: [{name: gsm8k,
@@ -46,7 +45,7 @@ class PrepareOptions(Options):
     """Only the first tasks."""
     output_jsonl_fpath: Path | None = None
     """Write the tasks in their order, each with its prompt_id, dataset_name and agent_ref."""
-    against: Annotated[list[Path], BeforeValidator(listed)] = Field(default_factory=list)
+    against: list[Path] = Field(default_factory=list)
     """Files that must hold other tasks, a test set's: what is in both is told."""
     rollouts_jsonl_fpath: Path | None = None
     """Rollouts of these data, as they were collected: orders their tasks for a curriculum."""
@@ -76,7 +75,7 @@ def run(arguments: Sequence[str]) -> int:
     paths = list(dict.fromkeys(Dataset.place(one, _roots()) for one in settings.datasets))
     against = [there(path, _roots()) for path in options.against]
     if options.output_jsonl_fpath is not None:
-        _check_output(options.output_jsonl_fpath, [*paths, *against])
+        check_output(options.output_jsonl_fpath, [*paths, *against])
     found = survey(paths, against)
     if options.json_output:
         print(orjson.dumps([one.model_dump() for one in found], option=orjson.OPT_INDENT_2).decode())
@@ -107,7 +106,7 @@ def _settings(options: PrepareOptions) -> MixtureSettings:
 
 def _write(path: Path, options: PrepareOptions, settings: MixtureSettings) -> None:
     mixture = Mixture(settings, _roots(), agent=options.agent_name, limit=options.limit)
-    _put(path, (orjson.dumps(row) + b"\n" for row in mixture.rows()))
+    replace(path, (orjson.dumps(row) + b"\n" for row in mixture.rows()))
     again = [name for name, times in Counter(name for _, name in mixture.places()).items() if times > 1]
     # JSON on the standard output stays JSON.
     say = partial(print, file=sys.stderr if options.json_output else sys.stdout)
@@ -119,22 +118,6 @@ def _write(path: Path, options: PrepareOptions, settings: MixtureSettings) -> No
             "but not mixed or ordered again"
         )
     say(f"written   {mixture.count:,} tasks of {_sets(len(mixture.datasets))} -> {path}")
-
-
-def _check_output(path: Path, read: Iterable[Path]) -> None:
-    """Raises OperatorError where writing would destroy what is read, or rollouts."""
-    rollouts = path.suffix == ".jsonl" and path.exists() and StorePaths(path).manifest.exists()
-    if rollouts or path.resolve() in {one.resolve() for one in read}:
-        what = "holds the rollouts of a collection" if rollouts else "is read"
-        raise OperatorError(f"{path} {what} and would be written over; choose another output")
-
-
-def _put(path: Path, data: bytes | Iterable[bytes]) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise RunError(f"cannot make the folder of {path}: {error.strerror}") from error
-    replace(path, data)
 
 
 def _sets(count: int) -> str:
@@ -151,11 +134,11 @@ def _curriculum(options: PrepareOptions, settings: MixtureSettings) -> int:
             f"{options.order_fpath} as the `order` of a mixture"
         )
     mixture = Mixture(settings, _roots(), agent=options.agent_name or "anyone", limit=options.limit)
-    _check_output(options.order_fpath, [rollouts, *(dataset.path for dataset in mixture.datasets)])
+    check_output(options.order_fpath, [rollouts, *(dataset.path for dataset in mixture.datasets)])
     ids = _told_apart(mixture)
     tasks = hardest_first(load(rollouts, pass_threshold=options.pass_threshold), options.pass_at)
     order = named(tasks[::-1] if options.descending else tasks, ids_of(rollouts), ids, rollouts)
-    _put(options.order_fpath, "".join(f"{name}\n" for name in order).encode())
+    replace(options.order_fpath, "".join(f"{name}\n" for name in order).encode())
     first = "easy" if options.descending else "hard"
     left = len(ids) - len(order)
     without = f", {left:,} without {options.pass_at} rollouts are left out" if left else ""

@@ -9,16 +9,15 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated
 
 import orjson
-from pydantic import BeforeValidator, Field
+from pydantic import Field
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
 from services.cli.console import console, is_terminal
 from services.cli.options import EXIT_DONE, EXIT_FAILED, Options, read_options, run_command
 from services.cli.progress import PLAIN_EVERY_S
-from services.cli.rollout_files import listed, named_files
+from services.cli.rollout_files import named_files
 from services.errors import OperatorError
 from services.jsonl import replace
 from services.metrics.comparison import difference
@@ -41,9 +40,9 @@ WORTH_PROCESSES = 256 << 20
 class ProfileOptions(Options):
     """Options of ng_reward_profile."""
 
-    jsonl_fpath: Annotated[list[Path], BeforeValidator(listed)] = Field(default_factory=list)
+    jsonl_fpath: list[Path] = Field(default_factory=list)
     """Rollout files; from two on each is compared with the first, task by task."""
-    rollouts_jsonl_fpath: Annotated[list[Path], BeforeValidator(listed)] = Field(default_factory=list)
+    rollouts_jsonl_fpath: list[Path] = Field(default_factory=list)
     """The same under NeMo Gym's name."""
     output_dir: Path | None = None
     """Where profile.md, profile.json and profile.html go; default: X_profile/ beside the first file X.jsonl."""

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from services.errors import OperatorError
-
-
-def listed(value: object) -> object:
-    """One path is a list of one."""
-    return [value] if isinstance(value, str) else value
+from services.store import StorePaths
 
 
 def named_files(paths: Sequence[Path], names: Sequence[str]) -> list[tuple[str, Path]]:
@@ -37,3 +33,19 @@ def _ends(paths: Sequence[Path]) -> list[str]:
         if len(set(names)) == len(names):
             return names
     raise OperatorError(f"a file is given twice: {', '.join(map(str, paths))}")
+
+
+def check_output(path: Path, read: Iterable[Path] = ()) -> None:
+    """Make the folder of an output. Raises OperatorError where writing would destroy what is read, or rollouts."""
+    if path.is_dir():
+        raise OperatorError(f"{path} is a folder; expected a file to write")
+    if path.exists() and path.suffix == ".jsonl" and StorePaths(path).manifest.exists():
+        raise OperatorError(
+            f"{path} holds the rollouts of a collection and would be written over; choose another output"
+        )
+    if path.resolve() in {one.resolve() for one in read}:
+        raise OperatorError(f"{path} is read and would be written over; choose another output")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OperatorError(f"cannot make the folder of {path}: {error.strerror}") from error

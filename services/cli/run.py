@@ -9,22 +9,21 @@ import secrets
 import signal
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
-from typing import Annotated
 
 import uvloop
-from pydantic import BeforeValidator, Field
+from pydantic import Field
 
 from services.access.hosts import KnownHosts, is_loopback
 from services.cli.options import EXIT_DONE, EXIT_INTERRUPTED, Options, read_options, run_command
-from services.cli.rollout_files import listed
 from services.config import RunConfig, ServerSpec, load
 from services.distributed.choice import chosen
 from services.distributed.joining import Place, join_run
 from services.distributed.keys import shared_keys
 from services.errors import OperatorError
 from services.launcher import Launcher, LocalLauncher
+from services.preflight import Preflight
 from services.process import calm_collector, raise_file_limit
-from services.ray_launcher import on_cluster
+from services.ray_launcher import check_cluster, on_cluster
 from services.roots import INSTALLED
 from services.runfolder import RunFolder
 from services.stack import Stack, new_keys
@@ -55,9 +54,9 @@ class RunOptions(Options):
     """Run token asked of every request (Authorization: Bearer); also read from the variable ROLLYARD_TOKEN."""
     allow_other_users: bool = False
     """Without a token: answer every user of this machine, not only the one who started the run, and root."""
-    allowed_hosts: Annotated[list[str], BeforeValidator(listed)] = Field(default_factory=list)
+    allowed_hosts: list[str] = Field(default_factory=list)
     """Without a token: further names by which the servers may be called, as those of a proxy before them."""
-    only: Annotated[tuple[str, ...] | None, BeforeValidator(listed)] = None
+    only: list[str] | None = None
     """Start these servers alone, named or by family (agents); without +head the head too, which waits for the others.
     Needs the token; [] starts the head alone."""
     head: str | None = None
@@ -89,13 +88,32 @@ def run(arguments: Sequence[str]) -> int:
     if options.colocate and options.ray_head_node_address:
         raise OperatorError("+colocate=true keeps all servers in this process, +ray_head_node_address=... places them")
     _check_place(options)
-    here_specs = list(config.servers) if options.only is None else chosen(config.servers, options.only)
-    if options.dry_run:
-        _print_plan(here_specs)
-        return EXIT_DONE
-    if options.head is not None:
-        return uvloop.run(_join(options, config, here_specs, shared_keys(token)))
-    return uvloop.run(_run(options, config, here_specs, token, here))
+    specs = list(config.servers) if options.only is None else chosen(config.servers, options.only)
+    return uvloop.run(_checked(options, config, specs, token, here))
+
+
+async def _checked(
+    options: RunOptions, config: RunConfig, specs: list[ServerSpec], token: str | None, here: Path
+) -> int:
+    """Look for what would stop the start, then start; with dry_run say what else would fail instead."""
+    keys = new_keys(token) if options.only is None else shared_keys(token)
+    preflight = Preflight(specs, keys, os.environ)
+    try:
+        if options.head is None:
+            RunFolder.check(here)
+        if options.ray_head_node_address is not None:
+            await check_cluster(options.ray_head_node_address)  # its machines may hold what this one lacks
+        else:
+            head = None if options.head is not None else (options.head_host, options.head_port)
+            await preflight.check(_cache(), head=head, colocate=options.colocate)
+        if options.dry_run:
+            _print_plan(specs, await preflight.advice())
+            return EXIT_DONE
+        if options.head is not None:
+            return await _join(options, config, specs, keys)
+        return await _run(options, config, specs, token, here, preflight)
+    finally:
+        await preflight.close()
 
 
 async def _join(options: RunOptions, config: RunConfig, specs: list[ServerSpec], keys: Keys) -> int:
@@ -120,7 +138,14 @@ def _until_signalled() -> asyncio.Event:
     return stopped
 
 
-async def _run(options: RunOptions, config: RunConfig, specs: list[ServerSpec], token: str | None, here: Path) -> int:
+async def _run(
+    options: RunOptions,
+    config: RunConfig,
+    specs: list[ServerSpec],
+    token: str | None,
+    here: Path,
+    preflight: Preflight,
+) -> int:
     stopped = _until_signalled()
     raise_file_limit()
     async with _place(options) as (launcher, node_ip):
@@ -146,10 +171,10 @@ async def _run(options: RunOptions, config: RunConfig, specs: list[ServerSpec], 
             environ=os.environ,
             here=specs,
         )
-        return await _keep_up(stack, stopped, here)
+        return await _keep_up(stack, stopped, here, preflight)
 
 
-async def _keep_up(stack: Stack, stopped: asyncio.Event, here: Path) -> int:
+async def _keep_up(stack: Stack, stopped: asyncio.Event, here: Path, preflight: Preflight) -> int:
     config, keys, folder = stack.config, stack.keys, stack.folder
     _say(f"run {keys.run_id}: {len(config.servers)} servers, head {stack.head_url}")
     if keys.access.other_users and not keys.token:
@@ -158,11 +183,15 @@ async def _keep_up(stack: Stack, stopped: asyncio.Event, here: Path) -> int:
         _say(f"logs in {folder.logs.relative_to(here)}/")
     interrupted = asyncio.create_task(stopped.wait())
     starting = asyncio.create_task(stack.start())
+    advising = asyncio.create_task(preflight.advice())
     try:
         await asyncio.wait({interrupted, starting}, return_when=asyncio.FIRST_COMPLETED)
         if starting.done():
             starting.result()
             calm_collector()
+            await asyncio.wait({interrupted, advising}, return_when=asyncio.FIRST_COMPLETED)
+            for advice in advising.result() if advising.done() else ():
+                _say(f"note: {advice}")
             await stopped.wait()
             _say("stopping ...")
             return EXIT_DONE
@@ -170,6 +199,7 @@ async def _keep_up(stack: Stack, stopped: asyncio.Event, here: Path) -> int:
     finally:
         starting.cancel()
         interrupted.cancel()
+        advising.cancel()
         await stack.stop()
         _say("stopped")
 
@@ -177,7 +207,7 @@ async def _keep_up(stack: Stack, stopped: asyncio.Event, here: Path) -> int:
 @contextlib.asynccontextmanager
 async def _place(options: RunOptions) -> AsyncIterator[tuple[Launcher | None, str | None]]:
     """Where servers start (None: in this process), and this machine's address where others must reach the head."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rollyard"
+    cache = _cache()
     if options.ray_head_node_address is None:
         yield (None if options.colocate else LocalLauncher(cache)), None
         return
@@ -216,11 +246,18 @@ def _check_place(options: RunOptions) -> None:
         raise OperatorError("+host is where servers listen that join with +head=...; the head's own is +head_host")
 
 
-def _print_plan(specs: Sequence[ServerSpec]) -> None:
+def _cache() -> Path:
+    """Where the environments of servers that have one of their own are kept."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rollyard"
+
+
+def _print_plan(specs: Sequence[ServerSpec], advice: Sequence[str]) -> None:
     for spec in specs:
         note = f" x {spec.settings.replicas}" if spec.settings.replicas > 1 else ""
         own = ", its own environment" if spec.isolated else ""
         print(f"  {spec.name:<36} {spec.family}/{spec.implementation}{note}{own}")
+    for text in advice:
+        print(f"note: {text}")
     print(f"All {len(specs)} servers are well configured; nothing was started (dry_run).")
 
 

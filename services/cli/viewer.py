@@ -12,11 +12,10 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated
 
 import uvicorn
 import uvloop
-from pydantic import BeforeValidator, Field
+from pydantic import Field
 from starlette.types import ASGIApp
 
 from services.access.checks import Access
@@ -24,7 +23,7 @@ from services.access.hosts import KnownHosts, is_loopback
 from services.access.peer import Peers, asking
 from services.cli.find_run import find_run, on_stderr, once
 from services.cli.options import EXIT_DONE, Options, read_options, run_command
-from services.cli.rollout_files import listed, named_files
+from services.cli.rollout_files import named_files
 from services.errors import OperatorError, RunError
 from services.hosted import bind
 from services.jsonl import replace
@@ -47,9 +46,9 @@ _EVERY_ADDRESS = ("0.0.0.0", "::")
 class ViewerOptions(Options):
     """Options of ng_viewer."""
 
-    jsonl_fpath: Annotated[list[Path], BeforeValidator(listed)] = Field(default_factory=list)
+    jsonl_fpath: list[Path] = Field(default_factory=list)
     """Rollout files; they may still be growing."""
-    rollouts_jsonl_fpath: Annotated[list[Path], BeforeValidator(listed)] = Field(default_factory=list)
+    rollouts_jsonl_fpath: list[Path] = Field(default_factory=list)
     """The same under NeMo Gym's name."""
     names: list[str] = Field(default_factory=list)
     """What to call them; default: their files' names."""
@@ -59,13 +58,13 @@ class ViewerOptions(Options):
     """Address to listen on; anything beyond loopback needs a token."""
     port: int | None = Field(default=None, ge=0, le=65535)
     """Port to listen on, 0: any free one; default: the first free one from 8080 on."""
-    allowed_hosts: Annotated[list[str], BeforeValidator(listed)] = Field(default_factory=list)
+    allowed_hosts: list[str] = Field(default_factory=list)
     """Further names under which a browser may reach the page, as those of a proxy before it."""
     allow_other_users: bool = False
     """Without a token: show the page to every user of this machine, not only to the one who started it, and root."""
     token: str | None = None
     """Asked of every browser; beyond loopback also read from the variable ROLLYARD_TOKEN."""
-    server_roots: Annotated[list[Path], BeforeValidator(listed)] = Field(default_factory=list)
+    server_roots: list[Path] = Field(default_factory=list)
     """Further folders in which worlds are looked for that can draw their boards (a replay.py)."""
     head: str | None = None
     """HOST:PORT of the live page's head; default: the run of this folder, then this user's at 127.0.0.1:11000."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import os
 import re
 import shlex
 import subprocess
@@ -14,15 +16,21 @@ import yaml
 
 from resources_servers.gsm8k.app import server
 from services.cli.collect_rollouts import CREATE_PARAMS, CollectOptions
+from services.cli.doctor_machine import DoctorOptions
+from services.cli.doctor_tokens import TokenOptions
 from services.cli.lm_eval import LmEvalOptions
-from services.cli.options import read_options
+from services.cli.options import Options, read_options
 from services.cli.prepare_data import PrepareOptions
+from services.cli.reward_profile import ProfileOptions
 from services.cli.status import StatusOptions
+from services.cli.track import TrackOptions
+from services.cli.viewer import ViewerOptions
 from services.data.settings import MixtureSettings
+from services.errors import OperatorError
 from services.evaluation.benchmarks import Benchmark
 from services.roots import INSTALLED
 from services.settings import parse_settings
-from tests.cli.commands import command, config, ng_run
+from tests.cli.commands import BIN, command, config, ng_run
 from tests.resources_servers.answers.asking import serving
 from tests.stacks import read_rows
 
@@ -32,13 +40,26 @@ EXPORTED = {"policy_base_url": "http://127.0.0.1:10240/v1", "policy_api_key": "d
 
 def typed(page: Path) -> list[list[str]]:
     """The command lines of a page's bash blocks, split as a shell does."""
-    blocks = re.findall(r"```bash\n(.*?)```", page.read_text(), re.DOTALL)
+    blocks = re.findall(r"^```bash\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
     lines = "\n".join(blocks).replace("\\\n", " ").splitlines()
     return [shlex.split(line, comments=True) for line in lines if shlex.split(line, comments=True)]
 
 
-MADE = {after for page in PAGES for words in typed(page) for before, after in pairwise(words) if before == "--output"}
-"""Files that a documented line makes for another."""
+def made() -> set[str]:
+    """Files and folders that a documented line makes for another."""
+    found: set[str] = set()
+    for words in (words for page in PAGES for words in typed(page)):
+        found |= {after for before, after in pairwise(words) if before in ("--output", "--local-dir")}
+        keys = ("+output_jsonl_fpath", "+output_dir", "+order_fpath", "+export")
+        found |= {word.partition("=")[2] for word in words if word.partition("=")[0] in keys}
+    return found
+
+
+MADE = made()
+EXAMPLE_NAMES = ("results/base.jsonl", "results/trained.jsonl", "levels/mine.xsb", "levels", "checkpoints")
+"""Files that stand for the reader's own."""
+OTHERS = ("export", "pip", "curl", "ssh", "hf", "vllm")
+"""Programs that are not ours, or the shell's."""
 
 
 def every(name: str) -> list[list[str]]:
@@ -47,7 +68,11 @@ def every(name: str) -> list[list[str]]:
 
 @pytest.mark.parametrize("words", [w for w in every("ng_run") if "guess" not in w[1]], ids=" ".join)
 async def test_every_documented_ng_run_line_is_well_configured(tmp_path: Path, words: list[str]) -> None:
-    checked = await command(*words, "+dry_run=true", cwd=tmp_path, env=EXPORTED)
+    vllm = tmp_path / "bin" / "vllm"  # which is looked for and not run
+    vllm.parent.mkdir()
+    vllm.touch(0o755)
+    path = f"{BIN}{os.pathsep}{vllm.parent}{os.pathsep}{os.environ['PATH']}"
+    checked = await command(*words, "+dry_run=true", cwd=tmp_path, env={**EXPORTED, "PATH": path})
     assert checked.status == 0, checked.err
 
 
@@ -58,11 +83,53 @@ def test_every_documented_collect_line_has_known_options_and_an_input_that_exist
     assert options.data or (INSTALLED / rows).is_file() or rows in MADE
 
 
-@pytest.mark.parametrize("words", every("ng_prepare_data"), ids=" ".join)
-def test_every_documented_prepare_line_has_known_options_and_inputs_that_exist(words: list[str]) -> None:
-    options, _ = read_options(PrepareOptions, words[1:])
-    for path in (*options.input_jsonl_fpath, *options.against):
-        assert (INSTALLED / path).is_file()
+def test_every_documented_line_is_of_a_program_whose_lines_are_checked_here() -> None:
+    checked = {*OTHERS, *OPTIONS, "make", "python", "ng_run"}
+    assert {words[0] for page in PAGES for words in typed(page)} <= checked
+    for page in PAGES:
+        prose = re.sub(r"^```(?:bash|text)\n.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+        assert not re.search(r"^(?:ng_\w+|python|pip|make) .*[+-]\w", prose, re.MULTILINE), (
+            f"{page}: not in a bash block"
+        )
+
+
+OPTIONS: dict[str, type[Options]] = {
+    "ng_collect_rollouts": CollectOptions,
+    "ng_doctor": DoctorOptions,
+    "ng_lm_eval": LmEvalOptions,
+    "ng_prepare_data": PrepareOptions,
+    "ng_reward_profile": ProfileOptions,
+    "ng_status": StatusOptions,
+    "ng_track": TrackOptions,
+    "ng_viewer": ViewerOptions,
+}
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_every_documented_line_of_a_command_has_known_options_and_files_that_a_fresh_clone_has_or_a_line_makes(
+    name: str,
+) -> None:
+    for words in every(name):
+        model = TokenOptions if words[1:2] == ["tokens"] else OPTIONS[name]
+        options, _ = read_options(model, [word for word in words[1:] if word != "tokens"], rest=name == "ng_doctor")
+        for key in ("jsonl_fpath", "input_jsonl_fpath", "rollouts_jsonl_fpath", "against", "config_paths"):
+            given = getattr(options, key, None) or ()
+            for path in [given] if isinstance(given, Path) else given:
+                known = (INSTALLED / path).is_file() or str(path) in (*MADE, *EXAMPLE_NAMES) or "guess" in str(path)
+                assert known, f"{' '.join(words)}: {path} is neither in a fresh clone nor made by a documented line"
+
+
+@pytest.mark.parametrize("words", every("python"), ids=" ".join)
+def test_every_documented_script_runs_by_its_modules_name_with_known_options_and_files(words: list[str]) -> None:
+    assert words[1] == "-m"
+    module = importlib.import_module(words[2])
+    for before, path in pairwise(words):
+        if before in ("--local", "--input", "--shots-from", "--apart-from", "--rollouts-path", "--levels-folder"):
+            assert path in (*MADE, *EXAMPLE_NAMES) or (INSTALLED / path).exists(), path
+    with pytest.raises((OperatorError, SystemExit)) as raised:
+        module.main([*words[3:], "--no-such-option"])
+    # Nothing else is wrong with the line.
+    assert "unrecognized arguments: --no-such-option" in str(raised.value)
 
 
 @pytest.mark.parametrize("words", every("ng_lm_eval"), ids=" ".join)
@@ -74,11 +141,6 @@ def test_every_documented_lm_eval_line_has_known_options_and_benchmarks(words: l
 def test_the_documented_mixture_is_well_formed() -> None:
     (text,) = re.findall(r"```yaml\n(.*?)```", (INSTALLED / "docs/data.md").read_text(), re.DOTALL)
     assert len(parse_settings(MixtureSettings, yaml.safe_load(text), "docs/data.md").datasets) == 3
-
-
-@pytest.mark.parametrize("words", every("ng_status"), ids=" ".join)
-def test_every_documented_status_line_has_known_options(words: list[str]) -> None:
-    read_options(StatusOptions, words[1:])
 
 
 @pytest.mark.parametrize("words", every("make"), ids=" ".join)

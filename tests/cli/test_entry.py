@@ -45,4 +45,4 @@ def test_a_command_whose_output_nobody_reads_says_so_and_fails() -> None:
     command = [sys.executable, "-c", "from services.cli.status import main; main()", "--help"]
     done = subprocess.run(command, cwd=INSTALLED, stdout=write, stderr=subprocess.PIPE, text=True)
     os.close(write)
-    assert (done.returncode, done.stderr) == (1, "ng_status: stopped, because nobody reads its output any more\n")
+    assert (done.returncode, done.stderr) == (1, "ng_status: stopped, because nothing reads its output any more\n")

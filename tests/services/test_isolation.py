@@ -17,8 +17,9 @@ import pytest
 from services import isolation
 from services.errors import OperatorError
 from services.isolation import REQUIREMENTS, asks_for_isolation, interpreter_for
+from services.preflight import Preflight
 from services.transport import HttpTransport
-from tests.services.fixtures import load_text, make_folder, send, yaml_of
+from tests.services.fixtures import KEYS, load_text, make_folder, send, yaml_of
 from tests.stacks import colocated, processes
 
 APP = """
@@ -175,3 +176,10 @@ async def test_a_colocated_stack_refuses_such_a_folder_and_says_why(built: Built
     with pytest.raises(OperatorError, match="environment of its own"):
         async with colocated(config, tmp_path):
             pass
+
+
+async def test_a_dry_run_asks_a_server_in_its_own_environment_what_it_lacks(built: Built) -> None:
+    checked = Preflight(load_text(built.root, yaml_of(built.name, "{spead: 5}")).servers, KEYS, {})
+    with pytest.raises(OperatorError, match="unknown option 'spead', did you mean 'speed'"):
+        await checked.check(built.cache, head=None, colocate=False)
+    await checked.close()

@@ -61,13 +61,9 @@ def test_without_an_output_the_analysis_goes_to_the_terminal(
     assert "- **Total Rollouts**: 1 (1 measured)" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(("content", "status"), [(None, 2), (b"", 1), (b"{half\n", 1)])
-def test_an_analysis_of_nothing_says_so_in_its_exit_status(
-    tmp_path: Path, content: bytes | None, status: int, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_analysis_of_nothing_says_so_in_its_exit_status(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "rollouts.jsonl"
-    if content is not None:
-        path.write_bytes(content)
-    assert main(["--rollouts-path", str(path)]) == status
+    path.touch()
+    assert main(["--rollouts-path", str(path)]) == 1
     said = capsys.readouterr()
     assert str(path) in said.out + said.err

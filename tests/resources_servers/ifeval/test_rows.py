@@ -10,6 +10,7 @@ import pytest
 from resources_servers.ifeval.app import server
 from resources_servers.ifeval.prepare import main
 from resources_servers.ifeval.scoring import instructions
+from services.errors import OperatorError
 from services.types import Json
 from tests.resources_servers.answers.asking import DATA, rows_of, serving
 
@@ -90,7 +91,7 @@ def test_preparing_such_a_row_stops_with_its_number_and_the_reason(
     good: Json = {"prompt": "p", "instruction_id_list": ["punctuation:no_comma"], "kwargs": [{}]}
     bad = {**good, "instruction_id_list": kinds, "kwargs": told}
     source.write_bytes(orjson.dumps(good) + b"\n" + orjson.dumps(bad))
-    with pytest.raises(SystemExit) as stopped:
+    with pytest.raises(OperatorError) as stopped:
         main(["--local", str(source), "--output", str(tmp_path / "out.jsonl")])
     assert "row 1 " in str(stopped.value)
     assert words.split("'")[0] in str(stopped.value)

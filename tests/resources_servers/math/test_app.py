@@ -11,6 +11,7 @@ from resources_servers.math.app import server
 from resources_servers.math.forms import READINGS, gold_answer
 from resources_servers.math.hendrycks import same_string
 from resources_servers.math.prepare import main
+from services.errors import OperatorError
 from services.types import Json
 from tests.resources_servers.answers.asking import DATA, rows_of, serving
 
@@ -123,7 +124,7 @@ def test_lm_evals_hendrycks_examples_are_answers_drawn_for_each_row_from_its_own
     assert len(seen) > 30
 
 
-def test_examples_that_cannot_be_drawn_are_told_by_subject(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_examples_that_cannot_be_drawn_are_told_by_subject(tmp_path: Path) -> None:
     pool = tmp_path / "pool.jsonl"
     drawn = ("--form", "lm_eval_hendrycks", "--shots", "1", "--shots-from", str(pool))
     for text, words in (
@@ -132,6 +133,6 @@ def test_examples_that_cannot_be_drawn_are_told_by_subject(tmp_path: Path, capsy
         ('{"question": "x"}', "expected problem and solution"),
     ):
         pool.write_text(text)
-        with pytest.raises(SystemExit) as stopped:
+        with pytest.raises(OperatorError) as stopped:
             prepared(tmp_path, *drawn)
-        assert words.replace("\\\\", "\\") in f"{stopped.value}{capsys.readouterr().err}"
+        assert words.replace("\\\\", "\\") in str(stopped.value)

@@ -1,0 +1,44 @@
+"""Scripts with flags (`prepare.py`, ...) end as the commands do: one line for a mistake, and exit status 2."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import NoReturn
+
+from services.cli.options import EXIT_DONE, exit_status
+from services.errors import OperatorError
+
+
+class ScriptParser(argparse.ArgumentParser):
+    """Refuses in one line. Raises OperatorError instead of ending the program."""
+
+    def error(self, message: str) -> NoReturn:
+        """See argparse; a mistake in the options."""
+        raise OperatorError(message)
+
+
+def run_script(main: Callable[[], int | None]) -> NoReturn:
+    """Run a script's `main` and end with a command's exit status: 0 done, 1 failed, 2 wrong usage, 130 interrupted."""
+    sys.exit(exit_status(Path(sys.argv[0]).name, lambda: main() or EXIT_DONE))
+
+
+def positive(text: str) -> int:
+    """An option's value as a whole number of 1 or more."""
+    return _whole(text, 1)
+
+
+def not_negative(text: str) -> int:
+    """An option's value as a whole number of 0 or more."""
+    return _whole(text, 0)
+
+
+def _whole(text: str, least: int) -> int:
+    try:
+        if (value := int(text)) >= least:
+            return value
+    except ValueError:
+        pass
+    raise argparse.ArgumentTypeError(f"{text} is not a whole number of {least} or more")
