@@ -70,7 +70,7 @@ async def _up(
         say=(said if said is not None else []).append,
         launcher=launcher,
         head_port=0,
-        ready_timeout_s=60.0,
+        ready_timeout_s=300.0,
         restarts=Restarts(first_pause_s=0.05, longest_pause_s=0.5),
     )
     try:

@@ -14,7 +14,8 @@ from pathlib import Path
 from services.roots import INSTALLED
 
 BIN = Path(sys.executable).parent
-DEADLINE_S = 90.0
+DEADLINE_S = 300.0
+"""For what hangs; a machine that is busy takes its time."""
 
 
 @dataclass

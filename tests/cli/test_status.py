@@ -18,10 +18,10 @@ from pathlib import Path
 import orjson
 import pytest
 
-from tests.cli.commands import BIN, Finished, command, config, environment, ng_run
+from tests.cli.commands import BIN, DEADLINE_S, Finished, command, config, environment, ng_run
 from tests.stacks import AGENT, EXAMPLES, SOKOBAN
 
-SLOW = "policy_model.responses_api_models.builtin_model.latency_s=30"
+SLOW = "policy_model.responses_api_models.builtin_model.latency_s=3600"
 COLLECT = (
     "ng_collect_rollouts",
     f"+agent_name={AGENT}",
@@ -70,7 +70,7 @@ class Terminal:
 
     async def until(self, holds: Callable[[list[str]], bool]) -> None:
         """Wait until what was drawn says so."""
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(DEADLINE_S):
             while not holds(self.lines):
                 await asyncio.sleep(0.05)
 
@@ -90,7 +90,7 @@ async def playing(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Pat
                 str(BIN / COLLECT[0]), *COLLECT[1:], cwd=folder, env=environment(), stdout=log, stderr=log
             )
         try:
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(DEADLINE_S):
                 while not all_wait_for_the_model(await everything(folder)):
                     await asyncio.sleep(0.1)
             yield folder
@@ -137,7 +137,7 @@ async def test_watch_redraws_within_the_terminal_until_ctrl_c_which_is_no_failur
     async with Terminal(columns, playing, "ng_status", "+watch=true") as terminal:
         await terminal.until(lambda lines: sum("3 of 3 ready" in line for line in lines) >= 2)
         terminal.process.send_signal(signal.SIGINT)
-        assert await asyncio.wait_for(terminal.process.wait(), 10) == 0
+        assert await asyncio.wait_for(terminal.process.wait(), DEADLINE_S) == 0
         lines = terminal.lines
     assert max(map(len, lines)) <= columns
     assert any("grl_sokoban_resources_server" in line for line in lines)
@@ -153,7 +153,7 @@ async def test_watch_with_json_prints_a_line_a_second(playing: Path) -> None:
         limit=1 << 20,
     )
     assert process.stdout is not None
-    totals = [orjson.loads(await asyncio.wait_for(process.stdout.readline(), 20))["total"] for _ in range(2)]
+    totals = [orjson.loads(await asyncio.wait_for(process.stdout.readline(), DEADLINE_S))["total"] for _ in range(2)]
     process.send_signal(signal.SIGINT)
     assert (totals, await process.wait()) == ([20, 20], 0)
 
@@ -167,12 +167,12 @@ async def test_watch_waits_for_a_run_that_is_not_there_yet(tmp_path: Path) -> No
 @pytest.mark.parametrize("columns", [80, 200])
 async def test_the_collectors_bar_fits_its_terminal(tmp_path: Path, columns: int) -> None:
     shutil.copy(EXAMPLES, tmp_path / "in.jsonl")
-    quick = SLOW.replace("=30", "=0.3")
+    quick = SLOW.replace("=3600", "=0.3")
     async with (
         ng_run(config(SOKOBAN), quick, "+colocate=true", "+head_port=0", cwd=tmp_path),
         Terminal(columns, tmp_path, *COLLECT) as terminal,
     ):
-        assert await asyncio.wait_for(terminal.process.wait(), 60) == 0
+        assert await asyncio.wait_for(terminal.process.wait(), DEADLINE_S) == 0
         bars = [line for line in terminal.lines if line.startswith("rollouts ")]
     assert max(map(len, bars)) <= columns and "…" not in "".join(bars)
     assert any(re.search(r"success .*/s  .* left", line) for line in bars)

@@ -25,7 +25,7 @@ async def shell(words: list[str], cwd: Path) -> str:
     process = await asyncio.create_subprocess_exec(
         *words, cwd=cwd, env=environment(), stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
     )
-    out, err = await asyncio.wait_for(process.communicate(), 30)
+    out, err = await asyncio.wait_for(process.communicate(), 300)
     assert process.returncode == 0, err.decode()
     return out.decode()
 

@@ -168,7 +168,7 @@ async def gauge(stack: Stack, server: str, name: str) -> float:
     return float(found.group(1))
 
 
-async def falls_to_zero(stack: Stack, server: str, name: str, seconds: float = 15.0) -> None:
+async def falls_to_zero(stack: Stack, server: str, name: str, seconds: float = 120.0) -> None:
     """Wait until a gauge is 0."""
     deadline = time.monotonic() + seconds
     while (value := await gauge(stack, server, name)) > (1 if name == "rollyard_in_flight" else 0):
@@ -177,7 +177,7 @@ async def falls_to_zero(stack: Stack, server: str, name: str, seconds: float = 1
         await asyncio.sleep(0.05)
 
 
-async def until(true: Callable[[], bool], what: str, seconds: float = 30.0) -> None:
+async def until(true: Callable[[], bool], what: str, seconds: float = 120.0) -> None:
     """Wait for something that is going to happen."""
     deadline = time.monotonic() + seconds
     while not true():
@@ -200,7 +200,7 @@ def environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"}
 
 
-async def command(*arguments: str, here: Path, limit_s: float = 90.0) -> tuple[int, str]:
+async def command(*arguments: str, here: Path, limit_s: float = 300.0) -> tuple[int, str]:
     """Run a command to its end: exit status, everything it printed."""
     return await asyncio.to_thread(_run, arguments, here, limit_s)
 

@@ -126,7 +126,7 @@ class Policy:
         self.server = BuiltinModel(BuiltinModelSettings(**settings), Context("policy_model", keys, client))
         self.transport.mount(URL, self.server)
 
-    async def post(self, request: Json, path: str = "/v1/responses", timeout_s: float = 10.0) -> Answer:
+    async def post(self, request: Json, path: str = "/v1/responses", timeout_s: float = 120.0) -> Answer:
         return await self.transport.send("POST", URL + path, json.dumps(request).encode(), {}, timeout_s)
 
     async def respond(self, items: list[Json] | str, tools: tuple[Json, ...] = (STEP_TOOL,), **more: Any) -> Json:

@@ -26,7 +26,7 @@ from tests.services.fixtures import until
 FAKE = Path(__file__).with_name("fake_vllm.py")
 MARK = "ROLLYARD_TEST_ENGINE"
 """A variable that every process of an engine inherits, so that none can hide."""
-LONG_S = 60.0
+LONG_S = 120.0
 """For what happens at once, on a machine that is busy otherwise."""
 
 

@@ -177,7 +177,7 @@ async def test_the_responses_accumulator_raises_where_the_engine_dies() -> None:
 @pytest.mark.parametrize("ask", [chat, respond])
 async def test_an_engine_that_falls_silent_is_an_error_after_its_time(ask: Any) -> None:
     step = Step(events=HELLO, hold=asyncio.Event())
-    async with door(step, request_timeout_s=0.3) as (client, _):
+    async with door(step, request_timeout_s=1.0) as (client, _):
         with pytest.raises(APIError) as caught:
             [event async for event in await ask(client)]
     assert caught.value.code == "timeout"

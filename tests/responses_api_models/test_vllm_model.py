@@ -193,7 +193,7 @@ async def test_a_caller_who_hangs_up_makes_the_engine_abort() -> None:
         while not fake.asked:
             await asyncio.sleep(0.01)
         call.cancel()
-        await asyncio.wait_for(fake.hung_up.wait(), 5)
+        await asyncio.wait_for(fake.hung_up.wait(), 120)
 
 
 def test_the_default_config_fits_the_settings() -> None:

@@ -119,7 +119,7 @@ async def send(
     body: Json | bytes = b"{}",
     method: str = "POST",
     headers: Mapping[str, str] | None = None,
-    timeout_s: float = 20.0,
+    timeout_s: float = 120.0,
 ) -> Answer:
     """One request without the client above it."""
     data = body if isinstance(body, bytes) else orjson.dumps(body)
@@ -229,8 +229,8 @@ def closed_port() -> str:
     return f"http://127.0.0.1:{port}"
 
 
-async def until(true: Callable[[], object], seconds: float = 10.0) -> None:
-    """Wait for a condition."""
+async def until(true: Callable[[], object], seconds: float = 120.0) -> None:
+    """Wait for a condition; the time is for a test that hangs, not for a machine that is busy."""
     async with asyncio.timeout(seconds):
         while not true():
             await asyncio.sleep(0.002)

@@ -50,7 +50,7 @@ async def play(client: ServerClient, repeat: int) -> None:
 async def test_running_rollouts_are_seen_with_task_repeat_stage_and_turn(stack: Stack) -> None:
     playing = [asyncio.create_task(play(stack.client, repeat)) for repeat in range(3)]
     try:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(120):
             while not (live := await seen(stack)).stages or live.stages[0].stage != "model" or live.total < 3:
                 await asyncio.sleep(0.01)
         assert [(stage.stage, stage.server, stage.episodes) for stage in live.stages] == [("model", "policy_model", 3)]
@@ -98,9 +98,9 @@ async def test_an_agent_that_does_not_answer_is_named_and_the_others_are_shown(s
     port = listener.sockets[0].getsockname()[1]
     good = next(one for one in (await seen(stack)).servers if one.server_type == "agents")
     bad = good.model_copy(update={"process_name": "deaf#1", "url": f"http://127.0.0.1:{port}"})
-    asked = await ask_agents(stack.client.transport, [bad, good], {}, 10, deadline_s=0.1)
+    asked = await ask_agents(stack.client.transport, [bad, good], {}, 10, deadline_s=2.0)
     listener.close()
-    assert list(asked.silent) == ["deaf#1"] and "0.1 s" in asked.silent["deaf#1"]
+    assert list(asked.silent) == ["deaf#1"] and "2 s" in asked.silent["deaf#1"]
     assert [answer.agent for answer in asked.answers] == [AGENT]
 
 
@@ -154,7 +154,7 @@ async def test_ten_pages_cost_one_look(stack: Stack) -> None:
         answers = await asyncio.gather(*(client.get("/api/live") for _ in range(10)))
         assert len(found) == 1
         assert {Live.model_validate_json(answer.content).run_id for answer in answers} == {stack.keys.run_id}
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(120):
             while len(found) == 1:
                 await client.get("/api/live")
                 await asyncio.sleep(0.05)

@@ -50,8 +50,8 @@ async def test_a_connection_that_breaks_before_the_whole_answer_is_lost(answer: 
 @pytest.mark.parametrize("answer", [b"", HALF])
 async def test_no_whole_answer_in_time_is_a_timeout(answer: bytes) -> None:
     async with peer(answer) as other, network() as transport:
-        failure = await failure_of(send(transport, other.url + "/x", timeout_s=0.05))
-        assert failure.kind is FailureKind.TIMEOUT and "0.05 s" in str(failure)
+        failure = await failure_of(send(transport, other.url + "/x", timeout_s=1.0))
+        assert failure.kind is FailureKind.TIMEOUT and "1 s" in str(failure)
 
 
 @pytest.mark.parametrize("url", ["http://host:99999/x", "http://[bad/x", "ftp://host/x", "nonsense"])

@@ -8,7 +8,7 @@ from pathlib import Path
 
 def ended(process: int) -> None:
     """Wait for a process that was told to end."""
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 120
     while _runs(process):
         assert time.monotonic() < deadline, f"process {process} goes on"
         time.sleep(0.01)

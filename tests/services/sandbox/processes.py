@@ -24,7 +24,7 @@ def descendants(process: int) -> list[int]:
     return sorted(below - {process})
 
 
-def until_alive(processes: list[int], wanted: int, patience_s: float = 10.0) -> list[int]:
+def until_alive(processes: list[int], wanted: int, patience_s: float = 120.0) -> list[int]:
     """Those alive, as soon as they are at most `wanted`, or when patience ends."""
     for _ in range(int(patience_s / 0.05)):
         alive = [number for number in processes if Path(f"/proc/{number}").exists()]

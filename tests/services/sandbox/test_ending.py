@@ -41,7 +41,7 @@ def test_every_process_of_a_killed_server_ends(mode: str) -> None:
             server.kill()
             pytest.skip(f"no {mode} here")
         # zygote, and for each of the two jails: warden, tests, answer
-        for _ in range(100):
+        for _ in range(2400):
             below = descendants(server.pid)
             if len(below) >= 7:
                 break

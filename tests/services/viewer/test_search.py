@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from services.viewer.search import Search, forms
 
-WAIT_S = 30.0
+WAIT_S = 120.0
 
 
 def lines_with(path: Path, text: str) -> list[int]:
