@@ -43,8 +43,6 @@ async def serve(
     server = kind(settings, Context(launch.name, launch.keys, client, logs, endpoints, launch.instance))
     # A fixed port belongs to one replica only; the others take free ones.
     hosted = Hosted(server, bind_for(launch.name, settings), advertise=launch.advertise, lag=lag)
-    joining = asyncio.create_task(hosted.join(launch.instance, head, book))
-    hosted = Hosted(server, bind_for(launch.name, settings), advertise=launch.advertise)
     joining = asyncio.create_task(hosted.join(launch.instance, head, book, code))
     stopping = asyncio.create_task(stop.wait())
     try:
