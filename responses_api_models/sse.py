@@ -13,6 +13,8 @@ from services.types import Json
 
 DONE = b"[DONE]"
 """The data of the event that ends a stream of Chat Completions."""
+EVENT_BYTES = 16 * 1024 * 1024
+"""Longest event: the last one of a Responses stream holds the whole answer."""
 _BLANK_LINE = re.compile(rb"\r?\n\r?\n")
 _FIELDS = (b"data:", b"event:", b"id:", b"retry:", b":")
 
@@ -20,7 +22,7 @@ _FIELDS = (b"data:", b"event:", b"id:", b"retry:", b":")
 async def whole_events(pieces: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
     """One event after the other, as it came, the blank line at its end included.
 
-    Raises Failure: what `pieces` raises, and connection_lost where the body ends within an event.
+    Raises Failure: what `pieces` raises, and connection_lost where the body ends within an event or one is too long.
     """
     rest = b""
     async with contextlib.aclosing(pieces):  # type: ignore[type-var]
@@ -31,6 +33,8 @@ async def whole_events(pieces: AsyncIterator[bytes]) -> AsyncGenerator[bytes, No
                 yield rest[begin : end.end()]
                 begin = end.end()
             rest = rest[begin:]
+            if len(rest) > EVENT_BYTES:
+                raise Failure(FailureKind.CONNECTION_LOST, f"an event of the stream is longer than {EVENT_BYTES} bytes")
     if rest.strip() == b"data: " + DONE:
         yield rest.strip() + b"\n\n"
     elif rest.strip():

@@ -26,6 +26,7 @@ from services.data.settings import read_mixture
 from services.errors import OperatorError, nearest
 from services.headlink import HeadLink
 from services.jsonl import JsonLines
+from services.looplag import LoopLag
 from services.process import calm_collector, raise_file_limit
 from services.rollouts.code_versions import reachable
 from services.rollouts.keys import Expected
@@ -136,7 +137,8 @@ def _tasks(options: CollectOptions) -> Tasks:
 
 async def _run(options: CollectOptions, tasks: Tasks) -> int:
     _check_file_limit(raise_file_limit(), options.num_samples_in_parallel)
-    transport = HttpTransport()
+    lag = LoopLag()
+    transport = HttpTransport(lag=lag)
     try:
         token = options.token or os.environ.get("ROLLYARD_TOKEN")
         head = await find_run(transport, Path.cwd(), options.head, token)
@@ -145,7 +147,7 @@ async def _run(options: CollectOptions, tasks: Tasks) -> int:
         book = AddressBook(link.directory)
         directory = await book.refresh()
         _check_agents(tasks.agents, directory)
-        client = ServerClient(transport, keys, book)
+        client = ServerClient(transport, keys, book, clock=lag.lived)
         return await _collect(options, tasks, client, directory, link)
     finally:
         await transport.close()

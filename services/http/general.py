@@ -37,10 +37,8 @@ class GeneralClient:
         self, method: str, url: URL, body: bytes, headers: Mapping[str, str], timeout_s: float, proxy: URL | None
     ) -> Reply:
         """A whole answer. Raises aiohttp.ClientError, TimeoutError, OSError, ValueError."""
-        async with self._lag.timeout(timeout_s) as deadline:
-            async with self._request(method, url, body, headers, proxy) as response:
-                pieces = [piece async for piece in self._bounded(response)]
-            del deadline
+        async with self._lag.timeout(timeout_s), self._request(method, url, body, headers, proxy) as response:
+            pieces = [piece async for piece in self._bounded(response)]
             return Reply(response.status, response.headers.copy(), b"".join(pieces))
 
     async def stream(
@@ -78,11 +76,15 @@ class GeneralClient:
         """The decoded body. Raises BadAnswer."""
         try:
             self._check(response)
-            size, chain = 0, decoders(response.headers.getall("Content-Encoding", ()), self._limits.body_bytes)
+            chain = decoders(response.headers.getall("Content-Encoding", ()), self._limits.body_bytes)
+            events = response.status == 200 and response.content_type == "text/event-stream" and not chain
+            size, limit = 0, self._limits.stream_bytes if events else self._limits.body_bytes
+            if (response.content_length or 0) > limit:
+                raise _too_large(limit)
             async for piece in response.content.iter_any():
                 size += len(piece)
-                if size > self._limits.body_bytes:
-                    raise self._too_large()
+                if size > limit:
+                    raise _too_large(limit)
                 for decoder in chain:
                     piece = decoder.feed(piece)
                 if piece:
@@ -102,11 +104,6 @@ class GeneralClient:
             raise BadAnswer(f"its transfer encoding is {response.headers['Transfer-Encoding']}; only chunked is known")
         if response.status == 101:
             raise BadAnswer("the peer switched to another protocol")
-        if (response.content_length or 0) > self._limits.body_bytes:
-            raise self._too_large()
-
-    def _too_large(self) -> BadAnswer:
-        return BadAnswer(f"its body is larger than {self._limits.body_bytes} bytes")
 
     def _opened(self) -> aiohttp.ClientSession:
         """No cap on connections (admission is the collector's), no cookies, no decoding asked for."""
@@ -165,3 +162,7 @@ def _has_spoken(protocol: Any) -> bool:
         readable.register(transport.get_extra_info("socket").fileno(), select.POLLIN)
         return bool(readable.poll(0))
     return True
+
+
+def _too_large(limit: int) -> BadAnswer:
+    return BadAnswer(f"its body is larger than {limit} bytes")

@@ -16,6 +16,8 @@ class Limits:
     headers: int = 256
     body_bytes: int = 256 * MIB
     """Of the body as it is sent, and again after it is decoded."""
+    stream_bytes: int = 1024 * MIB
+    """Of a plain stream of events, which is passed on as it comes and never kept."""
     interim_answers: int = 16
 
 

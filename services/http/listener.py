@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 LINGER_S = 2.0
 """A peer that was refused while it still sends reads the refusal before the connection closes."""
 LOOK_EVERY_S = 1.0
-ACCEPTED_A_TURN = 128
+ACCEPTED_A_TURN = 64
 """uvloop's own servers accept one connection in a turn of the loop: in a busy one the 4,000th waited 60 s."""
 NO_ROOM_S = 0.5
 """Pause where the process has no file left for another connection."""

@@ -15,7 +15,7 @@ from services.transport import HttpTransport
 from tests.services.fixtures import failure_of, http, peer, send
 from tests.services.http.raw import endlessly, saying, serving
 
-SMALL = Limits(head_bytes=16 * 1024, headers=50, body_bytes=256 * 1024)
+SMALL = Limits(head_bytes=16 * 1024, headers=50, body_bytes=256 * 1024, stream_bytes=512 * 1024)
 OK = b"HTTP/1.1 200 OK\r\n"
 PIECE = b"x" * 8192
 BOMB = gzip.compress(bytes(50_000_000))
@@ -23,6 +23,7 @@ LENGTH = b"content-length: %d\r\n\r\n"
 
 ENDLESS = {
     "a body with no length": (OK + b"\r\n", PIECE),
+    "events": (OK + b"content-type: text/event-stream\r\n\r\n", b"data: x\n\n" * 100),
     "chunks": (OK + b"transfer-encoding: chunked\r\n\r\n", b"2000\r\n" + PIECE + b"\r\n"),
     "headers": (OK, b"x-more: " + PIECE[:1000] + b"\r\n"),
     "one header": (OK + b"x-more: ", PIECE),
@@ -187,4 +188,14 @@ async def test_a_header_that_cannot_be_sent_costs_no_connection(value: str) -> N
         failure = await failure_of(send(transport, other.url + "/x", headers={"x-it": value}))
         assert failure.kind is FailureKind.BAD_REQUEST
         assert not other.connections
+        await transport.close()
+
+
+async def test_a_stream_of_events_may_be_longer_than_an_answer_that_is_kept() -> None:
+    events = b"data: x\n\n" * 40_000
+    head = OK + b"content-type: text/event-stream\r\n" + LENGTH % len(events)
+    transport = bounded()
+    async with serving(saying(head, events)) as port:
+        _, pieces = await transport.stream("POST", f"http://127.0.0.1:{port}/x", b"{}", {}, 20.0)
+        assert sum([len(piece) async for piece in pieces]) == len(events) > SMALL.body_bytes
         await transport.close()

@@ -20,7 +20,7 @@ from tests.services.http.raw import ask
 
 SMALL = Bounds(Limits(head_bytes=16 * 1024, headers=50, body_bytes=256 * 1024), bodies_bytes=400 * 1024)
 HURRIED = Bounds(head_s=0.2, body_grace_s=0.2, body_bytes_a_s=1e6)
-BEGUN = b"POST /echo HTTP/1.1\r\nhost: x\r\n"
+BEGUN = b"POST /echo HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n"
 FILL = b"x" * 100_000
 
 
@@ -199,7 +199,9 @@ async def test_a_stream_whose_caller_hangs_up_is_counted_once_as_499() -> None:
 
     async with listening(a_server(routes={"/s": streaming})) as hosted, network() as transport:
         _, writer = await asyncio.open_connection("127.0.0.1", port_of(hosted))
-        writer.write(b"POST /s HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\n\r\n{}")
+        writer.write(
+            b"POST /s HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n{}"
+        )
         await begun.wait()
         writer.close()
         await until(lambda: hosted.server.in_flight == 0)
