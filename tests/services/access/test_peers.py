@@ -29,10 +29,15 @@ from services.access.sockets import (
     listener_owner,
     owner,
 )
+from services.config import RunConfig
+from services.head import Head
 from services.hosted import Hosted, bind
+from services.roster import Roster
+from services.server import Context
+from services.settings import ServerSettings
 from services.types import AccessRules, Json, Keys
 from tests.services.access.raw import asked
-from tests.services.fixtures import KEYS, a_server
+from tests.services.fixtures import KEYS, a_server, client_of, network
 
 TIME_WAIT = 6
 OTHER = os.geteuid() + 4321
@@ -99,6 +104,21 @@ async def test_a_connection_that_was_reset_at_once_is_refused_though_its_address
 async def test_a_run_may_be_opened_to_all_users_of_the_machine() -> None:
     keys = Keys(run_id="r1", secret="s", access=AccessRules(other_users=True))
     assert (await told(Socket(ESTABLISHED, OTHER, 7), keys))[0] == 200
+
+
+async def test_a_run_that_is_open_to_all_tells_its_folder_to_its_own_user_only(tmp_path: Path) -> None:
+    keys = Keys(run_id="r1", secret="s", access=AccessRules(other_users=True))
+    statuses = []
+    for uid in (OTHER, os.geteuid()):
+        async with network() as transport:
+            context = Context("head", keys, client_of({}, transport))
+            head = Head(ServerSettings(), context, Roster("r1", (), {}), RunConfig((), {}), tmp_path)
+            hosted = Hosted(head, bind("127.0.0.1", 0), peers=Peers(Table(Socket(ESTABLISHED, uid, 7))))
+            await hosted.listen()
+            statuses.append(await asked(hosted.url, line="GET /origin HTTP/1.1"))
+            await hosted.stop()
+    assert statuses[0][0] == 403 and str(tmp_path) not in str(statuses[0])
+    assert statuses[1][0] == 200 and statuses[1][1]["folder"] == str(tmp_path)
 
 
 async def test_who_shows_the_run_token_may_be_any_user() -> None:
