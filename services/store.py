@@ -195,7 +195,10 @@ class RolloutStore:
         if now == self._encoded or not path.parent.exists():
             return []  # a folder that was moved has been told of the output
         there = unused(path.with_name(f"{path.stem}_recovered.json")) if path.exists() else path
-        replace(there, self._encoded)
+        try:
+            replace(there, self._encoded)
+        except RunError as error:
+            return [str(error)]
         if there == path:
             return [
                 f"{path} was removed while the collection was running; it was written again. The same command goes on"
