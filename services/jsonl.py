@@ -6,6 +6,7 @@ import json
 import os
 from array import array
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -165,4 +166,5 @@ def replace(path: Path, data: bytes | Iterable[bytes], *, synced: bool = True) -
     except OSError as error:
         raise RunError(f"cannot write {path}: {error.strerror}") from error
     finally:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)

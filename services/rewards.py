@@ -1,4 +1,4 @@
-"""What counts as a reward: a finite number, nothing else, checked wherever one arrives."""
+"""What counts as a reward: a finite number of bounded size, nothing else, checked wherever one arrives."""
 
 from __future__ import annotations
 
@@ -20,5 +20,5 @@ def check_reward(answer: Json, endpoint: str, server: str) -> None:
     """Raises Failure malformed_answer, blaming `server`, unless `answer` carries a finite number as reward."""
     reward = answer.get("reward")
     if not is_reward(reward):
-        detail = f"{endpoint} answered reward {reward!r:.100}; expected a finite number"
+        detail = f"{endpoint} answered reward {reward!r:.100}; expected a finite number of at most {MOST:g}"
         raise Failure(FailureKind.MALFORMED_ANSWER, detail, server=server)

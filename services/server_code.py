@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import fnmatch
 import hashlib
+import importlib.util
 import re
 import sys
 import sysconfig
@@ -49,7 +50,8 @@ def code_of(folder: Path, kind: type[Server], families: Iterable[str], settings:
     settled = set(_strings(deciding))
     names = settled.union(*(_TEXT.findall(text) for path, text in reached.texts.items() if folder in path.parents))
     named = [path for path in own if path.suffix not in _CODE and _is_named(path.relative_to(folder), names)]
-    given = {name: path for name in settled if (path := _settings_file(name)) is not None}
+    elsewhere = {name for name in names if name.startswith("/")}
+    given = {name: path for name in settled | elsewhere if (path := _named_file(name)) is not None}
     files = {reached.shown(path): _digest(path) for path in {*reached.files, *named}}
     files |= {name: _digest(path) for name, path in given.items()}
     packages = dict(sorted(_packages(folder, reached.texts.values())))
@@ -100,11 +102,7 @@ class _Reached:
         self._modules.add(name)
         if top in self._families:
             return self._of_family(top, rest)
-        module = sys.modules.get(top)
-        places = [Path(place).resolve() for place in getattr(module, "__path__", ())]
-        if file := getattr(module, "__file__", None):
-            places = places or [Path(file).resolve()]
-        own = [place for place in places if not self._is_installed(place)]
+        own = [place for place in _places(top) if not self._is_installed(place)]
         self._own_packages += own
         found = [path for place in own for path in (_files(place) if place.is_dir() else (place,))]
         return [path for path in found if path.suffix in _CODE]
@@ -120,6 +118,19 @@ class _Reached:
 
     def _is_installed(self, path: Path) -> bool:
         return any(place in path.parents for place in self._installed) or "site-packages" in path.parts
+
+
+def _places(top: str) -> list[Path]:
+    """The folders of a top-level package or the file of a top-level module, loaded or not."""
+    try:
+        spec = importlib.util.find_spec(top)
+    except (ImportError, ValueError):
+        return []
+    if spec is None:
+        return []
+    if spec.submodule_search_locations is not None:
+        return [Path(place).resolve() for place in spec.submodule_search_locations]
+    return [Path(spec.origin).resolve()] if spec.has_location and spec.origin else []
 
 
 def _files(folder: Path) -> Iterator[Path]:
@@ -163,7 +174,9 @@ def _is_named(path: Path, names: set[str]) -> bool:
 
 
 def _fits(path: str, pattern: str) -> bool:
-    return "*" in pattern and "." in pattern and fnmatch.fnmatch(path.rpartition("/")[2], pattern.rpartition("/")[2])
+    """Whether a file's name fits `*.json`, or the `{name}.json` of a formatted text."""
+    name = re.sub(r"\{[^}]*\}", "*", pattern).rpartition("/")[2]
+    return "*" in name and name.strip("*.") != "" and "." in name and fnmatch.fnmatch(path.rpartition("/")[2], name)
 
 
 def _strings(value: Any) -> Iterator[str]:
@@ -177,8 +190,8 @@ def _strings(value: Any) -> Iterator[str]:
             yield from _strings(item)
 
 
-def _settings_file(text: str) -> Path | None:
-    """The file that a setting names, where it is one."""
+def _named_file(text: str) -> Path | None:
+    """The file that a setting or an absolute path in the code names, where it is one."""
     if not 0 < len(text) < 1024 or "\n" in text or "://" in text:
         return None
     try:

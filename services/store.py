@@ -12,12 +12,13 @@ import orjson
 
 from services.errors import FailureKind, OperatorError, RunError
 from services.jsonl import MEND, JsonLines, replace
-from services.rewards import is_reward
+from services.rewards import MOST, is_reward
 from services.rollouts.code_versions import changes, mark_of, version_of
 from services.rollouts.files import unused
 from services.rollouts.keys import Expected, Key, KeySet, key_of, key_said_twice
 from services.rollouts.manifest import check_not_shared, continued, encoded, new_manifest
-from services.types import CollectionStatus, FailureRow, Json, Manifest, ServerCode
+from services.rollouts.records import Manifest
+from services.types import CollectionStatus, FailureRow, Json, ServerCode
 
 
 @dataclass(frozen=True)
@@ -117,10 +118,8 @@ class RolloutStore:
                 raise RunError(f"{self.paths.output}: line {number} has {twice} twice. {MEND}")
             key = _checked_key(row, self.paths.output, number, expected)
             if not is_reward(row.get("reward")):
-                said = str(row.get("reward"))[:40]
-                raise RunError(
-                    f"{self.paths.output}: line {number} has reward {said!r}; expected a finite number. {MEND}"
-                )
+                said = f"reward {row.get('reward')!r:.40}; expected a finite number of at most {MOST:g}"
+                raise RunError(f"{self.paths.output}: line {number} has {said}. {MEND}")
             if not self.done.add(key):
                 raise RunError(
                     f"{self.paths.output}: line {number} repeats task {key[0]}, repeat {key[1]}. Delete one of the two "
@@ -195,7 +194,10 @@ class RolloutStore:
         if now == self._encoded or not path.parent.exists():
             return []  # a folder that was moved has been told of the output
         there = unused(path.with_name(f"{path.stem}_recovered.json")) if path.exists() else path
-        replace(there, self._encoded)
+        try:
+            replace(there, self._encoded)
+        except RunError as error:
+            return [str(error)]
         if there == path:
             return [
                 f"{path} was removed while the collection was running; it was written again. The same command goes on"

@@ -11,7 +11,8 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from services.errors import OperatorError
-from services.types import CodeVersion, ServerCode
+from services.rollouts.records import CodeVersion
+from services.types import ServerCode
 
 _MOST_FILES = 6
 _VERSIONS = TypeAdapter(list[CodeVersion])

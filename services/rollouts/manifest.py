@@ -11,7 +11,8 @@ from pydantic import ValidationError
 
 from services.errors import OperatorError
 from services.rollouts.code_versions import accepted, version_of
-from services.types import Json, Manifest, ServerCode
+from services.rollouts.records import Manifest
+from services.types import Json, ServerCode
 
 
 def new_manifest(output: Path, identity: Json, versions: Json, code: dict[str, ServerCode]) -> Manifest:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from pathlib import Path
 
 from services.rollouts.files import sync_folder, unused
@@ -41,14 +42,17 @@ def outside_change(fd: int, path: Path, size: int) -> str:
         )
     if not size:
         return f"{path} was {what} while it was open; nothing was in it. The same command goes on"
-    try:
-        copy = _recovered(fd, path)
-    except OSError as error:
-        return f"{path} was {what} while it was being written, and could not be recovered ({error.strerror})"
-    return (
-        f"{path} was {what} while it was being written: what it held is whole in {copy}. Rename that to {path.name}, "
-        "then the same command goes on"
-    )
+    for folder in (path.parent, Path.cwd(), Path(tempfile.gettempdir())):
+        try:
+            copy = _recovered(fd, folder / f"{path.stem}_recovered{path.suffix}")
+        except OSError as error:
+            why = error.strerror
+            continue
+        return (
+            f"{path} was {what} while it was being written: what it held is whole in {copy}. Move that to {path}, then "
+            "the same command goes on"
+        )
+    return f"{path} was {what} while it was being written, and what it held could not be copied anywhere ({why})"
 
 
 def moved_to(fd: int) -> Path | None:
@@ -63,15 +67,19 @@ def moved_to(fd: int) -> Path | None:
     return there
 
 
-def _recovered(fd: int, path: Path) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    copy = unused(path.with_name(f"{path.stem}_recovered{path.suffix}"))
+def _recovered(fd: int, copy: Path) -> Path:
+    copy.parent.mkdir(parents=True, exist_ok=True)
+    copy = unused(copy)
     offset = 0
-    with copy.open("xb") as file:
-        while piece := os.pread(fd, _CHUNK, offset):
-            file.write(piece)
-            offset += len(piece)
-        file.flush()
-        os.fsync(file.fileno())
-    sync_folder(path.parent)
+    try:
+        with copy.open("xb") as file:
+            while piece := os.pread(fd, _CHUNK, offset):
+                file.write(piece)
+                offset += len(piece)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError:
+        copy.unlink(missing_ok=True)
+        raise
+    sync_folder(copy.parent)
     return copy

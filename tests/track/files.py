@@ -9,9 +9,10 @@ from pathlib import Path
 
 import orjson
 
+from services.rollouts.records import Manifest
 from services.store import StorePaths
 from services.tally import Tally
-from services.types import Json, Manifest
+from services.types import Json
 from tests.cli.commands import Finished, environment
 
 COUNT = 120

@@ -19,7 +19,7 @@ from services.store import RolloutStore, StorePaths
 from services.types import Json, Registration, ServerCode
 from tests.services.fixtures import PLAIN_APP, load_text, make_folder, yaml_of
 
-WITH_LEVELS = PLAIN_APP + "\nLEVELS = 'levels.json'\nPROMPTS = 'prompts'\n"
+WITH_LEVELS = PLAIN_APP + "\nLEVELS = 'levels.json'\nPROMPTS = 'prompts'\nGOLD = f'data/{LEVELS}.gold'\n"
 
 
 def folder_of(root: Path, app: str = PLAIN_APP, **files: str) -> Path:
@@ -32,7 +32,16 @@ def code(folder: Path, settings: Json | None = None) -> ServerCode:
 
 
 @pytest.mark.parametrize(
-    "place", ["app.py", "rules.py", "deep/er/rules.py", "levels.json", "data/levels.json", "data/prompts/one.txt"]
+    "place",
+    [
+        "app.py",
+        "rules.py",
+        "deep/er/rules.py",
+        "levels.json",
+        "data/levels.json",
+        "data/prompts/one.txt",
+        "data/x.gold",
+    ],
 )
 def test_code_changes_with_each_file_that_the_server_uses(tmp_path: Path, place: str) -> None:
     folder = folder_of(tmp_path, app=WITH_LEVELS, rules="A = 1")

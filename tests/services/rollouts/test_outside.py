@@ -105,6 +105,20 @@ def test_a_recovered_output_goes_on_after_the_rename_that_the_error_asks_for(sto
     again.close()
 
 
+def test_an_output_that_cannot_be_recovered_beside_its_name_is_recovered_elsewhere(
+    store: RolloutStore, output: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = tmp_path / "here"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    folder_removed(output)
+    output.parent.write_text("a file where the folder was")
+    with pytest.raises(RunError, match=r"here/run_recovered\.jsonl"):
+        store.check()
+    store.close()
+    assert (here / "run_recovered.jsonl").read_bytes() == WHOLE
+
+
 def test_a_link_to_the_moved_output_is_as_good_as_the_output(store: RolloutStore, output: Path) -> None:
     moved(output)
     output.symlink_to("old.jsonl")
