@@ -35,7 +35,7 @@ PATIENCE_S = 1.0
 """Of the model server with one answer. Long enough for a busy machine, and what the silent kinds cost."""
 KINDS = (
     *("malformed", "truncated", "html", "empty_body", "empty_answer", "null_finish", "engine_error", "error_in_200"),
-    *("500", "503", "429", "401", "404", "400", "redirect", "reset", "hangs_up", "image"),
+    *("500", "503", "429", "401", "404", "redirect", "reset", "hangs_up", "image"),
     *("other_model", "slow", "silent", "refuses"),
 )
 PATIENT = ("slow", "silent")
