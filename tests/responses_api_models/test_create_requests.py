@@ -5,16 +5,20 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import orjson
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from responses_api_models.builtin_model.app import BuiltinModel
+from responses_api_models.chat_engine.roads import _in_words
 from responses_api_models.openai_model.app import OpenaiModel
 from responses_api_models.vllm_model.app import VllmModel
-from services.server import Server
-from services.types import Json
-from tests.responses_api_models.scripted_engine import COMPLETION, Step, ask, engine, model_server
+from services.client import AddressBook, ServerClient
+from services.server import Context, Server
+from services.transport import HttpTransport, LocalTransport, Receive, Scope, Send
+from services.types import Json, Keys
+from tests.responses_api_models.scripted_engine import COMPLETION, ask, engine, model_server, nobody
 from tests.responses_api_models.test_empty_answers import RESPONSE
 
 CALL: Json = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}
@@ -92,8 +96,6 @@ async def test_a_malformed_chat_request_is_refused_by_the_name_of_its_field(
 
 
 async def test_top_logprobs_of_an_engine_that_leaves_them_null_are_none() -> None:
-    from responses_api_models.chat_engine.roads import _in_words
-
     read = _in_words({"tokens": ["a"], "token_logprobs": [-1.0], "top_logprobs": None})
     assert [(entry["token"], entry["top_logprobs"]) for entry in read] == [("a", [])]
 
@@ -133,18 +135,26 @@ FIELDS = (
 )
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=60, deadline=None)
-@given(request=st.dictionaries(st.sampled_from(FIELDS), values, max_size=4), whole=st.booleans())
-def test_no_create_request_is_an_internal_error(kind: type[Server], request: Json, whole: bool) -> None:
-    async def statuses() -> list[int]:
-        async with engine(Step(COMPLETION)) as chat, engine(Step(RESPONSE)) as other:
-            where = {} if kind is BuiltinModel else {"base_url": chat.url if kind is VllmModel else other.url}
-            async with model_server(kind, **where) as server:
-                usual: Json = {"input": "hi", "messages": [{"role": "user", "content": "hi"}]} if whole else {}
-                paths = ("/v1/responses", "/v1/chat/completions")
-                if kind is OpenaiModel:
-                    paths = paths[:1]
-                return [(await ask(server, path, {**usual, **request}))[0].status for path in paths]
+async def sound(scope: Scope, receive: Receive, send: Send) -> None:
+    """An engine of this process that can be asked anything."""
+    answer = RESPONSE if scope["path"].endswith("/responses") else COMPLETION
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"application/json")]})
+    await send({"type": "http.response.body", "body": orjson.dumps(answer)})
 
-    assert set(asyncio.run(statuses())) <= {200, 400}
+
+async def status_of(kind: type[Server], path: str, request: Json) -> int:
+    transport, keys = LocalTransport(HttpTransport()), Keys(run_id="run-1", secret="secret")
+    transport.mount("http://engine:1", sound)
+    where = {} if kind is BuiltinModel else {"base_url": "http://engine:1/v1"}
+    parsed = kind.Settings.model_validate({"model": "engine-model", **where})
+    server = kind(parsed, Context("policy_model", keys, ServerClient(transport, keys, AddressBook(nobody))))
+    return (await ask(server, path, request))[0].status
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("path", ["/v1/responses", "/v1/chat/completions"])
+@settings(max_examples=15, deadline=None)
+@given(request=st.dictionaries(st.sampled_from(FIELDS), values, max_size=4), whole=st.booleans())
+def test_no_create_request_is_an_internal_error(kind: type[Server], path: str, request: Json, whole: bool) -> None:
+    usual: Json = {"input": "hi", "messages": [{"role": "user", "content": "hi"}]} if whole else {}
+    assert asyncio.run(status_of(kind, path, {**usual, **request})) in (200, 400)
