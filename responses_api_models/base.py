@@ -15,6 +15,7 @@ from collections.abc import Callable
 import orjson
 
 from responses_api_models import convert, streaming
+from responses_api_models.request_shapes import check_chat_request, check_responses_request
 from services import response_events
 from services.call import Call, Reply
 from services.errors import Failure, FailureKind
@@ -69,6 +70,7 @@ class ModelServer(Server):
     async def __serve_responses(self, call: Call) -> bytes | Reply:
         """OpenAI Responses: create. With `"stream": true` the answer is a stream of events."""
         request = call.json()
+        check_responses_request(request)
         if request.get("stream"):
             return await self.stream_responses(request, call)
         return _sent(await self.responses(_without_stream(request), call))
@@ -76,6 +78,7 @@ class ModelServer(Server):
     async def __serve_chat(self, call: Call) -> bytes | Reply:
         """OpenAI Chat Completions: create. With `"stream": true` the answer is a stream of chunks."""
         request = call.json()
+        check_chat_request(request)
         if request.get("stream"):
             return await self.stream_chat(request, call)
         return _sent(await self.chat(_without_stream(request), call))

@@ -79,8 +79,11 @@ def apply_metadata(body: Json) -> None:
     rest = dict(metadata)
     for key, value in _object(rest, "extra_body").items():
         body.setdefault(key, value)
+    own = body.get("chat_template_kwargs") or {}
+    if not isinstance(own, dict):
+        raise unreadable("chat_template_kwargs", f"found {str(own)[:100]!r}; an object is expected")
     if kwargs := _object(rest, "chat_template_kwargs"):
-        body["chat_template_kwargs"] = {**(body.get("chat_template_kwargs") or {}), **kwargs}
+        body["chat_template_kwargs"] = {**own, **kwargs}
     if rest:
         body["metadata"] = rest
     else:
@@ -100,7 +103,7 @@ def _object(metadata: Json, key: str) -> Json:
 
 
 def _chat_tool(tool: Json, index: int) -> Json:
-    if "function" in tool:
+    if tool.get("function") is not None:
         return tool
     if tool.get("type") != "function":
         raise unreadable(f"tools[{index}]", f"found type {tool.get('type')!r}; a chat engine runs functions only")
@@ -111,13 +114,24 @@ def _chat_tool(tool: Json, index: int) -> Json:
 def _chat_choice(choice: Json) -> Json:
     kind = choice.get("type")
     if kind == "function":
-        return choice if "function" in choice else {"type": "function", "function": {"name": choice["name"]}}
-    if kind == "allowed_tools":
-        if "allowed_tools" in choice:
+        if choice.get("function") is not None:
             return choice
-        tools = [_chat_choice(tool) for tool in choice["tools"]]
-        return {"type": "allowed_tools", "allowed_tools": {"mode": choice["mode"], "tools": tools}}
+        if not isinstance(name := choice.get("name"), str):
+            raise unreadable("tool_choice", f"found a function without a name: {str(choice)[:100]}")
+        return {"type": "function", "function": {"name": name}}
+    if kind == "allowed_tools":
+        if choice.get("allowed_tools") is not None:
+            return choice
+        tools = [_chat_choice(tool) for tool in _allowed(choice)]
+        return {"type": "allowed_tools", "allowed_tools": {"mode": choice.get("mode") or "auto", "tools": tools}}
     raise unreadable("tool_choice", f"found type {kind!r}; a chat engine runs functions only")
+
+
+def _allowed(choice: Json) -> list[Json]:
+    tools = choice.get("tools")
+    if not isinstance(tools, list) or not all(isinstance(tool, dict) for tool in tools):
+        raise unreadable("tool_choice.tools", f"found {str(tools)[:100]!r}; a list of tools is expected")
+    return tools
 
 
 def _add_text(body: Json, text: Json) -> None:
@@ -157,7 +171,8 @@ def chat_request_to_responses(request: Json) -> Json:
     if effort := request.get("reasoning_effort"):
         body["reasoning"] = {"effort": effort}
     if request.get("logprobs"):
-        body["include"] = [*body.get("include", ()), "message.output_text.logprobs"]
+        included = body.get("include")
+        body["include"] = [*(included if isinstance(included, list) else ()), "message.output_text.logprobs"]
         body["top_logprobs"] = request.get("top_logprobs") or 0
     return body
 
@@ -169,6 +184,6 @@ def _response_tool(tool: Json) -> Json:
 
 def _response_choice(choice: Json) -> Json:
     if isinstance(allowed := choice.get("allowed_tools"), dict):
-        tools: list[Any] = [_response_choice(tool) for tool in allowed["tools"]]
-        return {"type": "allowed_tools", "mode": allowed["mode"], "tools": tools}
+        tools: list[Any] = [_response_choice(tool) for tool in _allowed(allowed)]
+        return {"type": "allowed_tools", "mode": allowed.get("mode") or "auto", "tools": tools}
     return _response_tool(choice)

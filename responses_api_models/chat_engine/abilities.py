@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
+import time
 
 import orjson
 
@@ -19,24 +21,30 @@ from services.types import Json
 log = logging.getLogger(__name__)
 
 
+ASK_AGAIN_S = 60.0
+"""After a refusal: what an engine cannot do at first contact it may do later."""
+UNKNOWN = "unknown"
+
+
 class Abilities:
-    """The engine's, found out at the first call that needs them and kept."""
+    """The engine's, found out at the first call that needs them and kept; asked for again where it refused."""
 
     def __init__(self, upstream: Upstream, settings: ChatEngineSettings) -> None:
         self._upstream = upstream
         self._settings = settings
         self._asking = asyncio.Lock()
         self._road: Road | None = None
-        self._road_known = False
+        self._road_until = 0.0
         self._logprobs_mode: str | None = settings.logprobs_mode
+        self._mode_until = math.inf if settings.logprobs_mode else 0.0
 
     async def road(self, passage: Passage) -> Road | None:
         """The way in which token ids go in; None when prompts are messages."""
-        if not self._road_known:
+        if time.monotonic() >= self._road_until:
             async with self._asking:
-                if not self._road_known:
-                    self._road = await self._find_road(passage)
-                    self._road_known = True
+                if time.monotonic() >= self._road_until:
+                    self._road, lasts = await self._find_road(passage)
+                    self._road_until = math.inf if lasts else time.monotonic() + ASK_AGAIN_S
         return self._road
 
     async def logprobs_mode(self, passage: Passage) -> str:
@@ -45,20 +53,24 @@ class Abilities:
         `raw_logprobs` are those before temperature and top_p, `processed_logprobs` those of the distribution that was
         sampled from.
         """
-        if self._logprobs_mode is None:
+        if time.monotonic() >= self._mode_until:
             async with self._asking:
-                if self._logprobs_mode is None:
+                if time.monotonic() >= self._mode_until:
                     self._logprobs_mode = await self._find_mode(passage)
-        return self._logprobs_mode or "unknown"
+                    if self._logprobs_mode is not None:
+                        lasts = self._logprobs_mode != UNKNOWN
+                        self._mode_until = math.inf if lasts else time.monotonic() + ASK_AGAIN_S
+        return self._logprobs_mode or UNKNOWN
 
-    async def _find_road(self, passage: Passage) -> Road | None:
+    async def _find_road(self, passage: Passage) -> tuple[Road | None, bool]:
+        """The way, and whether it lasts: an engine that refuses may still be loading, or behind a proxy that is."""
         settings = self._settings
         if settings.token_in == "off" or settings.send_token_ids:
-            return None
+            return None, True
         by_generate = GenerateRoad(self._upstream)
         by_completions = CompletionsRoad(self._upstream, settings.text_tool_parser is not None)
         if settings.token_in == "completions":
-            return by_completions
+            return by_completions, True
         try:
             await by_generate.render({"model": settings.model}, [{"role": "user", "content": "x"}], passage)
         except Failure as failure:
@@ -67,14 +79,15 @@ class Abilities:
             if settings.token_in == "generate":
                 told = f"token_in is generate, but the engine has no token-in endpoints ({failure.problem.detail})"
                 raise Failure(FailureKind.UPSTREAM_REFUSED, f"{told}; start vLLM with --enable-scale-out") from failure
-            log.warning("%s: no token-in endpoints (vLLM: --enable-scale-out); %s", self._upstream, _INSTEAD)
-            return by_completions
-        return by_generate
+            if self._road is None:
+                log.warning("%s: no token-in endpoints (vLLM: --enable-scale-out); %s", self._upstream, _INSTEAD)
+            return by_completions, False
+        return by_generate, True
 
     async def _find_mode(self, passage: Passage) -> str | None:
         """Two temperatures, one prompt: the likeliest token's logprob stays the same only where they are not in it.
 
-        None when it may be found out another time.
+        None when the engine gave no answer for now.
         """
 
         async def likeliest(temperature: float) -> float:
@@ -87,7 +100,7 @@ class Abilities:
         except Failure as failure:
             log.warning("%s: what its logprobs mean cannot be found out: %s", self._upstream, failure)
             lasting = (FailureKind.UPSTREAM_REFUSED, FailureKind.MALFORMED_ANSWER)
-            return "unknown" if failure.kind in lasting else None
+            return UNKNOWN if failure.kind in lasting else None
         kind = "logprobs" if max(one, two) <= 0.0 else "logits"
         return f"raw_{kind}" if abs(one - two) < 1e-6 else f"processed_{kind}"
 

@@ -183,11 +183,13 @@ class ChatEngineModel(ModelServer):
     def _finished(self, body: Json) -> Json:
         """The body as it is sent: the settings' share added."""
         if self._template:
-            body["chat_template_kwargs"] = {**self._template, **(body.get("chat_template_kwargs") or {})}
+            given = body.get("chat_template_kwargs")
+            body["chat_template_kwargs"] = {**self._template, **(given if isinstance(given, dict) else {})}
         for key, value in self._defaults.items():
             body.setdefault(key, value)
         if self._strict is not None:
-            for tool in body.get("tools") or ():
+            tools = body.get("tools")
+            for tool in tools if isinstance(tools, list) else ():
                 if isinstance(tool, dict) and isinstance(tool.get("function"), dict):
                     tool["function"] = {**tool["function"], "strict": self._strict}
         body.update(self._forced)

@@ -40,8 +40,9 @@ def last_turn(messages: list[Json]) -> Turn | None:
     for index in range(len(messages) - 1, -1, -1):
         message = messages[index]
         prompt, said = message.get("prompt_token_ids"), message.get("generation_token_ids")
-        if isinstance(prompt, list) and isinstance(said, list):
-            return Turn(index, prompt + said, message.get("token_trace") or {})
+        if isinstance(prompt, list) and isinstance(said, list) and (prompt or said):
+            trace = message.get("token_trace")
+            return Turn(index, prompt + said, trace if isinstance(trace, dict) else {})
     return None
 
 

@@ -110,7 +110,8 @@ def _trace(message: Json, before: trail.Turn | None, reason: str) -> Json:
     """How the turn hangs together with the one before. `reason`: why it went as messages."""
     if before is None:
         return {"segment": 0}
-    segment = before.trace.get("segment", 0)
+    found = before.trace.get("segment")
+    segment = found if isinstance(found, int) else 0
     # A prompt sent as ids was put together from those of the turn before.
     broken = trail.break_between(before.ids, message["prompt_token_ids"], reason) if reason else None
     return {"segment": segment + 1, "break": broken} if broken else {"segment": segment}

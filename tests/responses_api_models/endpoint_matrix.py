@@ -12,7 +12,7 @@ import logging
 import socket
 import struct
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,7 +35,7 @@ PATIENCE_S = 1.0
 """Of the model server with one answer. Long enough for a busy machine, and what the silent kinds cost."""
 KINDS = (
     *("malformed", "truncated", "html", "empty_body", "empty_answer", "null_finish", "engine_error", "error_in_200"),
-    *("500", "503", "429", "401", "404", "400", "redirect", "reset", "hangs_up", "image"),
+    *("500", "503", "429", "401", "404", "redirect", "reset", "hangs_up", "image"),
     *("other_model", "slow", "silent", "refuses"),
 )
 PATIENT = ("slow", "silent")
@@ -101,6 +101,7 @@ class FakeEndpoint:
         self.calls = 0
         self.calls_while_bad = 0
         self.url = ""
+        self.called: Callable[[], None] = lambda: None
         self._server: asyncio.Server | None = None
         self._open: set[asyncio.StreamWriter] = set()
 
@@ -140,6 +141,7 @@ class FakeEndpoint:
         length = int(head.partition(b"content-length:")[2].partition(b"\r\n")[0])
         request = orjson.loads(await reader.readexactly(length))
         self.calls += 1
+        self.called()
         self.calls_while_bad += self.bad
         if not self.bad:
             await asyncio.sleep(LATENCY_S)
@@ -238,8 +240,15 @@ async def play(
             for fake in fakes:
                 fake.turn_bad()
 
+        def called() -> None:
+            # In the middle of episodes, and not of all at the same turn.
+            if turned and sum(fake.calls for fake in fakes) == rollouts * TURNS // 3 + parallel // 2:
+                turn_bad()
+
         if not turned:
             turn_bad()
+        for fake in fakes:
+            fake.called = called
         async with wired({"world": world(Talk), "agent": agent(SimpleAgent), "model": policy}) as stack:
             rewards: list[float] = []
             failed = 0
@@ -248,8 +257,6 @@ async def play(
             async def work() -> None:
                 nonlocal failed
                 for task in tasks:
-                    if turned and task == rollouts // 3:
-                        turn_bad()
                     row = {"responses_create_params": {"input": "look"}, "_ng_task_index": task}
                     for _ in range(ATTEMPTS):
                         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from responses_api_models.chat_engine import abilities
 from services.transport import Receive, Scope, Send
 from services.types import Json
 from tests.responses_api_models.token_engine import Refused, TokenEngine
@@ -73,6 +74,19 @@ async def test_the_way_in_is_the_settings_or_the_first_that_the_engine_has(
     assert [item["token_trace"]["way"] for item in items] == [way, way]
     looked = [body for path, body in player.engine.asked if path.endswith("/render") and len(body["messages"]) == 1]
     assert len(looked) == (token_in == "auto")
+
+
+async def test_an_engine_that_refused_at_first_contact_is_asked_again_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(abilities, "ASK_AGAIN_S", 0.0)
+    async with playing(TokenEngine([WORDS], scale_out=False)) as player:
+        await player.ask()
+        assert (await player.ask(asks("on")))["token_trace"]["way"] == "completions"
+        player.engine.scale_out = True
+        assert (await player.ask(asks("and on")))["token_trace"]["way"] == "generate"
+    async with playing(WithoutCompletions([WORDS]), token_in="off") as player:
+        assert mode(await player.ask()) == "unknown"
+        player.transport.mount("http://engine:0", TokenEngine([WORDS]))
+        assert mode(await player.ask(asks("on"))) == "processed_logprobs"
 
 
 class Down(TokenEngine):

@@ -122,6 +122,20 @@ async def test_a_cookie_that_a_load_balancer_sets_comes_back_whole(path: str) ->
     assert answer.cookies == (cookie,)
 
 
+@pytest.mark.parametrize("value", ["na\u00efve", "\U0001f600", "\udcfc", "a\x01b"], ids=ascii)
+def test_no_header_of_an_endpoint_is_an_error(value: str) -> None:
+    passage = Passage({})
+    passage.came_back(Answer(200, {"x-note": value, "x-fine": "1"}, b"", (f"a={value}",)))
+    assert (b"x-fine", b"1") in passage.answer_headers
+    assert not any(b"\x01" in sent for _, sent in passage.answer_headers)
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_a_header_that_is_not_ascii_goes_through(path: str) -> None:
+    _, answer = await passed(path, {}, Step(COMPLETION, headers={"x-note": "na\u00efve \U0001f600"}))
+    assert answer.headers["x-note"].encode("latin-1").decode() == "na\u00efve \U0001f600"
+
+
 async def test_the_settings_own_headers_win_over_a_callers() -> None:
     fake, _ = await passed("/v1/responses", {"x-tenant": "red"}, default_headers={"X-Tenant": "blue"})
     assert fake.headers[0]["x-tenant"] == "blue"

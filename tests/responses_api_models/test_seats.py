@@ -6,7 +6,11 @@ import asyncio
 
 import pytest
 
+from responses_api_models.vllm_model.app import VllmModel
+from services.server import Server
+from services.transport import LocalTransport
 from services.types import Json
+from tests.responses_api_models.scripted_engine import COMPLETION, Step, engine, model_server
 from tests.responses_api_models.token_engine import TokenEngine
 from tests.responses_api_models.token_play import CALL, WORDS, Player, asks, observed, playing
 
@@ -99,3 +103,39 @@ async def test_one_dead_engine_alone_is_unreachable_and_waited_for() -> None:
         assert (status, problem["type"]) == (503, "urn:rollyard:unreachable")
         engine.dead = False
         assert (await gone_on(player, "a"))[0] == 200
+
+
+async def test_two_first_calls_at_once_go_past_a_dead_engine_together() -> None:
+    one, other = two()
+    one.dead = True
+    async with playing(one, other, **SETTINGS) as player:
+        for number in range(4):
+            answers = await asyncio.gather(*(begun(player, f"episode{number}") for _ in range(3)))
+            assert len(answers) == 3
+    assert other.asked
+
+
+async def test_losing_the_engine_of_a_cache_key_fails_no_call() -> None:
+    one, other = two()
+    async with playing(one, other, params={"prompt_cache_key": "a"}, **SETTINGS) as player:
+        await player.ask()
+        (one if one.asked else other).dead = True
+        status, _ = await player.send("/v1/responses", {"input": [asks("go")], "prompt_cache_key": "a"})
+    assert status == 200
+
+
+async def test_an_episode_leaves_an_engine_that_fails_again_and_again_and_is_played_elsewhere() -> None:
+    async with engine(COMPLETION, Step(status=500)) as bad, engine() as good:
+        where = {"base_url": [bad.url, good.url], "max_attempts": 9}
+        async with model_server(VllmModel, **where) as server:
+            first = await _sent(server, "a")
+            found = [await _sent(server, "a") for _ in range(2)]
+    assert (first, found) == (200, [410, 200])
+    assert len(bad.asked) == 1 + 3
+
+
+async def _sent(server: Server, episode: str) -> int:
+    local = LocalTransport(server.client.transport)
+    local.mount("http://policy", server)
+    answer = await local.send("POST", "http://policy/v1/responses", b'{"input": "hi"}', named(episode), 30.0)
+    return answer.status

@@ -125,6 +125,52 @@ def test_calls_that_are_all_numbered_0_are_told_apart_by_their_ids() -> None:
     assert [(item["name"], item["arguments"]) for item in output] == [("step", "{}"), ("look", "[]")]
 
 
+def test_deltas_of_parallel_calls_that_come_in_turns_belong_to_their_calls() -> None:
+    found = streamed(
+        call(0, '{"a"', "step", "x"),
+        call(1, '{"b"', "look", "y"),
+        call(0, ":1}"),
+        call(1, ":2}"),
+    )
+    output = found[-1]["response"]["output"]
+    read = [(item["call_id"], item["name"], item["arguments"]) for item in output]
+    assert read == [("x", "step", '{"a":1}'), ("y", "look", '{"b":2}')]
+    deltas = [event for event in found if event["type"] == "response.function_call_arguments.delta"]
+    assert [event["output_index"] for event in deltas] == [0, 1, 0, 1]
+
+
+def test_a_call_whose_name_comes_later_has_it_in_the_end() -> None:
+    found = streamed(call(0, "", None, "x"), call(0, "{}", "step"))
+    assert found[-1]["response"]["output"][0]["name"] == "step"
+
+
+LOGGED: Json = {"input": "hi", "include": ["message.output_text.logprobs"]}
+
+
+def logged(*tokens: str) -> Json:
+    return {"content": [{"token": token, "logprob": -1.0, "bytes": [], "top_logprobs": []} for token in tokens]}
+
+
+@pytest.mark.parametrize("dialect", [PLAIN, TAGS])
+def test_log_probabilities_of_a_streamed_text_are_those_of_the_whole(dialect: Dialect) -> None:
+    pieces = [("<think>", None), ("hm", None), ("</think>", None), ("I ", "I "), ("go", "go"), ("<end>", "")]
+    if dialect is PLAIN:
+        deltas = [{"content": said} if said is not None else {"reasoning": token} for token, said in pieces]
+        message = {"reasoning": "<think>hm</think>", "content": "I go"}
+    else:
+        deltas = [{"content": token} for token, _ in pieces[:-1]] + [{"content": ""}]
+        message = {"content": "<think>hm</think>I go"}
+    made = ResponseEvents(LOGGED, dialect)
+    for delta, (token, _) in zip(deltas, pieces, strict=True):
+        made.chunk({**completion({}), "choices": [{"index": 0, "delta": delta, "logprobs": logged(token)}]})
+    made.chunk({**completion({}), "choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]})
+    whole = completion(message)
+    whole["choices"][0]["logprobs"] = logged(*[token for token, _ in pieces])
+    expected = chat_to_response(whole, LOGGED, dialect)["output"]
+    assert events(made.end())[-1]["response"]["output"] == expected
+    assert [entry["token"] for entry in expected[-1]["content"][0]["logprobs"]] == ["I ", "go", "<end>"]
+
+
 def test_logprobs_come_with_their_deltas_where_they_were_asked_for() -> None:
     chunk = chunks({"content": "a"})[1]
     assert isinstance(chunk, dict)

@@ -41,7 +41,11 @@ messages = st.builds(
 @given(messages, st.booleans())
 def test_a_message_is_the_same_after_its_way_through_the_responses_api(message: Json, think_tags: bool) -> None:
     dialect = Dialect(think_tags=think_tags)
-    answer = {"id": "1", "choices": [{"index": 0, "message": message, "finish_reason": "stop"}]}
+    answer = {
+        "id": "1",
+        "choices": [{"index": 0, "message": message, "finish_reason": "stop"}],
+        "usage": {"completion_tokens": 1},
+    }
     output = chat_to_response(answer, {}, dialect)["output"]
     (again,) = request_to_chat({"input": output}, dialect)["messages"]
     assert trail.Fingerprint({}).add([again]) == trail.Fingerprint({}).add([message])

@@ -15,7 +15,7 @@ from responses_api_models.vllm_model.app import VllmModelSettings
 from services.errors import OperatorError
 from services.settings import parse_settings
 from services.types import Json
-from tests.responses_api_models.weight_engine import STARTED, WeightEngine, address, door
+from tests.responses_api_models.weight_engine import ODD_STREAM, STARTED, WeightEngine, address, door
 from tests.services.fixtures import until
 from tests.stacks import colocated, configured
 
@@ -105,7 +105,7 @@ async def test_what_the_engine_refuses_comes_back_as_a_problem_with_its_words_an
 async def test_a_stream_passes_as_it_comes(path: str) -> None:
     async with door(WeightEngine()) as policy:
         answer, _ = await policy.send("POST", path, {"prompt": [1], "stream": True})
-    assert answer.body == b'data: {"object": "odd"}\n\ndata: [DONE]\n\n'
+    assert answer.body == ODD_STREAM
     assert answer.headers["content-type"].startswith("text/event-stream")
     assert answer.headers[VERSION] == "0"
 

@@ -197,6 +197,39 @@ async def test_after_a_failure_the_dead_address_comes_last() -> None:
     assert len(fake.asked) == 21
 
 
+@pytest.mark.parametrize("status", [301, 400, 401, 403, 404, 422])
+async def test_a_refusal_of_one_endpoint_that_another_takes_points_at_the_endpoint(status: int) -> None:
+    async with engine(Step(b"", status)) as bad, engine() as good, http_transport() as transport:
+        upstream = asking(transport, [bad.url, good.url])
+        for _ in range(20):
+            assert await upstream.post("/x", b"{}", json_object) == COMPLETION
+    assert len(bad.asked) == 1
+
+
+async def test_a_refusal_of_all_endpoints_points_at_the_request_and_is_not_tried_again() -> None:
+    refusal = Step({"error": {"message": "no such thing"}}, 400)
+    async with engine(refusal) as one, engine(refusal) as two:
+        failure = await failure_of([one.url, two.url], max_attempts=10)
+    assert (failure.kind, failure.terminal) == (FailureKind.UPSTREAM_REFUSED, True)
+    assert (len(one.asked), len(two.asked)) == (1, 1)
+
+
+async def test_a_single_endpoint_that_has_failed_is_asked_by_the_next_call() -> None:
+    async with engine(*[Step(status=500)] * 6, COMPLETION) as fake, http_transport() as transport:
+        upstream = asking(transport, fake.url)
+        for _ in range(2):
+            with pytest.raises(Failure):
+                await upstream.post("/x", b"{}", json_object)
+        assert await upstream.post("/x", b"{}", json_object) == COMPLETION
+
+
+async def test_a_call_that_fails_at_one_endpoint_goes_to_another_without_a_pause() -> None:
+    async with engine(Step(status=429, headers={"retry-after": "60"})) as bad, engine() as good:
+        async with asyncio.timeout(30):
+            assert await post([bad.url, good.url], retry_pause_s=60.0) == COMPLETION
+    assert len(bad.asked) <= 1
+
+
 async def test_calls_spread_over_the_addresses() -> None:
     async with engine(Step(delay_s=0.2)) as one, engine(Step(delay_s=0.2)) as two, http_transport() as transport:
         upstream = asking(transport, [one.url, two.url])

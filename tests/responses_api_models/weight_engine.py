@@ -25,6 +25,12 @@ TOKEN = "the run's token"
 GARBAGE = "/weights/garbage"
 
 
+ODD_STREAM = (
+    b'data: {"object": "odd", "choices": [{"index": 0, "delta": {"content": "a"}, "finish_reason": "stop"}]}\n\n'
+    b"data: [DONE]\n\n"
+)
+
+
 class WeightEngine:
     """The engine."""
 
@@ -98,7 +104,7 @@ class WeightEngine:
             return 500, b'{"error": {"message": "it does not want to"}}', kind
         if path in ("/v1/chat/completions", "/v1/completions", "/inference/v1/generate", "/tokenize"):
             if body.get("stream"):
-                return 200, b'data: {"object": "odd"}\n\ndata: [DONE]\n\n', b"text/event-stream"
+                return 200, ODD_STREAM, b"text/event-stream"
             return 200, await self.generated(), kind
         status, said = self._steered(path, query, body)
         return status, orjson.dumps(said), kind
