@@ -145,6 +145,7 @@ FAULTS = [
         "memory without a limit",
         "hung up on",
         partial(flooded, b"", many_headers, 2**26),
+        slow=True,
     ),
     Fault(
         "a request whose body has no end",

@@ -106,7 +106,7 @@ FAULTS = [
         before,
         "all measured, under 5 % of the calls at each",
         partial(of_ten, spoil, bad),
-        slow=number % 5 != 0 or bad > 1,
+        slow=bad > 1 or words not in ("torn JSON", "status 404", "silence", "a deaf address"),
     )
     for bad in (1, 2)
     for number, (words, spoil, before) in enumerate(WAYS)

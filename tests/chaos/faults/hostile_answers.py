@@ -149,6 +149,9 @@ HOSTILE: list[tuple[str, Spoil, str]] = [
 ]
 
 
+QUICKLY = ("a body without an end", "a gzip bomb", "torn gzip", "a second answer behind the first")
+"""In the short form."""
+
 FAULTS = [
     Fault(
         f"an endpoint that sends {words}",
@@ -156,7 +159,7 @@ FAULTS = [
         before,
         "a failed try within its limits; all measured",
         partial(sometimes, spoil, FEW if number < 7 else MANY),
-        slow=number in (1, 3, 5, 7),
+        slow=words not in QUICKLY,
     )
     for number, (words, spoil, before) in enumerate(HOSTILE)
 ]

@@ -234,6 +234,7 @@ FAULTS = [
             before,
             "stops and names the input; goes on with the old one",
             partial(while_reading, change),
+            slow=change not in (edited, grown),
         )
         for words, change, before in (
             ("edited in place", edited, "rows that are not the manifest's, exit 0"),
@@ -285,6 +286,7 @@ FAULTS = [
         MIXED,
         "never mixed without a mark",
         between_restarts,
+        slow=True,
     ),
     Fault("an unrelated server added to ng_run", 2, "every resume refused", "goes on", unrelated_server),
 ]

@@ -177,7 +177,7 @@ SAME, CALM = "equal to the unbroken run", "no attempt fails"
 
 FAULTS = [
     *(
-        Fault(f"the {victim} killed with SIGKILL", 3, SAME, SAME, partial(killed, victim))
+        Fault(f"the {victim} killed with SIGKILL", 3, SAME, SAME, partial(killed, victim), slow=victim == MODEL)
         for victim in (AGENT, ENVIRONMENT, MODEL)
     ),
     Fault("the collector killed with SIGKILL", 3, SAME, SAME, killed_collector),
@@ -194,7 +194,14 @@ FAULTS = [
         for victim in (AGENT, ENVIRONMENT, MODEL, "head")
     ),
     *(
-        Fault(f"the event loop of the {victim} blocked for 8 s", 3, CALM, CALM, partial(blocked, victim))
+        Fault(
+            f"the event loop of the {victim} blocked for 8 s",
+            3,
+            CALM,
+            CALM,
+            partial(blocked, victim),
+            slow=victim == AGENT,
+        )
         for victim in (ENVIRONMENT, AGENT)
     ),
     Fault(
