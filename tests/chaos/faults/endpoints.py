@@ -18,20 +18,20 @@ MOST_CALLS = 0.05
 REPEATS = 6
 
 BAD_WAYS: list[tuple[str, Spoil, str]] = [
-    ("torn JSON", raw(http(b'{"choices": [{"mess')), "takes most of the traffic; 20 to 30 of 240 rollouts given up"),
+    ("torn JSON", raw(http(b'{"choices": [{"mess')), "takes more than its share; rollouts given up"),
     (
         "HTML with status 200",
         raw(http(b"<html>502 Bad Gateway</html>", kind="text/html")),
-        "takes most of the traffic; 20 to 30 of 240 rollouts given up",
+        "takes more than its share; rollouts given up",
     ),
-    ("JSON of another shape", raw(http([])), "takes most of the traffic; 20 to 30 of 240 rollouts given up"),
+    ("JSON of another shape", raw(http([])), "takes more than its share; rollouts given up"),
     ("empty answers", raw(http({"choices": [{"message": {}}]})), "rewards for its empty answers"),
     ("status 500", raw(http({"error": {"message": "no"}}, 500)), "held"),
     ("status 503", raw(http(b"", 503)), "held"),
     ("status 429", raw(http({"error": {"message": "slow down"}}, 429, "retry-after: 1\r\n")), "held"),
-    ("status 404", raw(http({"error": {"message": "no such model"}}, 404)), "204 of 240 rollouts given up"),
-    ("status 401", raw(http({"error": {"message": "bad key"}}, 401)), "204 of 240 rollouts given up"),
-    ("a redirect", raw(http(b"", 302, "location: http://127.0.0.1:1/\r\n")), "204 of 240 rollouts given up"),
+    ("status 404", raw(http({"error": {"message": "no such model"}}, 404)), "most rollouts given up"),
+    ("status 401", raw(http({"error": {"message": "bad key"}}, 401)), "most rollouts given up"),
+    ("a redirect", raw(http(b"", 302, "location: http://127.0.0.1:1/\r\n")), "most rollouts given up"),
     ("no HTTP", raw(b"\x15\x03\x01\x00\x02\x02P", close=True), "held"),
     ("the connection reset", reset, "held"),
     ("torn bodies", raw(http(scripted(0))[:-30], close=True), "held"),
