@@ -74,7 +74,7 @@ async def flooded(first: bytes, piece: Callable[[], bytes], most: int, ground: G
             **{shown["server_name"]: shown["pid"] for shown in await run.servers()},
         }
         for name, url in (await addresses(run)).items():
-            before = memory_mb(pids[name])
+            before = memory_mb(pids[name], afresh=True)
             sent = await _pour(port_of(url), first, piece(), most)
             hold(sent < most, f"{name} took {sent / 2**20:.0f} MB of it")
             growth = memory_mb(pids[name]) - before

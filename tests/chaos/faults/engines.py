@@ -90,7 +90,7 @@ async def sometimes(spoil: Spoil, most: int, ground: Ground, chance: random.Rand
         behaviour = Sometimes(spoil, SHARE, chance, most)
         endpoint.behaviour = behaviour
         output = ground.output()
-        before = memory_mb(await run.pid(MODEL))
+        before = memory_mb(await run.pid(MODEL), afresh=True)
         command = await ground.begin(run, output, "+max_attempts=5", "+num_samples_in_parallel=16")
         status = await command.ends()
         injected(behaviour.spoilt >= min(3, most), f"{behaviour.spoilt} calls were spoilt")
@@ -123,8 +123,10 @@ async def engine(ground: Ground) -> tuple[Run, Endpoint]:
     return await ground.shared("engine", lambda: ground.playing(model=limits))
 
 
-def memory_mb(pid: int | None) -> float:
-    """The most that the process has held so far."""
+def memory_mb(pid: int | None, *, afresh: bool = False) -> float:
+    """The most that the process has held since it was last asked `afresh`."""
+    if afresh:
+        Path(f"/proc/{pid}/clear_refs").write_text("5")
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("VmHWM"):
             return int(line.split()[1]) / 1024
