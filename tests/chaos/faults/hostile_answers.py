@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import random
 import zlib
 from dataclasses import dataclass
 from functools import partial
