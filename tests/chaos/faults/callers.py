@@ -66,7 +66,7 @@ async def slow_bodies(ground: Ground, chance: random.Random) -> None:
             task.cancel()
 
 
-async def flooded(lines: Callable[[], bytes], most: int, ground: Ground, chance: random.Random) -> None:
+async def flooded(first: bytes, piece: Callable[[], bytes], most: int, ground: Ground, chance: random.Random) -> None:
     """The connection ends long before all of it is taken, memory stays, and others are answered."""
     async with ground.playing() as (run, _):
         pids = {
@@ -74,20 +74,20 @@ async def flooded(lines: Callable[[], bytes], most: int, ground: Ground, chance:
             **{shown["server_name"]: shown["pid"] for shown in await run.servers()},
         }
         for name, url in (await addresses(run)).items():
-            before = memory_mb(pids[name])
-            sent = await _pour(port_of(url), lines(), most)
+            before = memory_mb(pids[name], afresh=True)
+            sent = await _pour(port_of(url), first, piece(), most)
             hold(sent < most, f"{name} took {sent / 2**20:.0f} MB of it")
             growth = memory_mb(pids[name]) - before
             hold(growth < GROWTH_MB, f"{name} grew by {growth:.0f} MB")
         await ground.completes(run, ground.output())
 
 
-async def _pour(port: int, piece: bytes, most: int) -> int:
+async def _pour(port: int, first: bytes, piece: bytes, most: int) -> int:
     """How many bytes of a request the server takes."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     answered = asyncio.create_task(reader.read())
     sent = 0
-    writer.write(b"POST /run HTTP/1.1\r\nHost: 127.0.0.1\r\n")
+    writer.write(b"POST /run HTTP/1.1\r\nHost: 127.0.0.1\r\n" + first)
     try:
         while sent < most and not answered.done():
             writer.write(piece)
@@ -111,12 +111,10 @@ def many_headers() -> bytes:
 
 
 def endless_chunks() -> bytes:
-    return b"10000\r\n" + b" " * 0x10000 + b"\r\n"
+    return b"100000\r\n" + b" " * 2**20 + b"\r\n"
 
 
-def body_flood() -> bytes:
-    return endless_chunks()
-
+CHUNKED = b"content-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n"
 
 FAULTS = [
     Fault(
@@ -139,13 +137,23 @@ FAULTS = [
         4,
         "memory without a limit",
         "hung up on",
-        partial(flooded, one_endless_header, 2**26),
+        partial(flooded, b"x-more: ", one_endless_header, 2**26),
     ),
     Fault(
         "a request with endless headers",
         4,
         "memory without a limit",
         "hung up on",
-        partial(flooded, many_headers, 2**26),
+        partial(flooded, b"", many_headers, 2**26),
+        slow=True,
+    ),
+    Fault(
+        "a request whose body has no end",
+        4,
+        "hung up on after 256 MB",
+        "hung up on after 256 MB",
+        partial(flooded, CHUNKED, endless_chunks, 2**29),
+        slow=True,
+        alone=True,
     ),
 ]

@@ -39,19 +39,20 @@ def empty(finish_reason: Any, **message: Any) -> dict[str, Any]:
     return made
 
 
-EMPTY: list[tuple[str, Any]] = [
-    ("a message without anything", {"choices": [{"message": {}}]}),
-    ("finish_reason null and no text", empty(None)),
-    ("finish_reason null and empty text", empty(None, content="")),
-    ("finish_reason engine_error", empty("engine_error")),
-    ("an unknown finish_reason", empty("melted")),
-    ("finish_reason abort", empty("abort", content="")),
-    ("tool_calls announced and none there", empty("tool_calls", tool_calls=[])),
-    ("a finish_reason that is a number", empty(7)),
-    ("no choices", {**completion({}), "choices": []}),
-    ("a null message", {"choices": [{"message": None, "finish_reason": "stop"}]}),
-    ("choices that are text", {"choices": "none"}),
-    ("an error with status 200", {"error": {"message": "engine died", "code": 500}}),
+SCORED, FAILED = "`answered`, with a reward", "a failed attempt"
+EMPTY: list[tuple[str, Any, str]] = [
+    ("a message without anything", {"choices": [{"message": {}}]}, SCORED),
+    ("finish_reason null and no text", empty(None), SCORED),
+    ("finish_reason null and empty text", empty(None, content=""), SCORED),
+    ("finish_reason engine_error", empty("engine_error"), SCORED),
+    ("an unknown finish_reason", empty("melted"), SCORED),
+    ("finish_reason abort", empty("abort", content=""), FAILED),
+    ("tool_calls announced and none there", empty("tool_calls", tool_calls=[]), SCORED),
+    ("a finish_reason that is a number", empty(7), SCORED),
+    ("no choices", {**completion({}), "choices": []}, FAILED),
+    ("a null message", {"choices": [{"message": None, "finish_reason": "stop"}]}, FAILED),
+    ("choices that are text", {"choices": "none"}, FAILED),
+    ("an error with status 200", {"error": {"message": "engine died", "code": 500}}, FAILED),
 ]
 
 
@@ -89,7 +90,7 @@ async def sometimes(spoil: Spoil, most: int, ground: Ground, chance: random.Rand
         behaviour = Sometimes(spoil, SHARE, chance, most)
         endpoint.behaviour = behaviour
         output = ground.output()
-        before = memory_mb(await run.pid(MODEL))
+        before = memory_mb(await run.pid(MODEL), afresh=True)
         command = await ground.begin(run, output, "+max_attempts=5", "+num_samples_in_parallel=16")
         status = await command.ends()
         injected(behaviour.spoilt >= min(3, most), f"{behaviour.spoilt} calls were spoilt")
@@ -122,8 +123,10 @@ async def engine(ground: Ground) -> tuple[Run, Endpoint]:
     return await ground.shared("engine", lambda: ground.playing(model=limits))
 
 
-def memory_mb(pid: int | None) -> float:
-    """The most that the process has held so far."""
+def memory_mb(pid: int | None, *, afresh: bool = False) -> float:
+    """The most that the process has held since it was last asked `afresh`."""
+    if afresh:
+        Path(f"/proc/{pid}/clear_refs").write_text("5")
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("VmHWM"):
             return int(line.split()[1]) / 1024
@@ -135,22 +138,22 @@ FAULTS = [
         Fault(
             f"an engine that answers {words}, now and then",
             3,
-            "`answered`, with a reward",
+            before,
             "a failed attempt, tried again",
             partial(sometimes, says(body), MANY),
             slow=number > 3,
         )
-        for number, (words, body) in enumerate(EMPTY)
+        for number, (words, body, before) in enumerate(EMPTY)
     ),
     *(
         Fault(
             f"an engine that only answers {words}",
             3,
-            "`answered`, with a reward",
+            before,
             "no reward, exit 1",
             partial(always, says(body)),
             slow=number > 3,
         )
-        for number, (words, body) in enumerate(EMPTY)
+        for number, (words, body, before) in enumerate(EMPTY)
     ),
 ]

@@ -234,12 +234,13 @@ FAULTS = [
             before,
             "stops and names the input; goes on with the old one",
             partial(while_reading, change),
+            slow=change not in (edited, grown),
         )
         for words, change, before in (
             ("edited in place", edited, "rows that are not the manifest's, exit 0"),
-            ("growing", grown, "“225 of 200”"),
-            ("shrinking", shrunk, "ends short"),
-            ("torn", torn, "internal error"),
+            ("growing", grown, "430 of 400 measured"),
+            ("shrinking", shrunk, "ends short without a word why"),
+            ("torn", torn, "stops and names the input"),
             ("replaced", replaced, "goes on with what it had opened"),
             ("removed", removed, "goes on with what it had opened"),
             ("reordered", swapped, "rows under other numbers, exit 0"),
@@ -285,6 +286,7 @@ FAULTS = [
         MIXED,
         "never mixed without a mark",
         between_restarts,
+        slow=True,
     ),
     Fault("an unrelated server added to ng_run", 2, "every resume refused", "goes on", unrelated_server),
 ]

@@ -209,23 +209,23 @@ def raw(key: str, text: bytes) -> Callable[[dict[str, object]], bytes]:
 LOST = "“200 of 200”, exit 0, rollouts gone"
 STOPS = "stops within a second and names the file; the next command goes on or says how"
 LINES: list[tuple[str, Callable[[dict[str, object]], bytes], str]] = [
-    ("a foreign task index", having(_ng_task_index=9999), "“60 of 60” with one missing"),
-    ("a foreign repeat index", having(_ng_rollout_index=77), "“61 of 60”"),
+    ("a foreign task index", having(_ng_task_index=9999), "“161 of 160”, no line named"),
+    ("a foreign repeat index", having(_ng_rollout_index=77), "“161 of 160”, no line named"),
     ("a negative repeat", having(_ng_rollout_index=-1), "internal error"),
-    ("an index that is true", having(_ng_task_index=True), "counted as task 1"),
-    ("an index that is a huge number", having(_ng_rollout_index=10**15), "memory for a bit of each number below"),
-    ("reward NaN", raw("reward", b"NaN"), "internal error"),
+    ("an index that is true", having(_ng_task_index=True), "counted as task 1, exit 0"),
+    ("an index that is a huge number", having(_ng_rollout_index=10**15), "internal error: MemoryError"),
+    ("reward NaN", raw("reward", b"NaN"), "counted as measured, exit 0"),
     ("reward null", having(reward=None), "internal error"),
-    ("a reward that is text", having(reward="1.0"), "counted as measured"),
-    ("a reward that is true", having(reward=True), "counted as measured"),
-    ("an infinite reward", raw("reward", b"1e999"), "counted as measured"),
-    ("nested 400 deep", raw("deep", b"[" * 400 + b"]" * 400), "internal error at a resume"),
-    ("nested 2,000 deep", raw("deep", b"[" * 2000 + b"]" * 2000), "internal error at a resume"),
-    ("no object", lambda row: b"[1, 2]", "internal error"),
-    ("no JSON", lambda row: b"{half a li", "refused"),
+    ("a reward that is text", having(reward="1.0"), "counted as measured, exit 0"),
+    ("a reward that is true", having(reward=True), "counted as measured, exit 0"),
+    ("an infinite reward", raw("reward", b"1e999"), "counted as measured, exit 0"),
+    ("nested 400 deep", raw("deep", b"[" * 400 + b"]" * 400), "goes on"),
+    ("nested 2,000 deep", raw("deep", b"[" * 2000 + b"]" * 2000), "internal error"),
+    ("no object", lambda row: b"[1, 2]", "one line that names the line"),
+    ("no JSON", lambda row: b"{half a li", "one line that names the line"),
     ("an empty line", lambda row: b"", "played again"),
     ("an odd token_trail", having(token_trail="old"), "internal error"),
-    ("odd timings and success", having(timings="x", success="yes", dataset_name=[1]), "resumed"),
+    ("odd timings and success", having(timings="x", success="yes", dataset_name=[1]), "goes on"),
 ]
 
 FAULTS = [
@@ -251,6 +251,7 @@ FAULTS = [
             "exit 0, and every resume refused",
             STOPS,
             partial(while_collecting, change, "manifest.json"),
+            slow=change is not removed,
         )
         for words, change in (("removed", removed), ("truncated", truncated), ("replaced", replaced))
     ),
@@ -261,6 +262,7 @@ FAULTS = [
             "exit 0, failed attempts gone from the record",
             STOPS,
             partial(failures_while_collecting, change),
+            slow=change is not removed,
         )
         for words, change in (
             ("renamed", renamed),
