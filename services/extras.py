@@ -38,12 +38,19 @@ def missing(extra: Extra) -> list[str]:
     return [package for package in extra.packages if importlib.util.find_spec(package) is None]
 
 
+def installing(extra: str) -> str:
+    """The command that installs an extra here; environments made by uv have no pip."""
+    if importlib.util.find_spec("pip") is None:
+        return f"uv pip install --python {sys.executable} 'rollyard[{extra}]'"
+    return f"{sys.executable} -m pip install 'rollyard[{extra}]'"
+
+
 def require(package: str, extra: str, wanted_for: str) -> None:
     """Raises OperatorError with the command that installs `package` when it is not there. Imports nothing."""
     if importlib.util.find_spec(package) is None:
         raise OperatorError(
             f"{wanted_for} needs the package {package}, which is not installed here. It is in the extra {extra!r}: "
-            f"{sys.executable} -m pip install 'rollyard[{extra}]'"
+            f"{installing(extra)}"
         )
 
 

@@ -7,6 +7,7 @@ colours go through `services/cli/console.py`, which cleans the text and keeps it
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import sys
 from collections.abc import Iterable, Iterator
@@ -33,12 +34,24 @@ def plain_line(text: str) -> str:
 @contextlib.contextmanager
 def plain_output() -> Iterator[None]:
     """Both standard streams are safe to print anything to."""
+    _open_closed_streams()
     before = sys.stdout, sys.stderr
     sys.stdout, sys.stderr = (cast(TextIO, _PlainStream(unwrapped(stream))) for stream in before)
     try:
         yield
     finally:
         sys.stdout, sys.stderr = before
+
+
+def _open_closed_streams() -> None:
+    """Started with `>&-` a program has no stream, and the next file that it opens would get that stream's number."""
+    if sys.stdout is not None and sys.stderr is not None:
+        return
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
+        pass
+    os.close(descriptor)
+    sys.stdout = sys.stdout or os.fdopen(1, "w")
+    sys.stderr = sys.stderr or os.fdopen(2, "w")
 
 
 def unwrapped(stream: TextIO) -> TextIO:

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 
 from services.cli.doctor_findings import Finding, failed, note, ok
 from services.errors import OperatorError
-from services.extras import EXTRAS, missing
+from services.extras import EXTRAS, installing, missing
 from services.hosted import bind
 from services.ports import owner_of_port
 from services.runfolder import HOME, RunFolder, running_heads
@@ -218,8 +218,8 @@ def _gpus() -> Iterator[Finding]:
 def _extras() -> Iterator[Finding]:
     for name, extra in EXTRAS.items():
         if missing(extra):
-            mend = f"{sys.executable} -m pip install 'rollyard[{name}]'"
-            yield Finding(name=f"[{name}]", status="absent", found=f"for {extra.purpose}", mend=mend)
+            found = f"for {extra.purpose}"
+            yield Finding(name=f"[{name}]", status="absent", found=found, mend=installing(name))
         else:
             yield ok(f"[{name}]", f"for {extra.purpose}")
 

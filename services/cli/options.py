@@ -147,8 +147,15 @@ def _failed(command: str, error: Exception, debug: bool, status: int) -> int:
     if isinstance(error, OperatorError):
         print(f"{command}: {error}\nTry '{command} --help'.", file=sys.stderr)
     else:
-        print(f"{command}: {error}", file=sys.stderr)
+        print(f"{command}: {_words_of(error)}", file=sys.stderr)
     return status
+
+
+def _words_of(error: Exception) -> str:
+    """Without the number of an error of the system."""
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}" if error.filename else f"cannot write or read: {error.strerror}"
+    return str(error)
 
 
 def _help(command: str, model: type[Options], example: str, summary: str) -> str:

@@ -72,7 +72,8 @@ async def test_every_documented_ng_run_line_is_well_configured(tmp_path: Path, w
     vllm.parent.mkdir()
     vllm.touch(0o755)
     path = f"{BIN}{os.pathsep}{vllm.parent}{os.pathsep}{os.environ['PATH']}"
-    checked = await command(*words, "+dry_run=true", cwd=tmp_path, env={**EXPORTED, "PATH": path})
+    here = [re.sub(r"https?://(?!127\.)[^,\]]+", "http://127.0.0.1:1/v1", word) for word in words]
+    checked = await command(*here, "+dry_run=true", cwd=tmp_path, env={**EXPORTED, "PATH": path})
     assert checked.status == 0, checked.err
 
 

@@ -111,6 +111,14 @@ def test_a_script_whose_reader_has_left_ends_in_one_line(tmp_path: Path) -> None
     assert done.stderr == "analyze_rewards.py: stopped, because nothing reads its output any more\n"
 
 
+def test_a_script_without_an_output_stream_does_its_work(tmp_path: Path) -> None:
+    script = INSTALLED / "resources_servers/grl_sokoban/generate_test_examples.py"
+    line = f"{sys.executable} {script} --num-examples 1 --output rows.jsonl >&-"
+    done = subprocess.run(["/bin/sh", "-c", line], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (tmp_path / "rows.jsonl").read_bytes().count(b"\n") == 1
+
+
 def test_rows_are_prepared_from_any_folder_by_the_modules_name(tmp_path: Path) -> None:
     (tmp_path / "test.jsonl").write_text('{"question": "1 + 1?", "answer": "#### 2"}\n')
     (tmp_path / "resources_servers" / "mine").mkdir(parents=True)  # a user's own environments hide none of ours
