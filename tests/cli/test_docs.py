@@ -42,7 +42,8 @@ def typed(page: Path) -> list[list[str]]:
     """The command lines of a page's bash blocks, split as a shell does."""
     blocks = re.findall(r"^```bash\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
     lines = "\n".join(blocks).replace("\\\n", " ").splitlines()
-    return [shlex.split(line, comments=True) for line in lines if shlex.split(line, comments=True)]
+    split = [shlex.split(re.sub(r"^(?:[A-Z_]+=\S* )+", "", line), comments=True) for line in lines]
+    return [words for words in split if words]
 
 
 def made() -> set[str]:
@@ -58,7 +59,7 @@ def made() -> set[str]:
 MADE = made()
 EXAMPLE_NAMES = ("results/base.jsonl", "results/trained.jsonl", "levels/mine.xsb", "levels", "checkpoints")
 """Files that stand for the reader's own."""
-OTHERS = ("export", "pip", "curl", "ssh", "hf", "vllm")
+OTHERS = ("export", "mkdir", "pip", "curl", "ssh", "hf", "vllm", "docker")
 """Programs that are not ours, or the shell's."""
 
 
