@@ -160,7 +160,7 @@ async def test_watch_with_json_prints_a_line_a_second(playing: Path) -> None:
 
 async def test_watch_waits_for_a_run_that_is_not_there_yet(tmp_path: Path) -> None:
     async with Terminal(100, tmp_path, "ng_status", "+watch=true", "+head=127.0.0.1:9") as terminal:
-        await terminal.until(lambda lines: any("no running stack found" in line for line in lines))
+        await terminal.until(lambda lines: any("no running stack" in line for line in lines))
         assert terminal.process.returncode is None
 
 
