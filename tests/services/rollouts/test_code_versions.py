@@ -181,6 +181,7 @@ def test_a_run_takes_no_instance_with_other_code_than_it_began_with(tmp_path: Pa
     roster = Roster("run", config.servers, config.identity(), clock=time.monotonic)
 
     def register(instance: str, code: ServerCode) -> None:
+        roster.expect(instance)
         roster.register(Registration(name="world", instance=instance, url="http://a", pid=1, ready=True, code=code))
 
     register("world#1", OLD["world"])
