@@ -121,7 +121,6 @@ class BoundedProtocol(HttpToolsProtocol):
         self._body_since: float | None = None
         self._refused_since: float | None = None
         self._silent = 0
-        self._head_bytes = 0
         self._body_bytes = 0
         self._refusal: Failure | None = None
 
@@ -171,31 +170,24 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         """A first line."""
-        self._head_bytes = 0
         if self._head_since is None:
             self._head_since = self._listener.lag.lived()
         super().on_message_begin()
 
-    def on_url(self, url: bytes) -> None:
-        """A piece of the path."""
-        self._count(len(url))
-        super().on_url(url)
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        """One header, or one trailer."""
-        self._count(len(name) + len(value) + 4)
-        if len(self.headers) >= self._listener.bounds.limits.headers:
-            told = f"the request has more than {len(self.headers)} headers"
-            self._give_up(Failure(FailureKind.BAD_REQUEST, told, status=431))
-        super().on_header(name, value)
-
     def on_headers_complete(self) -> None:
-        """The head is whole."""
+        """The head is whole; what was fed of it, and of a body behind it, is counted in `_silent`."""
+        limits = self._listener.bounds.limits
+        if self._silent > limits.head_bytes:
+            head_bytes = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
+            if head_bytes > limits.head_bytes:
+                self._give_up(self._too_long())
+        if len(self.headers) > limits.headers:
+            told = f"the request has more than {limits.headers} headers"
+            self._give_up(Failure(FailureKind.BAD_REQUEST, told, status=431))
         self._silent = 0
-        limit = self._listener.bounds.limits.body_bytes
         mark = None
         for name, value in self.headers:
-            if name == b"content-length" and value.isdigit() and int(value) > limit:
+            if name == b"content-length" and value.isdigit() and int(value) > limits.body_bytes:
                 self._give_up(self._too_large())
             elif name == b"x-rollyard-request":
                 mark = value
@@ -235,12 +227,6 @@ class BoundedProtocol(HttpToolsProtocol):
             self._listener.gate.enter(super()._start_asgi_task, cycle, app)
         else:
             super()._start_asgi_task(cycle, app)
-
-    def _count(self, size: int) -> None:
-        self._silent = 0
-        self._head_bytes += size
-        if self._head_bytes > self._listener.bounds.limits.head_bytes:
-            self._give_up(self._too_long())
 
     def _give_up(self, failure: Failure) -> None:
         self._refusal = failure
