@@ -5,7 +5,7 @@ from __future__ import annotations
 import pwd
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -68,7 +68,7 @@ async def find_run(
         try:
             return named.model_copy(update={"run_id": await _run_id(transport, named)})
         except Failure as failure:
-            raise RunError(f"no running stack at {url}: {failure.problem.detail}") from failure
+            raise _none_found([f"{url}: {failure.problem.detail}"]) from failure
     tried: list[str] = []
     for candidate in [*running_heads(here), HeadFile(run_id="", url=default, pid=0, token=token)]:
         # Before anything is sent: the token is for this user's run alone.
@@ -87,9 +87,13 @@ async def find_run(
             tried.append(f"{candidate.url}: {failure.problem.detail}")
             continue
         return candidate.model_copy(update={"run_id": run_id, "token": candidate.token or token})
+    raise _none_found(tried)
+
+
+def _none_found(tried: Sequence[str]) -> RunError:
     listed = "\n".join(f"  {line}" for line in tried)
     hint = "Start one with ng_run from this folder, or say where it is with +head=HOST:PORT."
-    raise RunError(f"no running stack found:\n{listed}\n{hint}")
+    return RunError(f"no running stack found:\n{listed}\n{hint}")
 
 
 def _foreign(url: str, listener: ListenerOwner) -> str:
