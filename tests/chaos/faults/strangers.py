@@ -166,6 +166,7 @@ async def strangers_head(ground: Ground, chance: random.Random) -> None:
     heard = ground.path("heard.txt")
     heard.touch()
     heard.chmod(0o666)
+    ground.folder.chmod(0o755)  # the stranger writes down what it hears
     (here / "stranger.py").write_text(STRANGER % (NOBODY, NOBODY, str(heard)))
     (here / "alone.py").write_text(ALONE)
     for name, arguments in (
@@ -177,6 +178,7 @@ async def strangers_head(ground: Ground, chance: random.Random) -> None:
         status = await command.ends()
         asked = heard.read_text().split()
         injected("port 11000 is taken" not in command.said, "port 11000 is taken")
+        injected("/control" in asked, f"the stranger's head answers nobody: {command.said[-500:]}")
         hold(status in (1, 2), f"{name} ended with {status}: {command.said[-300:]}")
         hold("+head" in command.said, f"{name} does not ask for +head: {command.said[-400:]}")
         hold(not {"/directory", "/run", "/server_instances"} & set(asked), f"{name} asked the stranger: {asked}")
@@ -196,6 +198,9 @@ if ctypes.CDLL(None).unshare(0x40000000) == 0:
 stranger = subprocess.Popen([sys.executable, "-c", open("stranger.py").read()], stdout=subprocess.PIPE)
 if stranger.stdout.readline().strip() != b"up":
     sys.exit("port 11000 is taken")
+with socket.create_connection(("127.0.0.1", 11000), 10) as control:
+    control.sendall(b"GET /control HTTP/1.1\\r\\nHost: 127.0.0.1:11000\\r\\nconnection: close\\r\\n\\r\\n")
+    control.recv(4096)
 status = subprocess.run(sys.argv[1:]).returncode
 stranger.kill()
 sys.exit(status)
