@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 import random
 import sys
 import tempfile
@@ -95,6 +96,9 @@ async def main() -> int:
         and options.section in (None, fault.section)
         and not (options.short and fault.slow)
     ]
+    if os.geteuid() != 0 and any(fault.root for fault in faults):
+        print(f"left out without root: {', '.join(fault.name for fault in faults if fault.root)}")
+        faults = [fault for fault in faults if not fault.root]
     if options.list:
         print("\n".join(f"{fault.section}  {fault.name}" for fault in faults))
         return 0

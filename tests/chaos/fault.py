@@ -28,3 +28,5 @@ class Fault:
     """Left out of the short form."""
     alone: bool = False
     """Not beside other faults: it loads or stops the machine's processes."""
+    root: bool = False
+    """Only root can inject it."""

@@ -139,25 +139,25 @@ GZIPPED = gzip.compress(b'{"choices": ')
 HOSTILE: list[tuple[str, Spoil, str]] = [
     ("a gzip bomb", Packed(), "5.5 GB of memory"),
     ("a deflate bomb", Packed(b"deflate"), "5.5 GB of memory"),
-    ("a terabyte announced", announced, "waits for its deadline"),
-    ("a byte every tenth of a second", dripping, "waits for its deadline"),
+    ("a terabyte announced", announced, "a failed try at its deadline"),
+    ("a byte every tenth of a second", dripping, "a failed try at its deadline"),
     (
         "torn gzip",
         raw(b"HTTP/1.1 200 OK\r\ncontent-encoding: gzip\r\nconnection: close\r\n\r\n" + GZIPPED[:12], close=True),
-        "hangs to the deadline",
+        "a failed try",
     ),
     (
         "an unknown encoding",
         raw(b"HTTP/1.1 200 OK\r\ncontent-encoding: zz\r\nconnection: close\r\n\r\n{}", close=True),
-        "hangs to the deadline",
+        "a failed try",
     ),
     ("no HTTP", raw(b"SSH-2.0-OpenSSH_9.2\r\n", close=True), "tried again"),
-    ("a second answer behind the first", twice, "may be taken for the next call's"),
+    ("a second answer behind the first", twice, "dropped"),
     ("the connection reset", reset, "tried again"),
     (
         "a header that is not Latin-1",
         raw(b"HTTP/1.1 200 OK\r\nx-a: \xe2\x82\xac\r\ncontent-length: 2\r\n\r\n{}"),
-        "an error at every call",
+        "a failed try",
     ),
 ]
 
