@@ -77,7 +77,7 @@ async def test_without_a_stack_the_commands_say_where_they_looked(tmp_path: Path
             cwd=tmp_path,
         )
     assert (status.status, collected.status) == (1, 1)
-    assert "no running stack at" in status.err
+    assert "no running stack found" in status.err
     assert "Start one with ng_run" in collected.err
     assert not (tmp_path / "out.jsonl").exists()
 
