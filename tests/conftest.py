@@ -7,6 +7,8 @@ import signal
 
 import pytest
 
+from services.process import raise_file_limit
+
 _SETTINGS = (
     *("ROLLYARD_TOKEN", "policy_base_url", "policy_api_key", "policy_model_name"),
     *("http_proxy", "https_proxy", "all_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"),
@@ -21,5 +23,6 @@ def pytest_configure(config: pytest.Config) -> None:
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     os.umask(0o022)
+    raise_file_limit()  # many systems give an ordinary user's shell 1,024: too few for a thousand requests
     for name in _SETTINGS:
         os.environ.pop(name, None)
