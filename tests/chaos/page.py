@@ -16,7 +16,7 @@ program injects into real processes over real sockets; only the model is a scrip
 and writes this page:
 
 ```bash
-make chaos                                          # every fault, three seeds each; about an hour on two cores
+make chaos                                          # every fault, three seeds each; half an hour on two cores
 make chaos-quick                                    # one seed, the cheaper ones, and a soak of 30 seconds; runs in CI
 .venv/bin/python -m tests.chaos --fault renamed --seed 7
 .venv/bin/python -m tests.chaos --list
