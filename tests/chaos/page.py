@@ -18,9 +18,9 @@ and writes this page:
 ```bash
 make chaos                                          # every fault, three seeds each; half an hour on two cores
 make chaos-quick                                    # one seed, the cheaper ones, and a soak of 30 seconds; runs in CI
-.venv/bin/python -m tests.chaos --fault renamed --seed 7
-.venv/bin/python -m tests.chaos --list
 ```
+
+`python -m tests.chaos --list` names the faults, and `--fault renamed --seed 7` plays those whose names contain a word.
 
 A fault counts as held when
 
