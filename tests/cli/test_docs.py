@@ -35,7 +35,12 @@ from tests.resources_servers.answers.asking import serving
 from tests.stacks import read_rows
 
 PAGES = [INSTALLED / "README.md", *sorted((INSTALLED / "docs").glob("*.md")), *INSTALLED.glob("*/*/README.md")]
-EXPORTED = {"policy_base_url": "http://127.0.0.1:10240/v1", "policy_api_key": "dummy", "policy_model_name": "any"}
+EXPORTED = {
+    "policy_base_url": "http://127.0.0.1:10240/v1",
+    "policy_api_key": "dummy",
+    "policy_model_name": "any",
+    "ROLLYARD_TOKEN": "0123456789abcdef",
+}
 
 
 def typed(page: Path) -> list[list[str]]:
