@@ -157,5 +157,5 @@ def test_prepare_leaves_nothing_behind_when_a_row_is_broken(tmp_path: Path) -> N
     source, output = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
     source.write_bytes(orjson.dumps(example("mbpp")[0]) + b"\n" + orjson.dumps({"task_id": 12}))
     done = prepare("--local", str(source), "--output", str(output))
-    assert (done.returncode, [path.name for path in tmp_path.iterdir()]) == (1, ["in.jsonl"])
+    assert (done.returncode, [path.name for path in tmp_path.iterdir()]) == (2, ["in.jsonl"])
     assert "row 1" in done.stderr
