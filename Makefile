@@ -1,6 +1,8 @@
 # make demo   the main job on the built-in policy, from nothing to a result
 # make setup  the commands, into .venv
 # make test   set up what tests need too, and run them
+# make chaos  every fault of docs/robustness.md, injected into a real stack; chaos-quick: the cheaper ones
+# make soak   4,096 episodes in flight before a faulty endpoint, for 8 minutes
 # make test-sandbox  the sandbox in bubblewrap too, and all of MBPP and HumanEval in it
 # make test-math  every formula of MATH, written otherwise and made wrong
 # make test-ray  +ray_head_node_address on real Ray clusters
@@ -74,6 +76,18 @@ test: $(DEV)
 
 test-crash: $(DEV)
 	$(BIN)/python -m pytest tests/crash
+
+# Faults injected into real processes; rewrites docs/robustness.md.
+chaos: $(DEV)
+	$(BIN)/python -m tests.chaos --write docs/robustness.md
+
+# One round of the cheaper ones, and a soak of 30 seconds.
+chaos-quick: $(DEV)
+	$(BIN)/python -m tests.chaos --short
+	$(BIN)/python -m tests.chaos.soak --short
+
+soak: $(DEV)
+	$(BIN)/python -m tests.chaos.soak
 
 # Escapes, cheats and bombs in every isolation that this machine has; every gold program of MBPP and HumanEval.
 test-sandbox: $(DEV)

@@ -75,7 +75,7 @@ def read_options() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0, help="of the first round; the next ones follow")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--fault", action="append", default=[], help="only faults whose name contains this")
-    parser.add_argument("--section", type=int, help="only faults of this section of the issue")
+    parser.add_argument("--section", type=int, help="only faults of this section (2 files, 3 faults, 4 HTTP)")
     parser.add_argument("--parallel", type=int, default=3, help="faults beside each other")
     parser.add_argument("--code", type=Path, default=HERE, help="checkout whose servers and commands are tried")
     parser.add_argument("--write", type=Path, help="page to write the table into")
