@@ -47,6 +47,15 @@ class ServerSpec:
     isolated: bool
     """Its folder asks for an environment of its own; then only the base settings were checked here."""
 
+    def deciding(self) -> Json:
+        """The given settings that decide a rollout, as they were understood: `10` and `"10"` may mean the same."""
+        understood = self.settings.model_dump(mode="json", by_alias=True, exclude_unset=True)
+        return {
+            key: redacted(understood.get(key, value))
+            for key, value in self.raw.items()
+            if key not in self.settings.NOT_IDENTITY and not is_secret(key)
+        }
+
 
 @dataclass(frozen=True)
 class RunConfig:
@@ -64,14 +73,7 @@ class RunConfig:
     def identity(self) -> Json:
         """What decides a rollout: every server's settings without addresses, secrets and catalogue entries."""
         return {
-            spec.name: {
-                "implementation": f"{spec.family}/{spec.implementation}",
-                **{
-                    key: redacted(value)
-                    for key, value in spec.raw.items()
-                    if key not in spec.settings.NOT_IDENTITY and not is_secret(key)
-                },
-            }
+            spec.name: {"implementation": f"{spec.family}/{spec.implementation}", **spec.deciding()}
             for spec in self.servers
         }
 
