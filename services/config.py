@@ -126,6 +126,8 @@ def servers_named(settings: Any, servers: Container[str]) -> list[str]:
 def _find_file(path: str, roots: Sequence[Path]) -> Path:
     if found := find_file(path, roots):
         return found
+    if any((root / path).is_dir() for root in roots):
+        raise OperatorError(f"{path!r} is a folder; expected a config file in it, such as configs/sokoban_builtin.yaml")
     known = [str(found.relative_to(root)) for root in roots for found in _known_configs(root)]
     places = ", ".join(str(root) for root in roots)
     raise OperatorError(f"config file {path!r} not found{nearest(path, known)} (looked in {places})")
