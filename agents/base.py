@@ -13,6 +13,7 @@ from typing import Annotated, ClassVar
 
 import orjson
 from fastapi import Query
+from pydantic import Field
 
 from agents.closing import SessionCloser
 from agents.episode import Conversation, Episode
@@ -38,9 +39,9 @@ class AgentSettings(ServerSettings):
     """The world."""
     model_server: ServerRef
     """The policy."""
-    model_timeout_s: float = 900.0
+    model_timeout_s: float = Field(default=900.0, gt=0)
     """Deadline of one model call, retries of the model server included."""
-    tool_timeout_s: float = 120.0
+    tool_timeout_s: float = Field(default=120.0, gt=0)
     """Deadline of one call to the world."""
 
 

@@ -30,11 +30,11 @@ class WorldSettings(ServerSettings):
         "max_sessions",
     }
 
-    session_idle_s: float = 1800.0
+    session_idle_s: float = Field(default=1800.0, gt=0)
     """A session that nobody touched for so long is closed; longer than a model call may take."""
     orphan_s: float = Field(default=15.0, gt=0)
     """A session that nothing has used for so long is closed if the process of its agent has ended."""
-    max_sessions: int = 100_000
+    max_sessions: int = Field(default=100_000, ge=1)
     """More than that are refused."""
 
 

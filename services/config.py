@@ -47,6 +47,15 @@ class ServerSpec:
     isolated: bool
     """Its folder asks for an environment of its own; then only the base settings were checked here."""
 
+    def deciding(self) -> Json:
+        """The given settings that decide a rollout, as they were understood: `10` and `"10"` may mean the same."""
+        understood = self.settings.model_dump(mode="json", by_alias=True, exclude_unset=True)
+        return {
+            key: redacted(understood.get(key, value))
+            for key, value in self.raw.items()
+            if key not in self.settings.NOT_IDENTITY and not is_secret(key)
+        }
+
 
 @dataclass(frozen=True)
 class RunConfig:
@@ -64,14 +73,7 @@ class RunConfig:
     def identity(self) -> Json:
         """What decides a rollout: every server's settings without addresses, secrets and catalogue entries."""
         return {
-            spec.name: {
-                "implementation": f"{spec.family}/{spec.implementation}",
-                **{
-                    key: redacted(value)
-                    for key, value in spec.raw.items()
-                    if key not in spec.settings.NOT_IDENTITY and not is_secret(key)
-                },
-            }
+            spec.name: {"implementation": f"{spec.family}/{spec.implementation}", **spec.deciding()}
             for spec in self.servers
         }
 
@@ -124,6 +126,8 @@ def servers_named(settings: Any, servers: Container[str]) -> list[str]:
 def _find_file(path: str, roots: Sequence[Path]) -> Path:
     if found := find_file(path, roots):
         return found
+    if any((root / path).is_dir() for root in roots):
+        raise OperatorError(f"{path!r} is a folder; expected a config file in it, such as configs/sokoban_builtin.yaml")
     known = [str(found.relative_to(root)) for root in roots for found in _known_configs(root)]
     places = ", ".join(str(root) for root in roots)
     raise OperatorError(f"config file {path!r} not found{nearest(path, known)} (looked in {places})")

@@ -33,21 +33,29 @@ EXTRAS = {
 }
 
 
+def is_installed(package: str) -> bool:
+    """Whether Python finds it; one that is half installed or kept from being imported is not there."""
+    try:
+        return importlib.util.find_spec(package) is not None
+    except (ImportError, ValueError):
+        return False
+
+
 def missing(extra: Extra) -> list[str]:
     """Packages of an extra that are not installed here."""
-    return [package for package in extra.packages if importlib.util.find_spec(package) is None]
+    return [package for package in extra.packages if not is_installed(package)]
 
 
 def installing(extra: str) -> str:
     """The command that installs an extra here; environments made by uv have no pip."""
-    if importlib.util.find_spec("pip") is None:
+    if not is_installed("pip"):
         return f"uv pip install --python {sys.executable} 'rollyard[{extra}]'"
     return f"{sys.executable} -m pip install 'rollyard[{extra}]'"
 
 
 def require(package: str, extra: str, wanted_for: str) -> None:
     """Raises OperatorError with the command that installs `package` when it is not there. Imports nothing."""
-    if importlib.util.find_spec(package) is None:
+    if not is_installed(package):
         raise OperatorError(
             f"{wanted_for} needs the package {package}, which is not installed here. It is in the extra {extra!r}: "
             f"{installing(extra)}"

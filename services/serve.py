@@ -13,6 +13,7 @@ from pathlib import Path
 import uvloop
 
 from services.client import AddressBook, ServerClient
+from services.code.server_code import code_of
 from services.errors import EXIT_OPERATOR, OperatorError, RollyardError
 from services.headlink import HeadLink
 from services.hosted import Hosted, bind_for
@@ -20,7 +21,6 @@ from services.looplag import LoopLag
 from services.plugins import FAMILIES, load_server
 from services.process import calm_collector, die_with_parent, raise_file_limit
 from services.server import Context
-from services.server_code import code_of
 from services.settings import parse_settings
 from services.terminal import plain, plain_output
 from services.transport import HttpTransport, endpoint_transport

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from services.client import AddressBook, ServerClient
+from services.code.server_code import code_of
 from services.config import RunConfig, ServerSpec
 from services.errors import OperatorError, RollyardError, RunError
 from services.head import Head
@@ -22,7 +23,6 @@ from services.ports import owner_of_port
 from services.roster import Roster
 from services.runfolder import RunFolder
 from services.server import Context
-from services.server_code import code_of
 from services.settings import ServerSettings
 from services.supervisor import TELL_EVERY_S, Progress, Restarts, Supervisor
 from services.transport import HttpTransport, LocalTransport, endpoint_transport

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from pydantic import Field
+
 from agents.base import Agent, AgentSettings
 from agents.episode import Episode
 from services.server import Context
@@ -14,7 +16,7 @@ from services.types import FinishReason
 class GameAgentSettings(AgentSettings):
     """Settings of the game agent."""
 
-    max_steps: int = 10
+    max_steps: int = Field(default=10, ge=1)
     """Tool calls an episode may take. All calls of one turn are run, so the last turn may go beyond."""
 
 

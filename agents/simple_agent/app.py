@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from pydantic import Field
+
 from agents.base import Agent, AgentSettings
 from agents.episode import Episode
 from services.server import Context
@@ -14,7 +16,7 @@ from services.types import FinishReason
 class SimpleAgentSettings(AgentSettings):
     """Settings of the simple agent."""
 
-    max_steps: int | None = None
+    max_steps: int | None = Field(default=None, ge=1)
     """Model calls an episode may take; null: as many as the model wants."""
 
 

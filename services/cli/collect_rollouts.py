@@ -199,6 +199,7 @@ async def _collect(
         )
         async with telling(link, paths.output, collector):
             state = await _watched(collector, tally, display)
+        store.check()  # the last words to the head took a while
     finally:
         store.close()
         if materialized:

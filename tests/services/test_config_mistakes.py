@@ -17,6 +17,10 @@ from tests.stacks import configured
             "grl_sokoban_game_agent.agents.game_agent.model_server.name=grl_sokoban_resources_server",
             "one of resources_servers; expected responses_api_models",
         ),
+        ("grl_sokoban_game_agent.agents.game_agent.max_steps=0", "'max_steps' is 0"),
+        ("grl_sokoban_game_agent.agents.game_agent.max_steps=-1", "'max_steps' is -1"),
+        ("grl_sokoban_game_agent.agents.game_agent.model_timeout_s=0", "'model_timeout_s' is 0"),
+        ("grl_sokoban_resources_server.resources_servers.grl_sokoban.max_sessions=0", "'max_sessions' is 0"),
     ],
 )
 def test_a_mistaken_override_is_refused_in_words(override: str, words: str) -> None:

@@ -75,6 +75,7 @@ def test_the_identity_changes_with_the_implementation(tmp_path: Path) -> None:
         ("{api_key: a}", "{api_key: b}"),
         ("{api_key: a}", "{}"),
         ("{description: a}", "{description: b}"),
+        ("{speed: 2}", "{speed: '2'}"),
     ],
 )
 def test_the_identity_does_not_change_with_what_decides_no_rollout(tmp_path: Path, one: str, other: str) -> None:

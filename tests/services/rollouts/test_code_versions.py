@@ -10,92 +10,11 @@ import pytest
 
 from services.errors import Failure, OperatorError
 from services.metrics.loading import load
-from services.plugins import FAMILIES, load_server
 from services.rollouts.code_versions import reachable
-from services.roots import INSTALLED
 from services.roster import Roster
-from services.server_code import code_of
 from services.store import RolloutStore, StorePaths
 from services.types import Json, Registration, ServerCode
-from tests.services.fixtures import PLAIN_APP, load_text, make_folder, yaml_of
-
-WITH_LEVELS = PLAIN_APP + "\nLEVELS = 'levels.json'\nPROMPTS = 'prompts'\nGOLD = f'data/{LEVELS}.gold'\n"
-
-
-def folder_of(root: Path, app: str = PLAIN_APP, **files: str) -> Path:
-    return root / "resources_servers" / make_folder(root, app=app, **files)
-
-
-def code(folder: Path, settings: Json | None = None) -> ServerCode:
-    kind = load_server("resources_servers", folder, "app.py")
-    return code_of(folder, kind, FAMILIES, settings or {})
-
-
-@pytest.mark.parametrize(
-    "place",
-    [
-        "app.py",
-        "rules.py",
-        "deep/er/rules.py",
-        "levels.json",
-        "data/levels.json",
-        "data/prompts/one.txt",
-        "data/x.gold",
-    ],
-)
-def test_code_changes_with_each_file_that_the_server_uses(tmp_path: Path, place: str) -> None:
-    folder = folder_of(tmp_path, app=WITH_LEVELS, rules="A = 1")
-    before = code(folder)
-    path = folder / place
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a") as file:
-        file.write("\n# more")
-    after = code(folder)
-    assert before.digest != after.digest
-    assert [name for name in after.files if before.files.get(name) != after.files[name]] == [
-        f"resources_servers/{folder.name}/{place}"
-    ]
-
-
-@pytest.mark.parametrize(
-    "place",
-    [
-        *("__pycache__/app.cpython-311.pyc", "app.pyc", ".git/config", ".app.py.swp", "logs/world.log", "world.log"),
-        *("results/rollouts.jsonl", "data/rollouts.jsonl", "data/train.jsonl", "README.md", "data/report.md"),
-        *("run_manifest.json", "run.jsonl", "run_failures.jsonl", "run_status.json", "configs/mine.yaml", "notes.txt"),
-    ],
-)
-def test_code_does_not_change_with_what_lands_in_the_folder_beside_it(tmp_path: Path, place: str) -> None:
-    folder = folder_of(tmp_path, app=WITH_LEVELS)
-    before = code(folder)
-    path = folder / place
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("{}")
-    assert code(folder) == before
-
-
-def test_code_covers_files_that_settings_name(tmp_path: Path) -> None:
-    folder, levels = folder_of(tmp_path), tmp_path / "levels.txt"
-    levels.write_text("one")
-    before = code(folder, {"title": str(levels)})
-    levels.write_text("two")
-    assert code(folder, {"title": str(levels)}).digest != before.digest
-
-
-def test_code_covers_the_shared_package_and_the_declared_packages() -> None:
-    found = code(INSTALLED / "resources_servers" / "math")
-    assert {"resources_servers/answers/equality.py", "resources_servers/base.py"} <= found.files.keys()
-    assert "math-verify" in found.packages
-    assert not any(name.startswith("services/") or "sokoban" in name for name in found.files)
-
-
-def test_code_does_not_depend_on_where_the_folder_is(tmp_path: Path) -> None:
-    here, there = tmp_path / "here", tmp_path / "there"
-    folder = folder_of(here)
-    (there / "resources_servers").mkdir(parents=True)
-    before = code(folder)
-    moved = folder.rename(there / "resources_servers" / folder.name)
-    assert code(moved) == before
+from tests.services.fixtures import load_text, make_folder, yaml_of
 
 
 def test_reached_servers_are_those_that_settings_name_one_after_the_other(tmp_path: Path) -> None:

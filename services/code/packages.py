@@ -1,0 +1,46 @@
+"""Packages that a server declares, with the versions that are installed."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterable, Iterator
+from importlib import metadata
+from pathlib import Path
+
+_NAME = re.compile(r"\s*([A-Za-z0-9][A-Za-z0-9._-]*)")
+
+
+def declared_packages(folder: Path, extras: Iterable[str]) -> dict[str, str]:
+    """Name -> version: of the folder's requirements, and of the stack's `extras`. What is not installed is left out."""
+    lines = [line for file in ("requirements.txt", "requirements-isolated.txt") for line in _lines(folder / file)]
+    lines += _project(folder / "pyproject.toml")
+    if wanted := [f'extra == "{extra}"' for extra in extras]:
+        lines += [line for line in _of_stack() if any(one in line.replace("'", '"') for one in wanted)]
+    found = {}
+    for name in (match[1] for line in lines if (match := _NAME.match(line))):
+        try:
+            found[re.sub(r"[-_.]+", "-", name).lower()] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return dict(sorted(found.items()))
+
+
+def _lines(path: Path) -> Iterator[str]:
+    if path.is_file():
+        yield from path.read_text("utf-8", "replace").splitlines()
+
+
+def _project(path: Path) -> list[str]:
+    try:
+        found = tomllib.loads(path.read_text("utf-8")).get("project", {}).get("dependencies", [])
+    except (OSError, ValueError, AttributeError):
+        return []
+    return [line for line in found if isinstance(line, str)] if isinstance(found, list) else []
+
+
+def _of_stack() -> list[str]:
+    try:
+        return metadata.requires("rollyard") or []
+    except metadata.PackageNotFoundError:
+        return []
