@@ -51,6 +51,7 @@ class Agent(Server):
     def __init__(self, settings: AgentSettings, context: Context) -> None:
         super().__init__(settings, context)
         self.__deadlines = settings
+        self.__model = settings.model_server.name
         self.__owner = {OWNER_HEADER: context.instance} if context.instance else {}
         self.__closer = SessionCloser()
         self.__playing = Playing(self.name, world=settings.resources_server.name, model=settings.model_server.name)
@@ -90,7 +91,7 @@ class Agent(Server):
                 seeded = await episode.seed(call.body)
                 reason = await self.play(episode)
                 answer = {**row, **episode.result(seeded)}
-                verdict = await episode.verify(orjson.dumps(answer), {SESSION_END_HEADER: "1"})
+                verdict = await episode.verify(_written(answer, self.__model), {SESSION_END_HEADER: "1"})
                 # A world of this stack ended the session with the verdict; another stack's world echoed the row.
                 closed = "response" not in verdict
             finally:
@@ -154,3 +155,12 @@ def _create_params(row: Json) -> Json:
         detail = f"the row has {found}; expected responses_create_params with an `input`, a text or a list"
         raise Failure(FailureKind.BAD_TASK, detail)
     return params
+
+
+def _written(answer: Json, model: str) -> bytes:
+    """Raises Failure malformed_answer for an episode that is nested deeper than JSON can be written."""
+    try:
+        return orjson.dumps(answer)
+    except TypeError as error:
+        detail = f"the model's answers cannot be written ({error})"
+        raise Failure(FailureKind.MALFORMED_ANSWER, detail, server=model) from error

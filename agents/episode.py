@@ -220,7 +220,10 @@ def _token_trail(output: list[Json]) -> Json | None:
     if not traces:
         return None
     breaks = sum("break" in trace for trace in traces)
-    return {"turns": len(traces) - 1, "breaks": breaks, "segments": traces[-1].get("segment", 0) + 1}
+    segment = traces[-1].get("segment", 0)
+    if not isinstance(segment, int):
+        return None  # another stack's
+    return {"turns": len(traces) - 1, "breaks": breaks, "segments": segment + 1}
 
 
 def _without_tokens(item: Json) -> Json:

@@ -14,7 +14,7 @@ from typing import Any
 from responses_api_models.sse import DONE, data_of, error_in
 from responses_api_models.upstream_answers import json_object
 from services.errors import Failure, FailureKind
-from services.turns.validity import check_empty, check_finish, check_response, says_something
+from services.turns.validity import check_empty, check_error, check_finish, check_response, says_something
 
 Opening = Callable[[], Callable[[bytes], bool]]
 """Makes what is asked of each event of one stream: does the answer begin with it? It may raise a Failure."""
@@ -115,6 +115,7 @@ class ChatOpening:
         for choice in choices if isinstance(choices, list) else ():
             if not isinstance(choice, dict):
                 continue
+            check_error(choice)
             check_finish(choice.get("finish_reason"))
             self._finish_reason = choice.get("finish_reason") or self._finish_reason
             delta = choice.get("delta")

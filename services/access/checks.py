@@ -81,7 +81,7 @@ class Access:
         if origin is not None and not _same_place(origin, headers[b"host"]):
             return _refused(f"a page of another origin ({_shown(origin)}) may not call this server")
         followed = self._links and method == "GET" and headers.get(b"sec-fetch-mode") == b"navigate"
-        if headers.get(b"sec-fetch-site", b"none").strip().lower() == b"cross-site" and not followed:
+        if b"cross-site" in headers.get(b"sec-fetch-site", b"").lower() and not followed:
             return _refused("a page of another site may not call this server (Sec-Fetch-Site: cross-site)")
         return None
 

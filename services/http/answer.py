@@ -73,6 +73,8 @@ class AnswerReader:
         self._head_bytes += len(name) + len(value) + 4
         if self._head_bytes > self._limits.head_bytes:
             raise BadAnswer(f"its headers are larger than {self._limits.head_bytes} bytes")
+        if self._in_body:  # a trailer says nothing of how the answer is read
+            return
         self._headers.append((name.decode("latin-1"), value.decode("latin-1")))
         if len(self._headers) > self._limits.headers:
             raise BadAnswer(f"it has more than {self._limits.headers} headers")
@@ -94,6 +96,7 @@ class AnswerReader:
         if lengths and int(next(iter(lengths))) > self._limits.body_bytes:
             raise self._too_large()
         self._until_close = not lengths and not encodings
+        self._in_body = True
 
     def on_body(self, piece: bytes) -> None:
         """Some of the body."""
@@ -119,6 +122,7 @@ class AnswerReader:
         self._body: list[bytes] = []
         self._size = 0
         self._until_close = False
+        self._in_body = False
 
     def _complete(self) -> None:
         body = self._body[0] if len(self._body) == 1 else b"".join(self._body)

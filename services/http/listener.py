@@ -28,6 +28,7 @@ from services.problems import named, problem_reply
 
 log = logging.getLogger(__name__)
 
+HEAD_END = b"\r\n\r\n"
 LINGER_S = 2.0
 """A peer that was refused while it still sends reads the refusal before the connection closes."""
 LOOK_EVERY_S = 1.0
@@ -123,6 +124,8 @@ class BoundedProtocol(HttpToolsProtocol):
         self._silent = 0
         self._body_bytes = 0
         self._refusal: Failure | None = None
+        self._upgrading = False
+        """The parser takes the request at hand for a switch to another protocol, and has not read its body."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """A caller connected."""
@@ -142,9 +145,31 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._head_since is None and (self.cycle is None or self.cycle.response_complete):
             self._head_since = self._listener.lag.lived()
         self._silent += len(data)
-        super().data_received(data)
+        self._unset_keepalive_if_required()
+        try:
+            self._feed(data)
+        except httptools.HttpParserError:
+            self.send_400_response("Invalid HTTP request received.")
         if self._silent > self._listener.bounds.limits.head_bytes and self._refused_since is None:
             self._refuse(self._too_long())
+
+    def _feed(self, data: bytes) -> None:
+        """Read a request that offers another protocol as the plain request that it is, too (RFC 9110, 7.8): some
+        clients offer h2c with every request, and what follows the head is its body, not a new request.
+        """
+        while True:
+            try:
+                self.parser.feed_data(data)
+                return
+            except httptools.HttpParserUpgrade as offered:
+                if not self._upgrading:  # CONNECT, which stays unanswered
+                    return
+                self._upgrading = False
+                kept = [(name, value) for name, value in self.headers if name != b"upgrade"]
+                lines = [b"%b %b HTTP/1.1" % (self.parser.get_method(), self.url)]
+                lines += [b"%b: %b" % pair for pair in kept]
+                data = b"\r\n".join(lines) + HEAD_END + data[offered.args[0] :]
+                self.parser = httptools.HttpRequestParser(self)
 
     def send_400_response(self, msg: str) -> None:
         """The parser gave up: it found no HTTP, or one of the bounds was passed."""
@@ -176,6 +201,9 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         """The head is whole; what was fed of it, and of a body behind it, is counted in `_silent`."""
+        self._upgrading = self.parser.should_upgrade() and self.parser.get_method() != b"CONNECT"
+        if self._upgrading:
+            return
         limits = self._listener.bounds.limits
         if self._silent > limits.head_bytes:
             head_bytes = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
@@ -198,6 +226,11 @@ class BoundedProtocol(HttpToolsProtocol):
         if mark is not None and self.cycle is not None:
             self.cycle.default_headers = [*self.cycle.default_headers, (REQUEST_HEADER.encode(), mark)]
 
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """One header. One that comes behind the body says nothing of the request: it was let in by those before it."""
+        if self._body_since is None:
+            super().on_header(name, value)
+
     def on_body(self, body: bytes) -> None:
         """Some of the body."""
         self._silent = 0
@@ -213,6 +246,8 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         """The request is whole."""
+        if self._upgrading:
+            return
         self._silent = 0
         self._body_since = None
         super().on_message_complete()

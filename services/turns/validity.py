@@ -1,7 +1,7 @@
 """What counts as a turn of the model, and what is the empty answer of a broken engine: the one place that says so.
 
 1. A generation that the engine gave up (finish_reason abort, error, timeout ...; status failed, cancelled) is a failed
-   attempt, whatever it says.
+   attempt, whatever it says; so is an answer that reports an error beside a text or a call, whatever its status.
 2. An answer that says something (text, reasoning, a refusal, a call) is the model's.
 3. An answer that says nothing is the model's own only where the engine vouches for it: it ended properly (stop, length)
    and counts at least one generated token, which the token that ends a turn is; or a content filter withheld it. White
@@ -26,6 +26,8 @@ _PROPER = frozenset({"stop", "length", "eos", "eos_token", "end_turn", "stop_seq
 _WITHHELD = "content_filter"
 _SPOKEN = ("reasoning", "reasoning_content", "reasoning_details", "refusal", "tool_calls", "function_call", "audio")
 _UNFINISHED = frozenset({"failed", "in_progress", "queued", "cancelled", "expired"})
+_CALLS = re.compile(r"_call$|_call_output$|^mcp_|^compaction$|^program")
+"""Types of items that say something by being there: calls of tools, ours or the endpoint's, and what came of them."""
 _INCOMPLETE = frozenset({"max_output_tokens", _WITHHELD})
 
 
@@ -41,6 +43,15 @@ def check_finish(reason: Any) -> None:
         raise Failure(FailureKind.UPSTREAM_ERROR, told)
 
 
+def check_error(part: Json) -> None:
+    """Raises Failure upstream_error for an answer, or a choice of one, that reports an error."""
+    error = part.get("error")
+    if not error and part.get("object") != "error":
+        return
+    told = error.get("message") or error if isinstance(error, dict) else error or part.get("message")
+    raise Failure(FailureKind.UPSTREAM_ERROR, f"the endpoint's answer reports an error: {str(told)[:300]}")
+
+
 def check_empty(finish_reason: Any, tokens: Any, shown: Any, *, blank: bool = False) -> None:
     """Raises Failure malformed_answer unless the engine vouches for an answer that says nothing.
 
@@ -50,12 +61,13 @@ def check_empty(finish_reason: Any, tokens: Any, shown: Any, *, blank: bool = Fa
         return
     if not isinstance(finish_reason, str) or finish_reason not in _PROPER:
         raise malformed(f"says nothing and did not end properly (finish_reason {str(finish_reason)[:100]!r})", shown)
-    if not blank and not (isinstance(tokens, int) and tokens > 0):
+    if not blank and not (isinstance(tokens, int) and not isinstance(tokens, bool) and tokens > 0):
         raise malformed("says nothing, and no generated token is counted", shown)
 
 
 def first_choice(answer: Json) -> tuple[Json, Json]:
     """The first choice of a chat completion and its message. Raises Failure where there is none, or it was given up."""
+    check_error(answer)
     choices = answer.get("choices")
     if not choices or not isinstance(choices, list):
         raise malformed("has no choices", answer)
@@ -63,6 +75,7 @@ def first_choice(answer: Json) -> tuple[Json, Json]:
     message = choice.get("message") if isinstance(choice, dict) else None
     if not isinstance(message, dict):
         raise malformed("has a choice without a message", answer)
+    check_error(choice)
     check_finish(choice.get("finish_reason"))
     return choice, message
 
@@ -85,7 +98,8 @@ def says_something(message: Json) -> bool:
             return True
     elif isinstance(content, list) and any(isinstance(part, dict) and part.get("text") for part in content):
         return True
-    return any(message.get(key) for key in _SPOKEN)
+    spoken = (message.get(key) for key in _SPOKEN)
+    return any(value.strip() if isinstance(value, str) else value for value in spoken)
 
 
 def check_response(response: Json) -> None:
@@ -96,13 +110,16 @@ def check_response(response: Json) -> None:
         reason = error.get("message") if isinstance(error, dict) else error
         told = f"the response is {status}: {reason or 'no reason given'}"
         raise Failure(FailureKind.UPSTREAM_ERROR, told[:500])
+    check_error(response)
+    check_finish(status)
     if not isinstance(output, list) or not all(isinstance(item, dict) for item in output):
         raise malformed("has no list of items as its output", {key: response[key] for key in sorted(response)})
     check_finish(response.get("finish_reason"))
-    if any(_item_says_something(item) for item in output):
-        return
     details = response.get("incomplete_details")
     reason = details.get("reason") if isinstance(details, dict) else None
+    check_finish(reason)
+    if any(_item_says_something(item) for item in output):
+        return
     finish_reason: Any = status
     if status == "completed":
         finish_reason = "stop"
@@ -114,7 +131,8 @@ def check_response(response: Json) -> None:
 
 
 def _item_says_something(item: Json) -> bool:
-    if item.get("type", "message") not in ("message", "reasoning"):
+    kind = item.get("type", "message")
+    if isinstance(kind, str) and _CALLS.search(kind):
         return True
     return bool(item.get("encrypted_content")) or any(text.strip() for text in _texts(item))
 

@@ -236,3 +236,25 @@ async def test_a_world_of_another_stack_that_echoes_the_row_and_knows_no_close_i
         assert isinstance(foreign, Foreign)
         assert foreign.seen == ["opaque", "opaque"]
     assert (rollout["reward"], rollout["extra"], len(rollout["response"]["output"])) == (1.0, "kept", 3)
+
+
+@pytest.mark.parametrize("trace", [{"segment": "x"}, {"segment": None}, {"segment": [1]}, {"break": {}}, {}, "x", 5])
+async def test_an_odd_token_trace_of_another_stacks_model_server_is_no_failure(trace: Any) -> None:
+    async with playing(Script([[{**says("bye"), "token_trace": trace}]])) as stack:
+        assert (await stack.run(ROW))["reward"] == 0.0
+
+
+@pytest.mark.parametrize("first", [False, True])
+async def test_an_answer_too_deep_to_be_written_is_a_failure_of_the_model_server(first: bool) -> None:
+    kinds = set()
+    for depth in range(240, 252):
+        nested: Any = 1
+        for _ in range(depth):
+            nested = [nested]
+        turns = [[{**calls("add", {}), "x": nested}], [says("bye")]] if first else [[{**says("bye"), "x": nested}]]
+        async with playing(Script(turns)) as stack:
+            try:
+                kinds.add(str((await stack.run(ROW))["reward"]))
+            except Failure as failure:
+                kinds.add(f"{failure.kind} of {failure.problem.server}")
+    assert kinds <= {"0.0", "1.0", "malformed_answer of model"} and len(kinds) == 2

@@ -51,6 +51,11 @@ EMPTY_COMPLETIONS: list[Json] = [
     empty("length", usage={}),
     empty(None, " \n", **ONE_TOKEN),
     empty("stop", []),
+    empty("stop", usage={"completion_tokens": True}),
+    empty(None, None) | {"choices": [{"message": {"reasoning_content": " \n"}, "finish_reason": None}]},
+    {**completion({"content": "half a text"}), "error": {"message": "the provider died", "code": 502}},
+    {**completion({"content": "half a text"}), "object": "error", "message": "the provider died"},
+    {"choices": [{**completion({"content": "half a text"})["choices"][0], "error": {"message": "the provider died"}}]},
 ]
 HONEST_COMPLETIONS: list[Json] = [
     empty("stop", **ONE_TOKEN),
@@ -73,6 +78,14 @@ EMPTY_RESPONSES: list[Json] = [
     {**RESPONSE, "output": ["text"]},
     {"error": "no engine"},
     {**RESPONSE, "output": [], "status": "incomplete", "usage": {"output_tokens": 3}},
+    {**RESPONSE, "status": "error"},
+    {**RESPONSE, "status": "incomplete", "incomplete_details": {"reason": "engine_error"}},
+    {**RESPONSE, "error": {"code": "server_error", "message": "the provider died"}},
+    {**RESPONSE, "object": "error", "message": "the provider died"},
+    {**RESPONSE, "output": [{"type": "error", "message": "the provider died"}]},
+    {**RESPONSE, "output": [{"type": None}]},
+    {**RESPONSE, "output": [{"type": ["message"]}]},
+    {**RESPONSE, "output": [{"type": "banana"}]},
 ]
 HONEST_RESPONSES: list[Json] = [
     {**RESPONSE, "output": [], "usage": {"output_tokens": 1}},

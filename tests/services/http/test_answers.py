@@ -199,3 +199,12 @@ async def test_a_stream_of_events_may_be_longer_than_an_answer_that_is_kept() ->
         _, pieces = await transport.stream("POST", f"http://127.0.0.1:{port}/x", b"{}", {}, 20.0)
         assert sum([len(piece) async for piece in pieces]) == len(events) > SMALL.body_bytes
         await transport.close()
+
+
+async def test_a_trailer_says_nothing_of_how_an_answer_is_read() -> None:
+    chunked = OK + b"transfer-encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\ncontent-encoding: gzip\r\nx-late: 1\r\n\r\n"
+    transport = bounded()
+    async with serving(saying(chunked, last=False)) as port:
+        answer = await send(transport, f"http://127.0.0.1:{port}/x", b"{}")
+        assert answer.body == b"{}" and "x-late" not in answer.headers
+        await transport.close()

@@ -68,6 +68,34 @@ async def test_a_request_beyond_the_bounds_is_refused_with_words_and_its_connect
         assert answer.split()[1] == status and b'"detail":"' in answer
 
 
+OFFER = b"connection: Upgrade, HTTP2-Settings\r\nupgrade: h2c\r\nhttp2-settings: AAMA\r\n"
+
+
+async def test_a_request_that_offers_another_protocol_is_answered_as_the_plain_request_that_it_is() -> None:
+    plain = BEGUN + b"connection: close\r\ncontent-length: 3\r\n\r\nabc"
+    for body in (b"content-length: 3\r\n\r\nabc", b"transfer-encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n"):
+        async with echoing(SMALL) as hosted:
+            answer = await ask(port_of(hosted), BEGUN + OFFER + body + plain)
+        assert answer.count(b" 200 OK") == 2 and answer.count(b"\r\n\r\n3") == 2
+
+
+async def test_a_body_behind_an_offer_of_another_protocol_is_never_taken_for_a_request() -> None:
+    hidden = BEGUN + b"content-length: 1\r\n\r\nx"
+    async with echoing(SMALL) as hosted:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port_of(hosted))
+        writer.write(BEGUN + OFFER + b"content-length: %d\r\n\r\n" % len(hidden))
+        await until(lambda: any(one.cycle for one in hosted._connections.connections))
+        writer.write(hidden)
+        assert b"\r\n\r\n%d" % len(hidden) in await reader.read(1000)
+        writer.close()
+
+
+async def test_a_header_behind_the_body_changes_nothing() -> None:
+    chunked = b"connection: close\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\nhost: elsewhere.example\r\n\r\n"
+    async with echoing(SMALL) as hosted:
+        assert b" 200 OK" in await ask(port_of(hosted), BEGUN + chunked)
+
+
 async def test_bodies_in_flight_are_bounded_together() -> None:
     async with echoing(SMALL) as hosted, network() as transport:
         held = await asyncio.open_connection("127.0.0.1", port_of(hosted))
