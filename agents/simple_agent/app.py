@@ -13,11 +13,15 @@ from services.settings import ServerSettings
 from services.types import FinishReason
 
 
+MOST_STEPS = 256
+"""An episode that never ends would end as a timeout of the rollout: a failure, and so a second try for the model."""
+
+
 class SimpleAgentSettings(AgentSettings):
     """Settings of the simple agent."""
 
     max_steps: int | None = Field(default=None, ge=1)
-    """Model calls an episode may take; null: as many as the model wants."""
+    """Model calls an episode may take; null: as many as the model wants, up to 256."""
 
 
 class SimpleAgent(Agent):
@@ -27,7 +31,7 @@ class SimpleAgent(Agent):
 
     def __init__(self, settings: SimpleAgentSettings, context: Context) -> None:
         super().__init__(settings, context)
-        self._max_steps = settings.max_steps
+        self._max_steps = settings.max_steps or MOST_STEPS
 
     async def play(self, episode: Episode) -> FinishReason:
         """Ask, run every call of the turn, until the model has said what it wants."""
@@ -37,7 +41,7 @@ class SimpleAgent(Agent):
                 return turn.ending
             for call in turn.calls:
                 await episode.call(call)
-            if self._max_steps is not None and episode.timings.model_calls >= self._max_steps:
+            if episode.timings.model_calls >= self._max_steps:
                 return FinishReason.MAX_STEPS
 
 

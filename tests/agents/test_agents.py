@@ -10,7 +10,7 @@ import pytest
 from fastapi import FastAPI, Request, Response
 
 from agents.game_agent.app import GameAgent
-from agents.simple_agent.app import SimpleAgent
+from agents.simple_agent.app import MOST_STEPS, SimpleAgent
 from resources_servers.base import BadTask, Environment, Verdict, Verification, WorldSettings, tool
 from services.errors import Failure, FailureKind
 from services.server import Context, Server
@@ -105,6 +105,13 @@ async def test_the_game_agent_counts_tool_calls_and_the_simple_agent_counts_turn
             rollout = await stack.run(ROW)
         ended[kind.__name__] = (rollout["finish_reason"], rollout["truncated"], rollout["timings"]["model_calls"])
     assert ended == {"GameAgent": ("max_steps", True, 2), "SimpleAgent": ("max_steps", True, 4)}
+
+
+async def test_a_model_that_never_stops_calling_tools_ends_its_episode_and_fails_no_rollout() -> None:
+    script = Script([[calls("cheer", {})]])
+    async with playing(script, SimpleAgent) as stack:
+        rollout = await stack.run(ROW)
+    assert (rollout["finish_reason"], rollout["timings"]["model_calls"]) == ("max_steps", MOST_STEPS)
 
 
 @pytest.mark.parametrize("kind", [GameAgent, SimpleAgent])
