@@ -12,7 +12,6 @@ from services.server import Context
 from services.settings import ServerSettings
 from services.types import FinishReason
 
-
 MOST_STEPS = 256
 """An episode that never ends would end as a timeout of the rollout: a failure, and so a second try for the model."""
 
