@@ -114,8 +114,7 @@ class ResponseEvents:
             self._logprobs += text_logprobs(choice)
         self._annotations += [annotation(entry) for entry in delta.get("annotations") or ()]
         if content:
-            yield from self._say("output_text", content, spoken_logprobs(self._logprobs, content))
-            self._logprobs = []
+            yield from self._say("output_text", content, self._taken_logprobs(content))
         if refusal := delta.get("refusal"):
             yield from self._say("refusal", refusal)
         if self._annotations and self._open and isinstance(text := self._open[-1], GrowingText):
@@ -137,6 +136,12 @@ class ResponseEvents:
             self._open = [growing]
             yield growing.begin()
         yield from growing.say(kind, text, logprobs or ())
+
+    def _taken_logprobs(self, text: str) -> list[Json]:
+        """Those that waited, as far as they are the text's: before its first words they may be the reasoning's."""
+        waiting, self._logprobs = self._logprobs, []
+        goes_on = self._open and isinstance(self._open[-1], GrowingText) and self._open[-1].kind == "message"
+        return waiting if goes_on else spoken_logprobs(waiting, text)
 
     def _call(self, call: Json) -> Iterator[Event]:
         writing = [one for one in self._open if isinstance(one, GrowingCall)]
@@ -167,9 +172,9 @@ class ResponseEvents:
         if thought:
             yield from self._say("summary_text", thought)
         if held or not self._open:
-            yield from self._say("output_text", held, spoken_logprobs(self._logprobs, held))
+            yield from self._say("output_text", held, self._taken_logprobs(held))
         elif isinstance(text := self._open[-1], GrowingText) and text.kind == "message":
-            text.add_logprobs(self._logprobs)
+            yield from text.add_logprobs(self._logprobs)
         finish_last(self._open[-1].item, self._finish_reason, self._besides)
         yield from self._close()
         response = self._response(self._finish_reason)

@@ -48,9 +48,11 @@ class GrowingText:
         self._parts[-1]["annotations"].extend(annotations)
         return []
 
-    def add_logprobs(self, logprobs: list[Json]) -> None:
-        """Of tokens without text that end the turn."""
-        self._logprobs.extend(logprobs)
+    def add_logprobs(self, logprobs: list[Json]) -> Iterator[Event]:
+        """Those of tokens without text that end the turn, in a delta without text: the deltas add up to the whole."""
+        if logprobs and self._parts:
+            self._logprobs.extend(logprobs)
+            yield events.part_delta(self._where, self._parts[-1], "", logprobs)
 
     def end(self) -> Iterator[Event]:
         """The open part is whole."""

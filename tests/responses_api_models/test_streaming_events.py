@@ -171,6 +171,18 @@ def test_log_probabilities_of_a_streamed_text_are_those_of_the_whole(dialect: Di
     assert [entry["token"] for entry in expected[-1]["content"][0]["logprobs"]] == ["I ", "go", "<end>"]
 
 
+def test_the_log_probabilities_of_the_deltas_add_up_to_those_of_the_whole_text() -> None:
+    made = ResponseEvents(LOGGED, PLAIN)
+    streamed_bytes = b""
+    for text, token in (("I ", "I "), ("", ""), ("go", "go"), ("", "<end>")):
+        choice = {"index": 0, "delta": {"content": text}, "logprobs": logged(token)}
+        streamed_bytes += made.chunk({**completion({}), "choices": [choice]})
+    streamed_bytes += made.chunk({**completion({}), "choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]})
+    told = events(streamed_bytes + made.end())
+    deltas = [entry for event in told if "delta" in event for entry in event["logprobs"]]
+    assert deltas == told[-1]["response"]["output"][0]["content"][0]["logprobs"] and len(deltas) == 4
+
+
 def test_logprobs_come_with_their_deltas_where_they_were_asked_for() -> None:
     chunk = chunks({"content": "a"})[1]
     assert isinstance(chunk, dict)
