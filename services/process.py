@@ -27,7 +27,11 @@ def raise_file_limit() -> int:
 
 
 def calm_collector() -> None:
-    """What exists now lives for ever, and short-lived JSON needs no search for cycles every 700 objects."""
+    """What exists now lives for ever, and short-lived JSON needs no search for cycles every 700 objects.
+
+    A full collection walks through every conversation in memory: with 4,096 episodes in flight on a busy machine it
+    held an event loop for 7 s. A thousand million new objects pass between two of them.
+    """
     gc.collect()
     gc.freeze()
-    gc.set_threshold(50_000, 20, 100)
+    gc.set_threshold(50_000, 10, 2_000)
