@@ -141,6 +141,7 @@ class Engine:
         await asyncio.wait({gone, held}, return_when=asyncio.FIRST_COMPLETED)
         for task in (gone, held):
             task.cancel()
+        await asyncio.wait({gone, held})  # the reader serves one at a time
         if hold.is_set():
             return False
         self.hung_up.set()

@@ -8,8 +8,8 @@ ESCAPES = {
     "reads_the_hosts_files": f"""
 import os
 project, profile = {str(INSTALLED)!r}, {str(Path.home() / ".bashrc")!r}
-for name in ("/etc/passwd", "/etc/hostname", profile, "/var/log", "/home", "/sys/kernel", project, "/usr/bin"):
-    try: print("ESCAPED", name, os.listdir(name) if os.path.isdir(name) else open(name).read(10))
+for name in ("/etc/passwd", "/etc/hostname", profile, "/var/log", "/home", "/sys/kernel", project, "/usr/bin/env"):
+    try: print("ESCAPED", name, os.listdir(name) if os.path.isdir(name) else open(name, "rb").read(10))
     except OSError: pass
 """,
     "sees_the_servers_environment": "import os\nif os.environ: print('ESCAPED', dict(os.environ))",
