@@ -29,8 +29,8 @@ def raise_file_limit() -> int:
 def calm_collector() -> None:
     """What exists now lives for ever, and short-lived JSON needs no search for cycles every 700 objects.
 
-    A full collection walks through every conversation in memory: with 4,096 episodes in flight on a busy machine it
-    held an event loop for 7 s. A thousand million new objects pass between two of them.
+    A full collection walks through every conversation in memory while the event loop waits: a thousand million new
+    objects pass between two of them.
     """
     gc.collect()
     gc.freeze()
