@@ -6,7 +6,8 @@ FROM ${BASE}
 WORKDIR /opt/rollyard
 COPY requirements-image.lock ./
 RUN python3 -m venv /opt/venv && /opt/venv/bin/pip install --no-cache-dir --require-hashes -r requirements-image.lock
-COPY pyproject.toml README.md LICENSE ./
+COPY pyproject.toml setup.py README.md LICENSE ./
+COPY src src
 COPY services services
 COPY resources_servers resources_servers
 COPY responses_api_models responses_api_models

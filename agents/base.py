@@ -15,19 +15,19 @@ import orjson
 from fastapi import Query
 from pydantic import Field
 
-from agents.closing import SessionCloser
-from agents.episode import Conversation, Episode
-from agents.playing import Place, Playing
-from services import response_events
-from services.call import Call, Reply
-from services.client import EPISODE_HEADER, OWNER_HEADER, SESSION_END_HEADER, SESSION_HEADER, Session
-from services.errors import Failure, FailureKind
-from services.response_events import SSE, STREAM_HEADERS
-from services.rewards import check_reward
-from services.running import RunningEpisodes
-from services.server import Context, Server
-from services.settings import ServerSettings
-from services.types import FinishReason, Json, ServerRef
+from rollyard.agents.active_episodes import Place, Playing
+from rollyard.agents.episode import Conversation, Episode
+from rollyard.agents.session_closer import SessionCloser
+from rollyard.services.errors import Failure, FailureKind
+from rollyard.services.head.activity import RunningEpisodes
+from rollyard.services.http.client import EPISODE_HEADER, OWNER_HEADER, SESSION_END_HEADER, SESSION_HEADER, Session
+from rollyard.services.http.request import Call, Reply
+from rollyard.services.responses import stream_events
+from rollyard.services.responses.stream_events import SSE, STREAM_HEADERS
+from rollyard.services.rollouts.rewards import check_reward
+from rollyard.services.server.app import Context, Server
+from rollyard.services.server.settings import ServerSettings
+from rollyard.services.types import FinishReason, Json, ServerRef
 
 
 class AgentSettings(ServerSettings):
@@ -119,7 +119,7 @@ class Agent(Server):
         cookies = tuple((b"set-cookie", f"{pair}; Path=/".encode()) for pair in world.cookies)
         response = episode.response()
         if stream:
-            return Reply(response_events.whole(response), content_type=SSE, headers=(*STREAM_HEADERS, *cookies))
+            return Reply(stream_events.whole(response), content_type=SSE, headers=(*STREAM_HEADERS, *cookies))
         return Reply(orjson.dumps(response), headers=cookies)
 
     async def __aggregate_metrics(self, call: Call) -> bytes:

@@ -7,15 +7,15 @@ from dataclasses import dataclass
 
 import orjson
 
-from agents.playing import Place
-from agents.timings import Timings
-from agents.tool_calls import arguments_body, expected_arguments, is_tool_name
-from services.client import Session, blamed, good
-from services.errors import Failure, FailureKind
-from services.turns.calls import offered, read_arguments, read_items, read_name, sendable_items
-from services.turns.lenient import loads
-from services.turns.validity import check_response
-from services.types import TOKEN_FIELDS, FinishReason, Json
+from rollyard.agents.active_episodes import Place
+from rollyard.agents.timings import Timings
+from rollyard.agents.tool_call_checks import arguments_body, expected_arguments, is_tool_name
+from rollyard.services.errors import Failure, FailureKind
+from rollyard.services.http.client import Session, blamed, good
+from rollyard.services.responses.lenient_json import loads
+from rollyard.services.responses.response_validity import check_response
+from rollyard.services.responses.tool_calls import offered, read_arguments, read_items, read_name, sendable_items
+from rollyard.services.types import TOKEN_FIELDS, FinishReason, Json
 
 _PARTS = ("input_text", "input_image", "input_file")
 

@@ -12,9 +12,9 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks import worlds
+from benchmarks import workloads
+from benchmarks.commands import Broken, Collection, Run, collect, stack
 from benchmarks.processes import rss_mb
-from benchmarks.runs import Broken, Collection, Run, collect, stack
 from benchmarks.tables import table, verdict
 
 ROWS = 100_000
@@ -40,8 +40,8 @@ def sampled(collection: Collection) -> list[tuple[int, float]]:
 
 def measure(run: Run, count: int) -> list[list[object]]:
     """Collect `count` rows; the table's lines."""
-    rows = worlds.plain_rows(run.folder / "rows.jsonl", count)
-    collection = collect(run, worlds.AGENT, rows, parallel=PARALLEL, repeats=1)
+    rows = workloads.plain_rows(run.folder / "rows.jsonl", count)
+    collection = collect(run, workloads.AGENT, rows, parallel=PARALLEL, repeats=1)
     samples = sampled(collection)
     start, most, end = samples[0][1], max(rss for _, rss in samples), samples[-1][1]
     marks = [next(rss for done, rss in samples if done >= part * samples[-1][0]) for part in (0.25, 0.5, 0.75)]
@@ -58,8 +58,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--quick", action="store_true", help="a smoke test: 3,000 rows")
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as temporary:
-        mine = worlds.plug_ins(Path(temporary) / "mine")
-        with stack(Path(temporary), worlds.instant(), f"+server_roots=[{mine}]") as run:
+        mine = workloads.plug_ins(Path(temporary) / "mine")
+        with stack(Path(temporary), workloads.instant(), f"+server_roots=[{mine}]") as run:
             lines = measure(run, 3_000 if options.quick else ROWS)
     head = ["rows", "MB out", "start", "1/4", "1/2", "3/4", "end", "most", "growth", "target", "", "rows/s"]
     table("ng_collect_rollouts before an instant agent: RSS of its process, MB", head, lines)

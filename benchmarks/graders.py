@@ -20,14 +20,14 @@ from typing import Literal
 import orjson
 from pydantic import BaseModel, ConfigDict
 
-from resources_servers.gsm8k.app import server as gsm8k
-from resources_servers.math.app import server as math
-from resources_servers.math.hendrycks import last_box, same_string
-from services.client import AddressBook, Patience, ServerClient, Session
-from services.errors import Failure
-from services.server import Context, Server
-from services.transport import HttpTransport, LocalTransport
-from services.types import Directory, Json, Keys
+from rollyard.resources_servers.gsm8k.app import server as gsm8k
+from rollyard.resources_servers.math.app import server as math
+from rollyard.resources_servers.math.hendrycks import last_box, same_string
+from rollyard.services.errors import Failure
+from rollyard.services.http.client import AddressBook, Patience, ServerClient, Session
+from rollyard.services.http.transport import HttpTransport, LocalTransport
+from rollyard.services.server.app import Context, Server
+from rollyard.services.types import Directory, Json, Keys
 
 Outcome = Literal["right", "wrong", "failed"]
 """`failed`: no verdict. With ours such a rollout is sampled again; with math-verify it counts as wrong."""

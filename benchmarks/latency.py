@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import linear_regression
 
-from benchmarks import worlds
+from benchmarks import workloads
+from benchmarks.commands import Broken, Policy, Run, collect, policy, stack
 from benchmarks.processes import cpu_s, machine_cpu_s
-from benchmarks.runs import Broken, Policy, Run, collect, policy, stack
 from benchmarks.tables import table, verdict
 
 TURNS = 6
@@ -48,7 +48,7 @@ class Sample:
 def watch(run: Run, script: Policy, rows: Path, parallel: int, rollouts: int) -> list[Sample]:
     """Collect; samples of the middle."""
     before, _ = script.stats()
-    collection = collect(run, worlds.AGENT, rows, parallel=parallel, repeats=worlds.REPEATS)
+    collection = collect(run, workloads.AGENT, rows, parallel=parallel, repeats=workloads.REPEATS)
     samples: list[Sample] = []
     while collection.process.poll() is None:
         turns = script.stats()[0] - before
@@ -84,13 +84,13 @@ def series(folder: Path, parallel: Sequence[int], seconds: float, options: Seque
     """A line for each number in parallel."""
     lines: list[list[object]] = []
     slow = policy(latency_ms=1000 * LATENCY_S, turns=TURNS)
-    with slow as script, stack(folder, worlds.game(script.url), *options) as run:
-        warm = worlds.sokoban_rows(run.folder / "warm.jsonl", 320, seed=2, turns=TURNS)
-        collect(run, worlds.AGENT, warm, parallel=320, repeats=worlds.REPEATS).finish()
+    with slow as script, stack(folder, workloads.game(script.url), *options) as run:
+        warm = workloads.sokoban_rows(run.folder / "warm.jsonl", 320, seed=2, turns=TURNS)
+        collect(run, workloads.AGENT, warm, parallel=320, repeats=workloads.REPEATS).finish()
         for number in parallel:
-            rollouts = -(-round(number * seconds / (TURNS * LATENCY_S)) // worlds.REPEATS) * worlds.REPEATS
+            rollouts = -(-round(number * seconds / (TURNS * LATENCY_S)) // workloads.REPEATS) * workloads.REPEATS
             rows = run.folder / f"rows{number}.jsonl"
-            worlds.sokoban_rows(rows, rollouts, seed=100 * number, turns=TURNS)
+            workloads.sokoban_rows(rows, rollouts, seed=100 * number, turns=TURNS)
             lines.append(row_of(number, watch(run, script, rows, number, rollouts)))
     return lines
 

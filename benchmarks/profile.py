@@ -20,8 +20,8 @@ from typing import Any
 
 import orjson
 
+from benchmarks.commands import COMMANDS, Broken
 from benchmarks.processes import children, rss_mb
-from benchmarks.runs import COMMANDS, Broken
 from benchmarks.tables import table, verdict
 
 REPEATS = 16

@@ -20,14 +20,14 @@ from importlib import import_module, util
 import orjson
 
 from benchmarks.tables import table, verdict
-from resources_servers.humaneval.app import HumanEval
-from resources_servers.python_answers.scoring import Tests
-from resources_servers.python_answers.serving import ProgramSettings
-from services.roots import INSTALLED
-from services.sandbox.python import find_python
-from services.sandbox.records import Limits
-from services.sandbox.sandbox import Sandbox
-from services.types import Json
+from rollyard.resources_servers.humaneval.app import HumanEval
+from rollyard.resources_servers.python_answers.environment import ProgramSettings
+from rollyard.resources_servers.python_answers.scoring import Tests
+from rollyard.services.io.search_path import INSTALLED
+from rollyard.services.sandbox.python_runtime import find_python
+from rollyard.services.sandbox.records import Limits
+from rollyard.services.sandbox.sandbox import Sandbox
+from rollyard.services.types import Json
 
 TARGET = 2.0
 """Times a plain subprocess."""

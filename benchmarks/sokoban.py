@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from resources_servers.grl_sokoban.game import Game
-from resources_servers.grl_sokoban.generate_test_examples import tuples
-from resources_servers.grl_sokoban.generator import InfeasibleRoom, RoomSpec, Streams, generate
+from rollyard.resources_servers.grl_sokoban.game import Game
+from rollyard.resources_servers.grl_sokoban.generate_test_examples import tuples
+from rollyard.resources_servers.grl_sokoban.generator import InfeasibleRoom, RoomSpec, Streams, generate
 
 ROUNDS = 4
 RUNS = 5

@@ -14,9 +14,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks import worlds
+from benchmarks import workloads
+from benchmarks.commands import stack
 from benchmarks.processes import children, memory_mb
-from benchmarks.runs import stack
 from benchmarks.tables import table, verdict
 
 READY_S = 4.0
@@ -43,7 +43,7 @@ class Start:
 
 def measure(folder: Path, options: Sequence[str], settle_s: float) -> Start:
     """One start and stop."""
-    with stack(folder, worlds.game(NOWHERE), *options) as run:
+    with stack(folder, workloads.game(NOWHERE), *options) as run:
         pids = [run.pid, *children(run.pid)]
         used = sum(run.cpu().values())
         began = time.monotonic()

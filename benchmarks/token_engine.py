@@ -14,8 +14,8 @@ from typing import Any
 import orjson
 import uvloop
 
-from benchmarks.policy import CHAT_OUTPUT, http, serve
-from services.types import Json
+from benchmarks.scripted_model import CHAT_OUTPUT, http, serve
+from rollyard.services.types import Json
 
 TURNS = 6
 FIRST, GENERATED, NEW = 500, 100, 600

@@ -28,15 +28,15 @@ from pathlib import Path
 import orjson
 import uvloop
 
-from agents.episode import Conversation
 from benchmarks import token_engine
+from benchmarks.commands import Broken, Config, Run, endpoint, stack
 from benchmarks.processes import cpu_s
-from benchmarks.runs import Broken, Config, Run, endpoint, stack
 from benchmarks.tables import table, verdict
-from services.client import EPISODE_HEADER
-from services.process import raise_file_limit
-from services.transport import HttpTransport, Transport
-from services.types import Json
+from rollyard.agents.episode import Conversation
+from rollyard.services.http.client import EPISODE_HEADER
+from rollyard.services.http.transport import HttpTransport, Transport
+from rollyard.services.runtime.process_setup import raise_file_limit
+from rollyard.services.types import Json
 
 PARALLEL = (1, 16, 64, 256, 1024)
 CALLS = {1: 300, 16: 800, 64: 800, 256: 1024, 1024: 2048}

@@ -16,8 +16,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks import worlds
-from benchmarks.runs import Policy, Run, collect, policy, stack
+from benchmarks import workloads
+from benchmarks.commands import Policy, Run, collect, policy, stack
 from benchmarks.tables import table, verdict
 
 TURNS = 6
@@ -26,7 +26,7 @@ ROLLOUTS = {1: 320, 16: 1600, 64: 1600, 256: 2048, 1024: 3072}
 MS_A_TURN = {"processes": 1.0, "colocated": 0.5}
 MS_A_TURN_AT_1024 = {"processes": 1.4, "colocated": 0.5}
 ROLLOUTS_A_S = 250
-SERVERS = ("head", "model", "world", worlds.AGENT, "servers")
+SERVERS = ("head", "model", "world", workloads.AGENT, "servers")
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ def measure(run: Run, script: Policy, rows: Path, parallel: int, start_s: float)
     """Collect every row of `rows`. `start_s`: CPU seconds of a collector that does next to nothing."""
     turns, policy_cpu = script.stats()
     before = run.cpu()
-    collected = collect(run, worlds.AGENT, rows, parallel=parallel, repeats=worlds.REPEATS).finish()
+    collected = collect(run, workloads.AGENT, rows, parallel=parallel, repeats=workloads.REPEATS).finish()
     used = {name: cpu - before[name] for name, cpu in run.cpu().items()}
     turns_after, policy_cpu_after = script.stats()
     made = turns_after - turns
@@ -74,17 +74,19 @@ QUICK = Effort((64,), 0.2, 1)
 def series(folder: Path, world: str, options: Sequence[str], effort: Effort) -> list[Point]:
     """A point for each number in parallel: one stack, warmed up first."""
     points: list[Point] = []
-    with policy(turns=TURNS) as script, stack(folder, worlds.game(script.url, world), *options) as run:
-        one = worlds.sokoban_rows(run.folder / "one.jsonl", 1, seed=1, turns=TURNS)
-        warm = worlds.sokoban_rows(run.folder / "warm.jsonl", 320, seed=2, turns=TURNS)
-        collect(run, worlds.AGENT, warm, parallel=32, repeats=worlds.REPEATS).finish()
-        starts = [collect(run, worlds.AGENT, one, parallel=1, repeats=1).finish().cpu_s for _ in range(effort.rounds)]
+    with policy(turns=TURNS) as script, stack(folder, workloads.game(script.url, world), *options) as run:
+        one = workloads.sokoban_rows(run.folder / "one.jsonl", 1, seed=1, turns=TURNS)
+        warm = workloads.sokoban_rows(run.folder / "warm.jsonl", 320, seed=2, turns=TURNS)
+        collect(run, workloads.AGENT, warm, parallel=32, repeats=workloads.REPEATS).finish()
+        starts = [
+            collect(run, workloads.AGENT, one, parallel=1, repeats=1).finish().cpu_s for _ in range(effort.rounds)
+        ]
         for parallel in effort.parallel:
             rollouts = round(ROLLOUTS[parallel] * effort.scale)
             found: list[Point] = []
             for number in range(effort.rounds):
                 rows = run.folder / f"rows{parallel}-{number}.jsonl"
-                worlds.sokoban_rows(rows, rollouts, seed=100 * parallel + number, turns=TURNS)
+                workloads.sokoban_rows(rows, rollouts, seed=100 * parallel + number, turns=TURNS)
                 found.append(measure(run, script, rows, parallel, min(starts)))
             points.append(min(found, key=lambda point: point.total_ms))
     return points
@@ -117,7 +119,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     effort = QUICK if options.quick else Effort(rounds=options.rounds)
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        roots = f"+server_roots=[{worlds.plug_ins(folder / 'mine')}]"
+        roots = f"+server_roots=[{workloads.plug_ins(folder / 'mine')}]"
         all_series = [
             ("Sokoban, a process a server", "processes", "grl_sokoban", []),
             ("Sokoban, all servers in one process", "colocated", "grl_sokoban", ["+colocate=true"]),

@@ -16,7 +16,7 @@ from benchmarks.graders import Outcome, Triple, hendrycks, math_verify, ours
 from benchmarks.tables import table, verdict
 from benchmarks.verdict_page import write
 from benchmarks.verdict_scores import GRADERS, HALVES, Found, Scored, wilson
-from services.errors import OperatorError
+from rollyard.services.errors import OperatorError
 
 TRIPLES = Path(__file__).parent / "data" / "verdicts.jsonl"
 TARGETS = {"false accepts": 3 / 270, "false refusals": 15 / 361}

@@ -17,16 +17,16 @@ from pathlib import Path
 from time import process_time
 
 from benchmarks.tables import table, verdict
-from resources_servers.answers.judge import Judge
-from resources_servers.answers.workers import Workers
-from resources_servers.environment import Verification
-from resources_servers.gsm8k.forms import READINGS as GSM8K
-from resources_servers.gsm8k.forms import gold_number
-from resources_servers.ifeval.scoring import instruction, outcome
-from resources_servers.math.forms import READINGS as MATH
-from resources_servers.math.forms import gold_answer
-from resources_servers.sources import read_rows
-from services.roots import INSTALLED
+from rollyard.resources_servers.answers.grader import Judge
+from rollyard.resources_servers.answers.worker_pool import Workers
+from rollyard.resources_servers.dataset_sources import read_rows
+from rollyard.resources_servers.environment import Verification
+from rollyard.resources_servers.gsm8k.prompt_formats import READINGS as GSM8K
+from rollyard.resources_servers.gsm8k.prompt_formats import gold_number
+from rollyard.resources_servers.ifeval.scoring import instruction, outcome
+from rollyard.resources_servers.math.prompt_formats import READINGS as MATH
+from rollyard.resources_servers.math.prompt_formats import gold_answer
+from rollyard.services.io.search_path import INSTALLED
 
 DATA = INSTALLED.parent / "shared" / "data"
 WORLDS = INSTALLED / "resources_servers"

@@ -21,8 +21,8 @@ from typing import Any
 import orjson
 
 from benchmarks import profile
+from benchmarks.commands import COMMANDS, PATIENCE_S, Broken
 from benchmarks.processes import PROC, TICKS, cpu_s, rss_mb
-from benchmarks.runs import COMMANDS, PATIENCE_S, Broken
 from benchmarks.tables import table, verdict
 
 EVERY_S = 0.05

@@ -22,16 +22,16 @@ from typing import Any, ClassVar, TypeVar
 
 import orjson
 
-from resources_servers.environment import BadTask, Environment, Turn, Verification, WorldSettings, settings_of
-from resources_servers.orphans import Orphans
-from resources_servers.sessions import OpenEpisode, Sessions
-from resources_servers.tools import Tool, ToolMistake, models_mistakes, tool, tools_of
-from services.call import Call, Handler, Reply
-from services.client import OWNER_HEADER, RUN_HEADER, SESSION_END_HEADER, SESSION_HEADER
-from services.errors import Failure, FailureKind
-from services.server import Context, Server
-from services.settings import ServerSettings
-from services.types import Json, Verdict
+from rollyard.resources_servers.environment import BadTask, Environment, Turn, Verification, WorldSettings, settings_of
+from rollyard.resources_servers.orphaned_sessions import Orphans
+from rollyard.resources_servers.sessions import OpenEpisode, Sessions
+from rollyard.resources_servers.tools import Tool, ToolMistake, models_mistakes, tool, tools_of
+from rollyard.services.errors import Failure, FailureKind
+from rollyard.services.http.client import OWNER_HEADER, RUN_HEADER, SESSION_END_HEADER, SESSION_HEADER
+from rollyard.services.http.request import Call, Handler, Reply
+from rollyard.services.server.app import Context, Server
+from rollyard.services.server.settings import ServerSettings
+from rollyard.services.types import Json, Verdict
 
 __all__ = [
     "BadTask",

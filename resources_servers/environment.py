@@ -9,9 +9,9 @@ from typing import Any, ClassVar, Generic, TypeVar, get_args
 
 from pydantic import Field
 
-from services.call import read_object
-from services.settings import ServerSettings
-from services.types import Json, Verdict
+from rollyard.services.http.request import read_object
+from rollyard.services.server.settings import ServerSettings
+from rollyard.services.types import Json, Verdict
 
 
 class BadTask(Exception):

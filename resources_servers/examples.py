@@ -6,8 +6,8 @@ from pathlib import Path
 
 from fastapi import FastAPI
 
-from resources_servers.sources import read_rows
-from services.types import Json
+from rollyard.resources_servers.dataset_sources import read_rows
+from rollyard.services.types import Json
 
 
 def serve_examples(app: FastAPI, folder: Path) -> None:

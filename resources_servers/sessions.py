@@ -19,10 +19,10 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-from resources_servers.endings import TURN_WAIT_S, Closable, Endings
-from services.call import Call
-from services.client import SESSION_HEADER
-from services.errors import Failure, FailureKind
+from rollyard.resources_servers.session_cleanup import TURN_WAIT_S, Closable, Endings
+from rollyard.services.errors import Failure, FailureKind
+from rollyard.services.http.client import SESSION_HEADER
+from rollyard.services.http.request import Call
 
 log = logging.getLogger(__name__)
 

@@ -13,10 +13,10 @@ from typing import Any, TypeVar, get_type_hints
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
-from resources_servers.arguments import check_values, exact
-from resources_servers.environment import BadTask
-from services.errors import Failure, FailureKind
-from services.types import WORLD_PATHS, Json
+from rollyard.resources_servers.argument_checks import check_values, exact
+from rollyard.resources_servers.environment import BadTask
+from rollyard.services.errors import Failure, FailureKind
+from rollyard.services.types import WORLD_PATHS, Json
 
 Method = TypeVar("Method", bound=Callable[..., Awaitable[Any]])
 

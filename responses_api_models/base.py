@@ -14,15 +14,16 @@ from collections.abc import Callable
 
 import orjson
 
-from responses_api_models import convert, streaming
-from responses_api_models.request_shapes import check_chat_request, check_responses_request
-from services import response_events
-from services.call import Call, Reply
-from services.errors import Failure, FailureKind
-from services.response_events import SSE, STREAM_HEADERS
-from services.server import Context, Server
-from services.settings import ServerSettings
-from services.types import Json
+from rollyard.responses_api_models.convert import conversion
+from rollyard.responses_api_models.request_validation import check_chat_request, check_responses_request
+from rollyard.responses_api_models.streaming import chunks
+from rollyard.services.errors import Failure, FailureKind
+from rollyard.services.http.request import Call, Reply
+from rollyard.services.responses import stream_events
+from rollyard.services.responses.stream_events import SSE, STREAM_HEADERS
+from rollyard.services.server.app import Context, Server
+from rollyard.services.server.settings import ServerSettings
+from rollyard.services.types import Json
 
 
 class ModelServer(Server):
@@ -44,13 +45,13 @@ class ModelServer(Server):
 
     async def chat(self, request: Json, call: Call) -> Json | bytes | Reply:
         """The whole Chat Completion for a create request."""
-        answer = await self.responses(convert.chat_request_to_responses(request), call)
+        answer = await self.responses(conversion.chat_request_to_responses(request), call)
         if isinstance(answer, Reply):
             if answer.status >= 400:
                 return answer
             answer = answer.body
         response: Json = orjson.loads(answer) if isinstance(answer, bytes) else answer
-        return convert.response_to_chat(response)
+        return conversion.response_to_chat(response)
 
     def models(self) -> list[str]:
         """Names served at `GET /v1/models`."""
@@ -59,13 +60,13 @@ class ModelServer(Server):
     async def stream_responses(self, request: Json, call: Call) -> Reply:
         """The events for a create request that asks for a stream; its `stream` and `stream_options` are still there."""
         answer = await self.responses(_without_stream(request), call)
-        return _streamed(answer, response_events.whole)
+        return _streamed(answer, stream_events.whole)
 
     async def stream_chat(self, request: Json, call: Call) -> Reply:
         """The chunks for a chat create request that asks for a stream."""
         with_usage = bool((request.get("stream_options") or {}).get("include_usage"))
         answer = await self.chat(_without_stream(request), call)
-        return _streamed(answer, lambda completion: streaming.chat_chunks(completion, with_usage))
+        return _streamed(answer, lambda completion: chunks.chat_chunks(completion, with_usage))
 
     async def __serve_responses(self, call: Call) -> bytes | Reply:
         """OpenAI Responses: create. With `"stream": true` the answer is a stream of events."""

@@ -14,7 +14,7 @@ import difflib
 from collections.abc import Iterable
 from enum import StrEnum
 
-from services.types import Problem
+from rollyard.services.types import Problem
 
 
 class FailureKind(StrEnum):

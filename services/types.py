@@ -129,7 +129,7 @@ class Launch(Record):
 
 
 class ServerCode(Record):
-    """The code that a server process has loaded, by content. See `services.code.server_code`."""
+    """The code that a server process has loaded, by content. See `services/config/server_code`."""
 
     digest: str
     """Of all that follows."""

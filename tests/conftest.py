@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from services.process import raise_file_limit
+from rollyard.services.runtime.process_setup import raise_file_limit
 
 _SETTINGS = (
     *("ROLLYARD_TOKEN", "policy_base_url", "policy_api_key", "policy_model_name"),

@@ -6,11 +6,11 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from agents.base import Agent, AgentSettings
-from agents.episode import Episode
-from services.server import Context
-from services.settings import ServerSettings
-from services.types import FinishReason
+from rollyard.agents.base import Agent, AgentSettings
+from rollyard.agents.episode import Episode
+from rollyard.services.server.app import Context
+from rollyard.services.server.settings import ServerSettings
+from rollyard.services.types import FinishReason
 
 
 class GameAgentSettings(AgentSettings):

@@ -6,11 +6,11 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from agents.base import Agent, AgentSettings
-from agents.episode import Episode
-from services.server import Context
-from services.settings import ServerSettings
-from services.types import FinishReason
+from rollyard.agents.base import Agent, AgentSettings
+from rollyard.agents.episode import Episode
+from rollyard.services.server.app import Context
+from rollyard.services.server.settings import ServerSettings
+from rollyard.services.types import FinishReason
 
 MOST_STEPS = 256
 """An episode that never ends would end as a timeout of the rollout: a failure, and so a second try for the model."""

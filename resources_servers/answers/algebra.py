@@ -8,11 +8,11 @@ import warnings
 from functools import lru_cache
 from typing import Any
 
-from resources_servers.answers.brackets import brackets
-from resources_servers.answers.claims import Refused, claim
-from resources_servers.answers.equality import DECIMALS, Comparison, compared, is_near
-from resources_servers.answers.latex import tidied
-from resources_servers.answers.quantity import quantity
+from rollyard.resources_servers.answers.brackets import brackets
+from rollyard.resources_servers.answers.claims import Refused, claim
+from rollyard.resources_servers.answers.equality import DECIMALS, Comparison, compared, is_near
+from rollyard.resources_servers.answers.latex import tidied
+from rollyard.resources_servers.answers.quantity import quantity
 
 TINY = 1e-9
 """Numbers below it are compared by their ratio, to as many digits."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from resources_servers.answers.latex import squeezed
+from rollyard.resources_servers.answers.latex import squeezed
 
 _BASES = {
     "two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7, "eight": 8, "nine": 9, "ten": 10,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from resources_servers.answers.latex import tidied
+from rollyard.resources_servers.answers.latex import tidied
 
 _SIGNS = re.compile(r"^\s*--\s*\d|^-?[\d.,]+\s*'+$|=\s*-?[\d.,]+\s*'+$")
 """`--7` and `7'` are no spellings of 7."""

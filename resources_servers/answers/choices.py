@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from resources_servers.answers.latex import tidied
+from rollyard.resources_servers.answers.latex import tidied
 
 _TEXT = re.compile(r"\\text\s*\{([^{}]*)\}")
 _CHOICE = re.compile(

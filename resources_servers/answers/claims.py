@@ -10,19 +10,19 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
 
-from resources_servers.answers.asked import is_something_else
-from resources_servers.answers.bases import based, in_base_ten
-from resources_servers.answers.brackets import brackets
-from resources_servers.answers.choices import choice
-from resources_servers.answers.final_form import unfinished
-from resources_servers.answers.latex import plain_spelling, squeezed, words
-from resources_servers.answers.naming import is_name, ordered_names, without_modulus, without_wrapping
-from resources_servers.answers.problem import Problem, read_problem
-from resources_servers.answers.quantity import quantity, unit_of
-from resources_servers.answers.sets import solved_set, with_usual_sets
-from resources_servers.answers.splitting import links, parts
-from resources_servers.answers.vocabulary import SCALES, other_unit, spoken_number
-from resources_servers.answers.wording import UnknownWord, without_words
+from rollyard.resources_servers.answers.answer_prefix import is_name, ordered_names, without_modulus, without_wrapping
+from rollyard.resources_servers.answers.bases import based, in_base_ten
+from rollyard.resources_servers.answers.brackets import brackets
+from rollyard.resources_servers.answers.choices import choice
+from rollyard.resources_servers.answers.final_form import unfinished
+from rollyard.resources_servers.answers.latex import plain_spelling, squeezed, words
+from rollyard.resources_servers.answers.problem_statement import Problem, read_problem
+from rollyard.resources_servers.answers.quantity import quantity, unit_of
+from rollyard.resources_servers.answers.requested_value import is_something_else
+from rollyard.resources_servers.answers.sets import solved_set, with_usual_sets
+from rollyard.resources_servers.answers.splitting import links, parts
+from rollyard.resources_servers.answers.unit_words import UnknownWord, without_words
+from rollyard.resources_servers.answers.vocabulary import SCALES, other_unit, spoken_number
 
 _TEXT = re.compile(r"\\text\s*\{([^{}]*)\}")
 _APPLIED = re.compile(r"[a-zA-Z]\([a-z]\)")

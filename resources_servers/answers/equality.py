@@ -9,15 +9,15 @@ from __future__ import annotations
 import re
 from fractions import Fraction
 
-from resources_servers.answers.bases import based
-from resources_servers.answers.brackets import brackets, half_open, misshapen
-from resources_servers.answers.choices import choice
-from resources_servers.answers.claims import Claim, Refused, claim
-from resources_servers.answers.cost import costly
-from resources_servers.answers.latex import squeezed, tidied, unquoted, words
-from resources_servers.answers.quantity import Quantity, quantity, unit_of
-from resources_servers.answers.sets import with_usual_sets
-from services.types import Record
+from rollyard.resources_servers.answers.bases import based
+from rollyard.resources_servers.answers.brackets import brackets, half_open, misshapen
+from rollyard.resources_servers.answers.choices import choice
+from rollyard.resources_servers.answers.claims import Claim, Refused, claim
+from rollyard.resources_servers.answers.formula_complexity import costly
+from rollyard.resources_servers.answers.latex import squeezed, tidied, unquoted, words
+from rollyard.resources_servers.answers.quantity import Quantity, quantity, unit_of
+from rollyard.resources_servers.answers.sets import with_usual_sets
+from rollyard.services.types import Record
 
 MOST_CHARACTERS = 2000
 """Longer answers are wrong unread: no gold answer comes near, and parsers take seconds over them."""

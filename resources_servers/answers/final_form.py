@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import re
 
-from resources_servers.answers.latex import plain_spelling, tidied
-from resources_servers.answers.problem import Problem
-from resources_servers.answers.quantity import quantity
-from resources_servers.answers.splitting import links, parts
+from rollyard.resources_servers.answers.latex import plain_spelling, tidied
+from rollyard.resources_servers.answers.problem_statement import Problem
+from rollyard.resources_servers.answers.quantity import quantity
+from rollyard.resources_servers.answers.splitting import links, parts
 
 MOST_STEPS = 2
 """Additions, products, roots and the like that a number may have beyond the gold one: `2^5` for 32 will do."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-from resources_servers.answers.signs import ascii_signs
+from rollyard.resources_servers.answers.unicode import ascii_signs
 
 _REWRITTEN = tuple(
     (re.compile(pattern), spelling)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import orjson
 
-from services.types import Json
+from rollyard.services.types import Json
 
 
 def chat(question: str, system: str) -> Json:

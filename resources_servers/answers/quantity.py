@@ -9,8 +9,8 @@ import re
 from dataclasses import dataclass
 from fractions import Fraction
 
-from resources_servers.answers.latex import tidied
-from resources_servers.answers.vocabulary import SCALES, UNITS
+from rollyard.resources_servers.answers.latex import tidied
+from rollyard.resources_servers.answers.vocabulary import SCALES, UNITS
 
 MOST_DIGITS = 1000
 """Longer numbers are not read: nobody means them, and their powers cost time."""

@@ -4,21 +4,17 @@
 """
 
 import argparse
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-if __name__ == "__main__":  # also from a checkout that is not installed
-    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-
-from services.cli.rollout_files import check_output
-from services.cli.script import ScriptParser, run_script
-from services.errors import OperatorError, RunError
-from services.jsonl import replace
-from services.metrics.loading import load
-from services.metrics.records import Profile
-from services.report.markdown import escaped
-from services.report.words import covering, measured
+from rollyard.services.cli.rollout_files import check_output
+from rollyard.services.cli.script import ScriptParser, run_script
+from rollyard.services.errors import OperatorError, RunError
+from rollyard.services.io.jsonl import replace
+from rollyard.services.metrics.loader.load_run import load
+from rollyard.services.metrics.profile_records import Profile
+from rollyard.services.report.formatting import covering, measured
+from rollyard.services.report.markdown import escaped
 
 
 def analysis(profile: Profile, model: str) -> str:

@@ -6,15 +6,24 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from resources_servers.arguments import Integer
-from resources_servers.base import BadTask, Environment, ToolMistake, Turn, Verdict, Verification, hosting, tool
-from resources_servers.grl_sokoban.game import parse_action
-from resources_servers.grl_sokoban.observing import View
-from resources_servers.grl_sokoban.play import Play
-from resources_servers.grl_sokoban.settings import SokobanSettings
-from resources_servers.grl_sokoban.solver import is_deadlocked
-from resources_servers.grl_sokoban.task import puzzle_of, read_task
-from services.types import Json
+from rollyard.resources_servers.argument_checks import Integer
+from rollyard.resources_servers.base import (
+    BadTask,
+    Environment,
+    ToolMistake,
+    Turn,
+    Verdict,
+    Verification,
+    hosting,
+    tool,
+)
+from rollyard.resources_servers.grl_sokoban.game import parse_action
+from rollyard.resources_servers.grl_sokoban.game_episode import Play
+from rollyard.resources_servers.grl_sokoban.observation import View
+from rollyard.resources_servers.grl_sokoban.settings import SokobanSettings
+from rollyard.resources_servers.grl_sokoban.solver import is_deadlocked
+from rollyard.resources_servers.grl_sokoban.task import puzzle_of, read_task
+from rollyard.services.types import Json
 
 __all__ = ["GrlSokoban", "SokobanSettings", "read_move", "server"]
 

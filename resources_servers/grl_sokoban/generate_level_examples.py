@@ -1,26 +1,22 @@
 """Write Sokoban task rows from level files, .xsb or Boxoban's .txt: each puzzle once, with its optimum where found."""
 
 import argparse
-import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 
-if __name__ == "__main__":  # also from a checkout that is not installed
-    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-
-from resources_servers.grl_sokoban.choice import Choice, add_choice, choice_of
-from resources_servers.grl_sokoban.game import BOX, Room
-from resources_servers.grl_sokoban.levels import BadLevel, Level, levels_of
-from resources_servers.grl_sokoban.prompts import Wording
-from resources_servers.grl_sokoban.rows import Row, add_output, row, wording_of, write
-from resources_servers.grl_sokoban.solver import Solution, UnsolvableRoom, solve
-from resources_servers.grl_sokoban.split import puzzle_of_board
-from services.cli.rollout_files import check_output
-from services.cli.script import ScriptParser, positive, run_script
-from services.errors import OperatorError
+from rollyard.resources_servers.grl_sokoban.game import BOX, Room
+from rollyard.resources_servers.grl_sokoban.levels import BadLevel, Level, levels_of
+from rollyard.resources_servers.grl_sokoban.prompts import Wording
+from rollyard.resources_servers.grl_sokoban.row_selection import Choice, add_choice, choice_of
+from rollyard.resources_servers.grl_sokoban.row_writer import Row, add_output, row, wording_of, write
+from rollyard.resources_servers.grl_sokoban.solver import Solution, UnsolvableRoom, solve
+from rollyard.resources_servers.grl_sokoban.train_test_split import puzzle_of_board
+from rollyard.services.cli.rollout_files import check_output
+from rollyard.services.cli.script import ScriptParser, positive, run_script
+from rollyard.services.errors import OperatorError
 
 
 @dataclass

@@ -1,24 +1,19 @@
 """Write Sokoban task rows: feasible, all different, with their optimum; or, with --compat, the public set's tuples."""
 
 import argparse
-import sys
 from collections.abc import Iterator
 from itertools import count, islice
-from pathlib import Path
 from random import Random
 
-if __name__ == "__main__":  # also from a checkout that is not installed
-    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-
-from resources_servers.grl_sokoban.choice import Choice, add_choice, choice_of
-from resources_servers.grl_sokoban.game import canonical_board
-from resources_servers.grl_sokoban.generator import InfeasibleRoom, RoomSpec, Streams, generate
-from resources_servers.grl_sokoban.prompts import Wording
-from resources_servers.grl_sokoban.rows import Row, add_output, row, wording_of, write
-from resources_servers.grl_sokoban.solver import solve
-from services.cli.rollout_files import check_output
-from services.cli.script import ScriptParser, positive, run_script
-from services.errors import OperatorError
+from rollyard.resources_servers.grl_sokoban.game import canonical_board
+from rollyard.resources_servers.grl_sokoban.generator import InfeasibleRoom, RoomSpec, Streams, generate
+from rollyard.resources_servers.grl_sokoban.prompts import Wording
+from rollyard.resources_servers.grl_sokoban.row_selection import Choice, add_choice, choice_of
+from rollyard.resources_servers.grl_sokoban.row_writer import Row, add_output, row, wording_of, write
+from rollyard.resources_servers.grl_sokoban.solver import solve
+from rollyard.services.cli.rollout_files import check_output
+from rollyard.services.cli.script import ScriptParser, positive, run_script
+from rollyard.services.errors import OperatorError
 
 SIZES = ((4, 4), (5, 5), (6, 6), (7, 7), (8, 8), (4, 6), (6, 4), (5, 6), (6, 5), (5, 7), (7, 5), (6, 7), (7, 6))
 BOXES = (1, 1, 1, 1, 1, 2, 2, 3)

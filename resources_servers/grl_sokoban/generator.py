@@ -6,9 +6,9 @@ from random import Random
 
 from numpy.random import MT19937, RandomState
 
-from resources_servers.grl_sokoban.game import BOX, FLOOR, PLAYER, TARGET, Room
-from resources_servers.grl_sokoban.geometry import Geometry, counted, geometry, why_impossible
-from resources_servers.grl_sokoban.reverse_play import Start, reverse_play
+from rollyard.resources_servers.grl_sokoban.game import BOX, FLOOR, PLAYER, TARGET, Room
+from rollyard.resources_servers.grl_sokoban.geometry import Geometry, counted, geometry, why_impossible
+from rollyard.resources_servers.grl_sokoban.reverse_play import Start, reverse_play
 
 LAYOUTS_A_SEED = 4
 """The reference carves so many layouts from a seed before it gives the seed up."""

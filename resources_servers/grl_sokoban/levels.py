@@ -8,7 +8,7 @@ from functools import lru_cache
 from pathlib import Path
 from textwrap import dedent
 
-from resources_servers.grl_sokoban.game import Room
+from rollyard.resources_servers.grl_sokoban.game import Room
 
 _XSB = str.maketrans({" ": "_", "-": "_", ".": "O", "o": "O", "$": "X", "b": "X", "*": "√", "B": "√", "@": "P",
                       "p": "P", "+": "S", "P": "S"})  # fmt: skip

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from resources_servers.grl_sokoban.observing import Observation
-from resources_servers.grl_sokoban.picture import LEGEND
+from rollyard.resources_servers.grl_sokoban.observation import Observation
+from rollyard.resources_servers.grl_sokoban.png import LEGEND
 
 _SHOWN: dict[Observation, str] = {
     "text": """\

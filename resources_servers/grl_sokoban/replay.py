@@ -5,15 +5,15 @@ from __future__ import annotations
 from functools import lru_cache
 from itertools import product
 
-from resources_servers.base import BadTask
-from resources_servers.grl_sokoban.app import GrlSokoban
-from resources_servers.grl_sokoban.game import DOWN, LEFT, RIGHT, UP, Room
-from resources_servers.grl_sokoban.play import Play
-from resources_servers.grl_sokoban.recorded import UNDO, Turn, number, turns_of
-from resources_servers.grl_sokoban.settings import SokobanSettings
-from resources_servers.grl_sokoban.solver import Solution, UnsolvableRoom, solve
-from services.replay import Cell, Frame, Replay
-from services.types import Json
+from rollyard.resources_servers.base import BadTask
+from rollyard.resources_servers.grl_sokoban.app import GrlSokoban
+from rollyard.resources_servers.grl_sokoban.game import DOWN, LEFT, RIGHT, UP, Room
+from rollyard.resources_servers.grl_sokoban.game_episode import Play
+from rollyard.resources_servers.grl_sokoban.rollout_moves import UNDO, Turn, number, turns_of
+from rollyard.resources_servers.grl_sokoban.settings import SokobanSettings
+from rollyard.resources_servers.grl_sokoban.solver import Solution, UnsolvableRoom, solve
+from rollyard.services.rollouts.replay import Cell, Frame, Replay
+from rollyard.services.types import Json
 
 NAMES = {UP: "Up", DOWN: "Down", LEFT: "Left", RIGHT: "Right", UNDO: "Undo"}
 WORLDS = (

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from resources_servers.grl_sokoban.geometry import Geometry
+from rollyard.resources_servers.grl_sokoban.geometry import Geometry
 
 MOST_EXPLORED = 300_000
 """The reference stops looking after so many rooms."""

@@ -7,10 +7,10 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator
 
-from resources_servers.arguments import no_bool
-from resources_servers.base import WorldSettings
-from resources_servers.grl_sokoban.observing import Observation
-from resources_servers.grl_sokoban.shaping import ShapingSettings
+from rollyard.resources_servers.argument_checks import no_bool
+from rollyard.resources_servers.base import WorldSettings
+from rollyard.resources_servers.grl_sokoban.observation import Observation
+from rollyard.resources_servers.grl_sokoban.reward_shaping import ShapingSettings
 
 
 class SokobanSettings(WorldSettings):

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
-from resources_servers.grl_sokoban.game import BOX, DOWN, LEFT, PLAYER, RIGHT, TARGET, UP, WALL, Room
+from rollyard.resources_servers.grl_sokoban.game import BOX, DOWN, LEFT, PLAYER, RIGHT, TARGET, UP, WALL, Room
 
 MOST_STATES = 100_000
 """Positions a search may visit before it gives up, within a second; rooms of 8x8 with 3 boxes stay far below."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
-from resources_servers.grl_sokoban.game import DOWN, LEFT, RIGHT, UP, Room
-from resources_servers.grl_sokoban.solver import Solution
+from rollyard.resources_servers.grl_sokoban.game import DOWN, LEFT, RIGHT, UP, Room
+from rollyard.resources_servers.grl_sokoban.solver import Solution
 
 SymmetryName = Literal[
     "same", "turn90", "turn180", "turn270", "mirror", "mirror_turn90", "mirror_turn180", "mirror_turn270"

@@ -10,14 +10,14 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from resources_servers.arguments import Integer
-from resources_servers.base import BadTask
-from resources_servers.grl_sokoban.game import BOX, Room
-from resources_servers.grl_sokoban.generator import InfeasibleRoom, RoomSpec, generate
-from resources_servers.grl_sokoban.levels import BadLevel, levels_of, read_level
-from resources_servers.grl_sokoban.settings import SokobanSettings
-from resources_servers.grl_sokoban.solver import Solution, UnsolvableRoom, solve
-from resources_servers.grl_sokoban.symmetry import Symmetry, SymmetryName
+from rollyard.resources_servers.argument_checks import Integer
+from rollyard.resources_servers.base import BadTask
+from rollyard.resources_servers.grl_sokoban.game import BOX, Room
+from rollyard.resources_servers.grl_sokoban.generator import InfeasibleRoom, RoomSpec, generate
+from rollyard.resources_servers.grl_sokoban.levels import BadLevel, levels_of, read_level
+from rollyard.resources_servers.grl_sokoban.settings import SokobanSettings
+from rollyard.resources_servers.grl_sokoban.solver import Solution, UnsolvableRoom, solve
+from rollyard.resources_servers.grl_sokoban.symmetry import Symmetry, SymmetryName
 
 
 class SokobanTask(BaseModel):

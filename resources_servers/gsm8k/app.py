@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from resources_servers.answers.problem import problem_text
-from resources_servers.answers.serving import AnswerSettings, AnswerWorld, answering
-from resources_servers.base import BadTask, Verdict, Verification
-from resources_servers.gsm8k.forms import READINGS, gold_number
+from rollyard.resources_servers.answers.environment import AnswerSettings, AnswerWorld, answering
+from rollyard.resources_servers.answers.problem_statement import problem_text
+from rollyard.resources_servers.base import BadTask, Verdict, Verification
+from rollyard.resources_servers.gsm8k.prompt_formats import READINGS, gold_number
 
 
 class Gsm8k(AnswerWorld):

@@ -1,18 +1,14 @@
 """Write GSM8K task rows from a local file, S3 or the Hugging Face hub (openai/gsm8k)."""
 
-import sys
 from pathlib import Path
 from random import Random
 
-if __name__ == "__main__":  # also from a checkout that is not installed
-    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-
-from resources_servers.gsm8k.forms import READINGS, SYSTEM, create_params, gold_number
-from resources_servers.sources import Hub, prepare, read_rows, source_options
-from services.cli.script import not_negative, run_script
-from services.data.splits import Wanted
-from services.errors import OperatorError
-from services.types import Json
+from rollyard.resources_servers.dataset_sources import Hub, prepare, read_rows, source_options
+from rollyard.resources_servers.gsm8k.prompt_formats import READINGS, SYSTEM, create_params, gold_number
+from rollyard.services.cli.script import not_negative, run_script
+from rollyard.services.datasets.splits import Wanted
+from rollyard.services.errors import OperatorError
+from rollyard.services.types import Json
 
 SHOTS = Path(__file__).parent / "data" / "fewshot.jsonl"
 TRAIN = Wanted(usual_split="train", usual_subset="main")

@@ -8,10 +8,10 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from resources_servers.base import BadTask, Verdict, Verification
-from resources_servers.humaneval.forms import as_it_stands, program
-from resources_servers.python_answers.scoring import Tests, score
-from resources_servers.python_answers.serving import ProgramSettings, ProgramWorld, programming
+from rollyard.resources_servers.base import BadTask, Verdict, Verification
+from rollyard.resources_servers.humaneval.prompt_formats import as_it_stands, program
+from rollyard.resources_servers.python_answers.environment import ProgramSettings, ProgramWorld, programming
+from rollyard.resources_servers.python_answers.scoring import Tests, score
 
 
 class HumanEvalTask(BaseModel):

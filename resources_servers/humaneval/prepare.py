@@ -1,16 +1,10 @@
 """Write HumanEval task rows from a local file, S3 or the Hugging Face hub (openai/openai_humaneval)."""
 
-import sys
-from pathlib import Path
-
-if __name__ == "__main__":  # also from a checkout that is not installed
-    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-
-from resources_servers.humaneval.forms import FORMS, SYSTEM, create_params
-from resources_servers.sources import Hub, prepare, source_options
-from services.cli.script import run_script
-from services.data.splits import Wanted
-from services.types import Json
+from rollyard.resources_servers.dataset_sources import Hub, prepare, source_options
+from rollyard.resources_servers.humaneval.prompt_formats import FORMS, SYSTEM, create_params
+from rollyard.services.cli.script import run_script
+from rollyard.services.datasets.splits import Wanted
+from rollyard.services.types import Json
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from resources_servers.answers.reading.extraction import said
-from resources_servers.base import BadTask, Environment, Verdict, Verification, WorldSettings, hosting
-from resources_servers.examples import serve_examples
-from resources_servers.ifeval.scoring import Outcome, instructions, outcome
-from resources_servers.ifeval.sentences import sentence_count
-from services.extras import EXTRAS, require
-from services.server import Context
-from services.settings import ServerSettings
+from rollyard.resources_servers.answers.reading.extraction import said
+from rollyard.resources_servers.base import BadTask, Environment, Verdict, Verification, WorldSettings, hosting
+from rollyard.resources_servers.examples import serve_examples
+from rollyard.resources_servers.ifeval.scoring import Outcome, instructions, outcome
+from rollyard.resources_servers.ifeval.sentences import sentence_count
+from rollyard.services.io.optional import EXTRAS, require
+from rollyard.services.server.app import Context
+from rollyard.services.server.settings import ServerSettings
 
 LONG = 2_000
 """Characters from which on an answer is read in a thread: the sentences of a hostile one cost 15 µs a character."""

@@ -4,18 +4,14 @@ file, S3 or the Hugging Face hub.
 
 import sys
 from collections.abc import Callable
-from pathlib import Path
 
-if __name__ == "__main__":  # also from a checkout that is not installed
-    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-
-from resources_servers.answers.prompts import chat
-from resources_servers.ifeval import rlvr
-from resources_servers.ifeval.scoring import instructions
-from resources_servers.sources import Hub, prepare, source_options
-from services.cli.script import run_script
-from services.data.splits import Wanted
-from services.types import Json
+from rollyard.resources_servers.answers.prompts import chat
+from rollyard.resources_servers.dataset_sources import Hub, prepare, source_options
+from rollyard.resources_servers.ifeval import rlvr
+from rollyard.resources_servers.ifeval.scoring import instructions
+from rollyard.services.cli.script import run_script
+from rollyard.services.datasets.splits import Wanted
+from rollyard.services.types import Json
 
 MAX_OUTPUT_TOKENS = 1280
 """lm-eval's."""

@@ -12,9 +12,9 @@ from typing import Annotated, Any, Literal, Self
 import orjson
 from pydantic import BeforeValidator, Field, model_validator
 
-from resources_servers.ifeval import markup, shape, wording
-from resources_servers.ifeval.instruction import Count, Instruction, Phrase, read, shown
-from resources_servers.ifeval.sentences import sentence_count
+from rollyard.resources_servers.ifeval import length_instructions, markup_instructions, word_instructions
+from rollyard.resources_servers.ifeval.instruction import Count, Instruction, Phrase, read, shown
+from rollyard.resources_servers.ifeval.sentences import sentence_count
 
 Quantifier = Literal["at least", "around", "at most"]
 _CAPITALS = re.compile(r"\b[A-Z]+\b")
@@ -46,7 +46,7 @@ def _whole(word: str, flags: re.RegexFlag = re.NOFLAG) -> re.Pattern[str]:
     return re.compile(rf"(?<!\w){re.escape(word)}(?!\w)", flags)
 
 
-class Keywords(wording.Existence):
+class Keywords(word_instructions.Existence):
     """Contains every keyword, in any case, also inside words."""
 
     keywords: list[Phrase] = Field(min_length=1, validation_alias="keyword_list")
@@ -140,13 +140,13 @@ class Postscript(Instruction):
         return bool(marker and behind.strip())
 
 
-class Placeholders(markup.NumberPlaceholders):
+class Placeholders(markup_instructions.NumberPlaceholders):
     """Has at least N placeholders in square brackets."""
 
     num_placeholders: Count = Field(validation_alias="N")
 
 
-class BulletPoints(markup.NumberBulletLists):
+class BulletPoints(markup_instructions.NumberBulletLists):
     """Has exactly N bullet points."""
 
     num_bullets: Count = Field(validation_alias="N")
@@ -167,7 +167,7 @@ class Choice(Instruction):
         return len(named) == 1
 
 
-class HighlightedSections(markup.NumberHighlightedSections):
+class HighlightedSections(markup_instructions.NumberHighlightedSections):
     """Has at least N highlights, `*so*`."""
 
     num_highlights: Count = Field(validation_alias="N")
@@ -209,7 +209,7 @@ class CapitalWords(Instruction):
         return _holds(found, self.quantifier, self.N, _tenth(self.N))
 
 
-class RepeatPrompt(shape.RepeatPrompt):
+class RepeatPrompt(length_instructions.RepeatPrompt):
     """Begins with the prompt, word for word."""
 
     prompt_to_repeat: Phrase = Field(validation_alias="original_prompt")
@@ -229,7 +229,7 @@ FUNCTIONS: dict[str, type[Instruction]] = {
     "verify_keyword_frequency": KeywordFrequency,
     "validate_forbidden_words": ForbiddenWords,
     "verify_letter_frequency": LetterFrequency,
-    "validate_response_language": wording.ResponseLanguage,
+    "validate_response_language": word_instructions.ResponseLanguage,
     "verify_paragraph_count": ParagraphCount,
     "validate_word_constraint": WordConstraint,
     "verify_sentence_constraint": SentenceConstraint,
@@ -237,19 +237,19 @@ FUNCTIONS: dict[str, type[Instruction]] = {
     "verify_postscript": Postscript,
     "validate_placeholders": Placeholders,
     "verify_bullet_points": BulletPoints,
-    "validate_title": markup.Title,
+    "validate_title": markup_instructions.Title,
     "validate_choice": Choice,
     "validate_highlighted_sections": HighlightedSections,
     "validate_sections": Sections,
-    "validate_json_format": markup.JsonFormat,
+    "validate_json_format": markup_instructions.JsonFormat,
     "validate_repeat_prompt": RepeatPrompt,
-    "validate_two_responses": shape.TwoResponses,
+    "validate_two_responses": length_instructions.TwoResponses,
     "validate_uppercase": Uppercase,
     "validate_lowercase": Lowercase,
     "validate_frequency_capital_words": CapitalWords,
     "validate_end": End,
-    "validate_quotation": shape.Quotation,
-    "validate_no_commas": wording.NoComma,
+    "validate_quotation": length_instructions.Quotation,
+    "validate_no_commas": word_instructions.NoComma,
 }
 
 

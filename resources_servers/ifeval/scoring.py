@@ -6,35 +6,35 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from resources_servers.ifeval import markup, rlvr, shape, wording
-from resources_servers.ifeval.instruction import Instruction, read, shown
+from rollyard.resources_servers.ifeval import length_instructions, markup_instructions, rlvr, word_instructions
+from rollyard.resources_servers.ifeval.instruction import Instruction, read, shown
 
 KINDS: dict[str, type[Instruction]] = {
-    "change_case:capital_word_frequency": wording.CapitalWordFrequency,
-    "change_case:english_capital": wording.EnglishCapital,
-    "change_case:english_lowercase": wording.EnglishLowercase,
-    "combination:repeat_prompt": shape.RepeatPrompt,
-    "combination:two_responses": shape.TwoResponses,
-    "detectable_content:number_placeholders": markup.NumberPlaceholders,
-    "detectable_content:postscript": markup.Postscript,
-    "detectable_format:constrained_response": markup.ConstrainedResponse,
-    "detectable_format:json_format": markup.JsonFormat,
-    "detectable_format:multiple_sections": markup.MultipleSections,
-    "detectable_format:number_bullet_lists": markup.NumberBulletLists,
-    "detectable_format:number_highlighted_sections": markup.NumberHighlightedSections,
-    "detectable_format:title": markup.Title,
-    "keywords:existence": wording.Existence,
-    "keywords:forbidden_words": wording.ForbiddenWords,
-    "keywords:frequency": wording.Frequency,
-    "keywords:letter_frequency": wording.LetterFrequency,
-    "language:response_language": wording.ResponseLanguage,
-    "length_constraints:nth_paragraph_first_word": shape.NthParagraphFirstWord,
-    "length_constraints:number_paragraphs": shape.NumberParagraphs,
-    "length_constraints:number_sentences": shape.NumberSentences,
-    "length_constraints:number_words": shape.NumberWords,
-    "punctuation:no_comma": wording.NoComma,
-    "startend:end_checker": shape.EndChecker,
-    "startend:quotation": shape.Quotation,
+    "change_case:capital_word_frequency": word_instructions.CapitalWordFrequency,
+    "change_case:english_capital": word_instructions.EnglishCapital,
+    "change_case:english_lowercase": word_instructions.EnglishLowercase,
+    "combination:repeat_prompt": length_instructions.RepeatPrompt,
+    "combination:two_responses": length_instructions.TwoResponses,
+    "detectable_content:number_placeholders": markup_instructions.NumberPlaceholders,
+    "detectable_content:postscript": markup_instructions.Postscript,
+    "detectable_format:constrained_response": markup_instructions.ConstrainedResponse,
+    "detectable_format:json_format": markup_instructions.JsonFormat,
+    "detectable_format:multiple_sections": markup_instructions.MultipleSections,
+    "detectable_format:number_bullet_lists": markup_instructions.NumberBulletLists,
+    "detectable_format:number_highlighted_sections": markup_instructions.NumberHighlightedSections,
+    "detectable_format:title": markup_instructions.Title,
+    "keywords:existence": word_instructions.Existence,
+    "keywords:forbidden_words": word_instructions.ForbiddenWords,
+    "keywords:frequency": word_instructions.Frequency,
+    "keywords:letter_frequency": word_instructions.LetterFrequency,
+    "language:response_language": word_instructions.ResponseLanguage,
+    "length_constraints:nth_paragraph_first_word": length_instructions.NthParagraphFirstWord,
+    "length_constraints:number_paragraphs": length_instructions.NumberParagraphs,
+    "length_constraints:number_sentences": length_instructions.NumberSentences,
+    "length_constraints:number_words": length_instructions.NumberWords,
+    "punctuation:no_comma": word_instructions.NoComma,
+    "startend:end_checker": length_instructions.EndChecker,
+    "startend:quotation": length_instructions.Quotation,
 }
 
 

@@ -10,7 +10,7 @@ import re
 from functools import lru_cache
 from typing import Any
 
-from resources_servers.ifeval.abbreviations import ABBREVIATIONS, BEFORE_NUMBERS, COMMON_WORDS
+from rollyard.resources_servers.ifeval.abbreviations import ABBREVIATIONS, BEFORE_NUMBERS, COMMON_WORDS
 
 _WORD = re.compile(r"\w")
 # `1.`, `- **2.3.**` and `a)` before the text of a list's item; possessive, so that a line is read once.

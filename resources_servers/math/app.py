@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from resources_servers.answers.equality import MOST_CHARACTERS
-from resources_servers.answers.problem import problem_text
-from resources_servers.answers.serving import AnswerSettings, AnswerWorld, answering
-from resources_servers.base import BadTask, Verdict, Verification
-from resources_servers.math.forms import READINGS, gold_answer
+from rollyard.resources_servers.answers.environment import AnswerSettings, AnswerWorld, answering
+from rollyard.resources_servers.answers.equality import MOST_CHARACTERS
+from rollyard.resources_servers.answers.problem_statement import problem_text
+from rollyard.resources_servers.base import BadTask, Verdict, Verification
+from rollyard.resources_servers.math.prompt_formats import READINGS, gold_answer
 
 
 class Math(AnswerWorld):

@@ -1,20 +1,16 @@
 """Write MATH task rows from a local file, S3 or the Hugging Face hub (EleutherAI/hendrycks_math)."""
 
 import re
-import sys
 from collections import Counter
 from pathlib import Path
 
-if __name__ == "__main__":  # also from a checkout that is not installed
-    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-
-from resources_servers.math.forms import READINGS, SYSTEM, create_params, gold_answer
-from resources_servers.math.shots import DrawnShots, FixedShots, subject_of
-from resources_servers.sources import Hub, prepare, read_rows, source_options
-from services.cli.script import not_negative, run_script
-from services.data.splits import ALL, Wanted
-from services.errors import OperatorError
-from services.types import Json
+from rollyard.resources_servers.dataset_sources import Hub, prepare, read_rows, source_options
+from rollyard.resources_servers.math.few_shots import DrawnShots, FixedShots, subject_of
+from rollyard.resources_servers.math.prompt_formats import READINGS, SYSTEM, create_params, gold_answer
+from rollyard.services.cli.script import not_negative, run_script
+from rollyard.services.datasets.splits import ALL, Wanted
+from rollyard.services.errors import OperatorError
+from rollyard.services.types import Json
 
 SHOTS = Path(__file__).parent / "data" / "fewshot.jsonl"
 TRAIN = Wanted(usual_split="train", usual_subset=ALL)

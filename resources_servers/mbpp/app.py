@@ -8,12 +8,12 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from resources_servers.base import BadTask, Verdict, Verification
-from resources_servers.mbpp.forms import as_it_stands, modules_used, names_used
-from resources_servers.mbpp.gold_time import times_allowed
-from resources_servers.python_answers.programs import find
-from resources_servers.python_answers.scoring import Tests, score
-from resources_servers.python_answers.serving import ProgramSettings, ProgramWorld, programming
+from rollyard.resources_servers.base import BadTask, Verdict, Verification
+from rollyard.resources_servers.mbpp.prompt_formats import as_it_stands, modules_used, names_used
+from rollyard.resources_servers.mbpp.time_limits import times_allowed
+from rollyard.resources_servers.python_answers.environment import ProgramSettings, ProgramWorld, programming
+from rollyard.resources_servers.python_answers.program_extraction import find
+from rollyard.resources_servers.python_answers.scoring import Tests, score
 
 
 class MbppTask(BaseModel):

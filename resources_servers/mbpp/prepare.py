@@ -1,17 +1,13 @@
 """Write MBPP task rows from a local file, S3 or the Hugging Face hub (google-research-datasets/mbpp)."""
 
-import sys
 from pathlib import Path
 
-if __name__ == "__main__":  # also from a checkout that is not installed
-    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-
-from resources_servers.mbpp.forms import FORMS, SYSTEM, create_params, names_used
-from resources_servers.mbpp.gold_time import GOLD_CPU_S
-from resources_servers.sources import Hub, prepare, read_rows, source_options
-from services.cli.script import not_negative, run_script
-from services.data.splits import ALL, Wanted
-from services.types import Json
+from rollyard.resources_servers.dataset_sources import Hub, prepare, read_rows, source_options
+from rollyard.resources_servers.mbpp.prompt_formats import FORMS, SYSTEM, create_params, names_used
+from rollyard.resources_servers.mbpp.time_limits import GOLD_CPU_S
+from rollyard.services.cli.script import not_negative, run_script
+from rollyard.services.datasets.splits import ALL, Wanted
+from rollyard.services.types import Json
 
 SHOTS = Path(__file__).parent / "data" / "fewshot.jsonl"
 SPLITS = {"prompt": (1, 10), "test": (11, 510), "validation": (511, 600), "train": (601, 974), "all": (1, 974)}

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from resources_servers.python_answers.programs import Program, parsed
-from services.sandbox.records import Outcome, Trial
-from services.sandbox.sandbox import Sandbox
+from rollyard.resources_servers.python_answers.program_extraction import Program, parsed
+from rollyard.services.sandbox.records import Outcome, Trial
+from rollyard.services.sandbox.sandbox import Sandbox
 
 
 @dataclass(frozen=True)

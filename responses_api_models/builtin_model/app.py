@@ -12,15 +12,15 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from responses_api_models.base import ModelServer
-from responses_api_models.builtin_model import answer, board
-from responses_api_models.builtin_model.chance import Draws
-from responses_api_models.builtin_model.faults import Faults, FaultSettings
-from responses_api_models.builtin_model.play import Player, Slips
-from services.call import Call, Handler
-from services.server import Context
-from services.settings import ServerSettings
-from services.types import Json
+from rollyard.responses_api_models.base import ModelServer
+from rollyard.responses_api_models.builtin_model import board_parser, response
+from rollyard.responses_api_models.builtin_model.fault_injection import Faults, FaultSettings
+from rollyard.responses_api_models.builtin_model.policy import Player, Slips
+from rollyard.responses_api_models.builtin_model.random_draws import Draws
+from rollyard.services.http.request import Call, Handler
+from rollyard.services.server.app import Context
+from rollyard.services.server.settings import ServerSettings
+from rollyard.services.types import Json
 
 
 class BuiltinModelSettings(ServerSettings):
@@ -90,12 +90,12 @@ class BuiltinModel(ModelServer):
 
     async def responses(self, request: Json, call: Call) -> Json:
         """One turn."""
-        temperature = answer.temperature_of(request, self.settings.temperature)
-        seed = answer.seed_of(request)
-        talk = board.read(request)
+        temperature = response.temperature_of(request, self.settings.temperature)
+        seed = response.seed_of(request)
+        talk = board_parser.read(request)
         draws, tag = self._chance(talk.text, seed, temperature)
-        turn = self._player.turn(talk, answer.can_step(request), temperature, draws)
-        return answer.response(
+        turn = self._player.turn(talk, response.can_step(request), temperature, draws)
+        return response.response(
             request, turn, model=self.settings.model, temperature=temperature, tag=tag, heard_bytes=len(talk.text)
         )
 

@@ -9,8 +9,8 @@ import json
 import re
 import uuid
 
-from responses_api_models.thinking import split_thinking
-from services.types import Json
+from rollyard.responses_api_models.think_tags import split_thinking
+from rollyard.services.types import Json
 
 _CALL = re.compile(r"<tool_call>(.*?)(?:</tool_call>|$)", re.DOTALL)
 

@@ -11,31 +11,32 @@ from collections.abc import AsyncIterator
 import orjson
 from pydantic import SecretStr
 
-from responses_api_models import convert, passing
-from responses_api_models.base import ModelServer
-from responses_api_models.chat_engine import trail
-from responses_api_models.chat_engine.abilities import Abilities
-from responses_api_models.chat_engine.calls import mark_unreadable_call
-from responses_api_models.chat_engine.checkup import Checkup
-from responses_api_models.chat_engine.completions_road import CompletionsRoad
-from responses_api_models.chat_engine.settings import ChatEngineSettings
-from responses_api_models.chat_engine.special_tokens import SpecialTokens
-from responses_api_models.chat_engine.trainer.trainer import Trainer
-from responses_api_models.chat_engine.turns import Turns
-from responses_api_models.passage import Passage
-from responses_api_models.replicas import Replicas
-from responses_api_models.request_shapes import check_limits
-from responses_api_models.streaming_events import ResponseEvents
-from responses_api_models.streaming_openings import ChatOpening
-from responses_api_models.upstream import Upstream
-from responses_api_models.upstream_answers import completion_bytes, json_object, written
-from services.call import Call, Handler, Reply
-from services.errors import Failure, FailureKind
-from services.response_events import SSE, STREAM_HEADERS
-from services.server import Context
-from services.turns.calls import offered, sendable_items, sendable_messages
-from services.turns.validity import malformed
-from services.types import Json
+from rollyard.responses_api_models.base import ModelServer
+from rollyard.responses_api_models.chat_engine.capabilities import Abilities
+from rollyard.responses_api_models.chat_engine.settings import ChatEngineSettings
+from rollyard.responses_api_models.chat_engine.special_tokens import SpecialTokens
+from rollyard.responses_api_models.chat_engine.token_backends.completions import CompletionsRoad
+from rollyard.responses_api_models.chat_engine.token_diagnostics import Checkup
+from rollyard.responses_api_models.chat_engine.token_history import history
+from rollyard.responses_api_models.chat_engine.token_history.turns import Turns
+from rollyard.responses_api_models.chat_engine.unreadable_tool_calls import mark_unreadable_call
+from rollyard.responses_api_models.chat_engine.weights.training_routes import Trainer
+from rollyard.responses_api_models.convert import conversion
+from rollyard.responses_api_models.request_validation import check_limits
+from rollyard.responses_api_models.streaming import stream_proxy
+from rollyard.responses_api_models.streaming.events import ResponseEvents
+from rollyard.responses_api_models.streaming.first_events import ChatOpening
+from rollyard.responses_api_models.upstream.answers import completion_bytes, json_object, written
+from rollyard.responses_api_models.upstream.replicas import Replicas
+from rollyard.responses_api_models.upstream.request_context import Passage
+from rollyard.responses_api_models.upstream.upstream import Upstream
+from rollyard.services.errors import Failure, FailureKind
+from rollyard.services.http.request import Call, Handler, Reply
+from rollyard.services.responses.response_validity import malformed
+from rollyard.services.responses.stream_events import SSE, STREAM_HEADERS
+from rollyard.services.responses.tool_calls import offered, sendable_items, sendable_messages
+from rollyard.services.server.app import Context
+from rollyard.services.types import Json
 
 
 class ChatEngineModel(ModelServer):
@@ -111,19 +112,19 @@ class ChatEngineModel(ModelServer):
     async def responses(self, request: Json, call: Call) -> Reply:
         """A Responses create request, answered by the engine's chat endpoint."""
         passage = Passage.of(call, request.get("prompt_cache_key"))
-        body = await self._finished(convert.request_to_chat(_sendable(request), self._dialect))
+        body = await self._finished(conversion.request_to_chat(_sendable(request), self._dialect))
         if self._turns is not None:
             return self._reply(self._responded(await self._turns.make(body, passage), request), passage)
 
         def read(answer: bytes) -> bytes:
             return self._responded(json_object(answer), request)
 
-        body["messages"] = trail.without_traces(body["messages"])
+        body["messages"] = history.without_traces(body["messages"])
         body, _ = await self._special_tokens.treated(body, passage)
         return self._reply(await self.upstream.post("/chat/completions", written(body), read, passage), passage)
 
     def _responded(self, completion: Json, request: Json) -> bytes:
-        response = convert.chat_to_response(completion, request, self._dialect)
+        response = conversion.chat_to_response(completion, request, self._dialect)
         mark_unreadable_call(response)
         try:
             return orjson.dumps(response)
@@ -147,12 +148,12 @@ class ChatEngineModel(ModelServer):
         if self._turns is not None:
             return await super().stream_responses(request, call)
         passage = Passage.of(call, request.get("prompt_cache_key"))
-        body = await self._finished(convert.request_to_chat(_sendable(request), self._dialect))
+        body = await self._finished(conversion.request_to_chat(_sendable(request), self._dialect))
         body, _ = await self._special_tokens.treated(body, passage)
         body = {**body, "stream": True, "stream_options": {"include_usage": True}}
         chunks = await self.upstream.stream("/chat/completions", written(body), passage, ChatOpening)
         made = ResponseEvents(request, self._dialect, mark_unreadable_call)
-        return self._stream(passing.converted(chunks, made, passing.teller(self.name, call)), passage)
+        return self._stream(stream_proxy.converted(chunks, made, stream_proxy.teller(self.name, call)), passage)
 
     async def stream_chat(self, request: Json, call: Call) -> Reply:
         """The engine's chunks as they come; with tokens recorded as above."""
@@ -161,7 +162,7 @@ class ChatEngineModel(ModelServer):
         passage = Passage.of(call, request.get("prompt_cache_key"))
         body, _ = await self._special_tokens.treated(await self._chat_body(request), passage)
         chunks = await self.upstream.stream("/chat/completions", written(body), passage, ChatOpening)
-        return self._stream(passing.chat(chunks, passing.teller(self.name, call)), passage)
+        return self._stream(stream_proxy.chat(chunks, stream_proxy.teller(self.name, call)), passage)
 
     def models(self) -> list[str]:
         """The one model."""
@@ -187,7 +188,7 @@ class ChatEngineModel(ModelServer):
         return orjson.dumps(report)
 
     async def _chat_body(self, request: Json) -> Json:
-        convert.apply_metadata(request)
+        conversion.apply_metadata(request)
         if isinstance(messages := request.get("messages"), list):
             request["messages"] = sendable_messages(messages, offered(request.get("tools")))
         if self._dialect.developer_as_system:

@@ -2,7 +2,7 @@
 
 The token-in way knows it from the engine itself: the answer of its render endpoint holds the sampling parameters that
 it made of the chat request, the grammar of strict or forced tool calls among them. On the other ways it is read off the
-request. services/turns/policy_logprobs.py tells a trainer what follows for the recorded log-probabilities.
+request. services/responses/policy_logprobs.py tells a trainer what follows for the recorded log-probabilities.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 import orjson
 
-from services.types import Json
+from rollyard.services.types import Json
 
 NUMBERS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
 PLAIN: Json = {"temperature": 1.0, "top_p": 1.0, "top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}

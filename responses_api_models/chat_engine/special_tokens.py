@@ -15,12 +15,12 @@ from typing import Literal
 
 import orjson
 
-from responses_api_models.chat_engine.texts import Source, rewritten, rewritten_tools
-from responses_api_models.passage import Passage
-from responses_api_models.upstream import Upstream
-from responses_api_models.upstream_answers import json_object
-from services.errors import Failure, FailureKind
-from services.types import Json
+from rollyard.responses_api_models.chat_engine.prompt_texts import Source, rewritten, rewritten_tools
+from rollyard.responses_api_models.upstream.answers import json_object
+from rollyard.responses_api_models.upstream.request_context import Passage
+from rollyard.responses_api_models.upstream.upstream import Upstream
+from rollyard.services.errors import Failure, FailureKind
+from rollyard.services.types import Json
 
 log = logging.getLogger(__name__)
 

@@ -16,17 +16,17 @@ from typing import ClassVar
 
 from pydantic import SecretStr
 
-from responses_api_models.chat_engine.model import ChatEngineModel
-from responses_api_models.local_vllm_model.engine import Engine
-from responses_api_models.local_vllm_model.gpus import shares, visible_gpus
-from responses_api_models.local_vllm_model.hub import snapshot
-from responses_api_models.local_vllm_model.orphans import end_orphans, remove_folders
-from responses_api_models.local_vllm_model.settings import LocalVllmModelSettings
-from responses_api_models.local_vllm_model.start import Plan
-from responses_api_models.replicas import Replicas
-from services.errors import OperatorError, RunError
-from services.server import Context
-from services.settings import ServerSettings
+from rollyard.responses_api_models.chat_engine.model import ChatEngineModel
+from rollyard.responses_api_models.local_vllm_model.engine import Engine
+from rollyard.responses_api_models.local_vllm_model.gpus import shares, visible_gpus
+from rollyard.responses_api_models.local_vllm_model.hub_cache import snapshot
+from rollyard.responses_api_models.local_vllm_model.orphaned_processes import end_orphans, remove_folders
+from rollyard.responses_api_models.local_vllm_model.settings import LocalVllmModelSettings
+from rollyard.responses_api_models.local_vllm_model.startup import Plan
+from rollyard.responses_api_models.upstream.replicas import Replicas
+from rollyard.services.errors import OperatorError, RunError
+from rollyard.services.server.app import Context
+from rollyard.services.server.settings import ServerSettings
 
 log = logging.getLogger(__name__)
 

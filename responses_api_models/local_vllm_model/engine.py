@@ -7,10 +7,10 @@ import logging
 import time
 from collections.abc import Awaitable, Callable
 
-from responses_api_models.local_vllm_model.process import EngineProcess
-from responses_api_models.local_vllm_model.start import Plan, Start, ending
-from services.errors import Failure, RunError
-from services.supervisor import Restarts
+from rollyard.responses_api_models.local_vllm_model.engine_process import EngineProcess
+from rollyard.responses_api_models.local_vllm_model.startup import Plan, Start, ending
+from rollyard.services.backoff import Restarts
+from rollyard.services.errors import Failure, RunError
 
 log = logging.getLogger(__name__)
 
@@ -84,9 +84,8 @@ class Engine:
 
     async def _again(self) -> EngineProcess:
         while True:
-            pause_s = min(2 * self._pause_s or self._restarts.first_pause_s, self._restarts.longest_pause_s)
-            self._pause_s = pause_s
-            await asyncio.sleep(pause_s)
+            self._pause_s = self._restarts.next_pause_s(self._pause_s)
+            await asyncio.sleep(self._pause_s)
             self._start = Start(self.plan)
             try:
                 return await self._bring_up()

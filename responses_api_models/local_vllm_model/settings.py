@@ -6,8 +6,8 @@ from typing import ClassVar, Literal
 
 from pydantic import Field, field_validator
 
-from responses_api_models.chat_engine.settings import ChatEngineSettings
-from services.types import Json
+from rollyard.responses_api_models.chat_engine.settings import ChatEngineSettings
+from rollyard.services.types import Json
 
 _OURS = {
     "host": "engine_host",

@@ -9,23 +9,23 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import ClassVar
 
-from responses_api_models import passing
-from responses_api_models.base import ModelServer
-from responses_api_models.convert import apply_metadata
-from responses_api_models.endpoint_check import endpoint_advice
-from responses_api_models.passage import Passage
-from responses_api_models.replicas import Replicas
-from responses_api_models.request_shapes import check_limits
-from responses_api_models.streaming_openings import ChatOpening, ResponseOpening
-from responses_api_models.upstream import Upstream
-from responses_api_models.upstream_answers import completion_bytes, response_bytes, written
-from responses_api_models.upstream_settings import EndpointSettings
-from services.call import Call, Reply
-from services.response_events import SSE, STREAM_HEADERS
-from services.server import Context
-from services.settings import ServerSettings
-from services.turns.calls import offered, sendable_items, sendable_messages
-from services.types import Json
+from rollyard.responses_api_models.base import ModelServer
+from rollyard.responses_api_models.convert.conversion import apply_metadata
+from rollyard.responses_api_models.request_validation import check_limits
+from rollyard.responses_api_models.streaming import stream_proxy
+from rollyard.responses_api_models.streaming.first_events import ChatOpening, ResponseOpening
+from rollyard.responses_api_models.upstream.answers import completion_bytes, response_bytes, written
+from rollyard.responses_api_models.upstream.endpoint_check import endpoint_advice
+from rollyard.responses_api_models.upstream.replicas import Replicas
+from rollyard.responses_api_models.upstream.request_context import Passage
+from rollyard.responses_api_models.upstream.settings import EndpointSettings
+from rollyard.responses_api_models.upstream.upstream import Upstream
+from rollyard.services.http.request import Call, Reply
+from rollyard.services.responses.stream_events import SSE, STREAM_HEADERS
+from rollyard.services.responses.tool_calls import offered, sendable_items, sendable_messages
+from rollyard.services.server.app import Context
+from rollyard.services.server.settings import ServerSettings
+from rollyard.services.types import Json
 
 
 class OpenaiModel(ModelServer):
@@ -62,13 +62,13 @@ class OpenaiModel(ModelServer):
         """The endpoint's own events, as they come."""
         passage = Passage.of(call, request.get("prompt_cache_key"))
         events = await self._upstream.stream("/responses", self._finished(request), passage, ResponseOpening)
-        return _stream(passing.responses(events, passing.teller(self.name, call)), passage)
+        return _stream(stream_proxy.responses(events, stream_proxy.teller(self.name, call)), passage)
 
     async def stream_chat(self, request: Json, call: Call) -> Reply:
         """The endpoint's own chunks, as they come."""
         passage = Passage.of(call, request.get("prompt_cache_key"))
         events = await self._upstream.stream("/chat/completions", self._finished(request), passage, ChatOpening)
-        return _stream(passing.chat(events, passing.teller(self.name, call)), passage)
+        return _stream(stream_proxy.chat(events, stream_proxy.teller(self.name, call)), passage)
 
     def models(self) -> list[str]:
         """The one model."""

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from responses_api_models.chat_engine.model import ChatEngineModel
-from responses_api_models.chat_engine.settings import ChatEngineSettings
-from responses_api_models.endpoint_check import endpoint_advice
-from responses_api_models.replicas import Replicas
-from responses_api_models.upstream_settings import EndpointSettings
-from services.server import Context
-from services.settings import ServerSettings
+from rollyard.responses_api_models.chat_engine.model import ChatEngineModel
+from rollyard.responses_api_models.chat_engine.settings import ChatEngineSettings
+from rollyard.responses_api_models.upstream.endpoint_check import endpoint_advice
+from rollyard.responses_api_models.upstream.replicas import Replicas
+from rollyard.responses_api_models.upstream.settings import EndpointSettings
+from rollyard.services.server.app import Context
+from rollyard.services.server.settings import ServerSettings
 
 
 class VllmModelSettings(ChatEngineSettings, EndpointSettings):

@@ -15,29 +15,29 @@ from typing import Any, ClassVar
 import uvloop
 from pydantic import Field
 
-from services.cli.collect_summary import summary
-from services.cli.find_run import find_run
-from services.cli.options import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, Options, read_options, run_command
-from services.cli.progress import Display, display_for, keep_showing
-from services.client import AddressBook, ServerClient
-from services.collector import Collector, Limits
-from services.data.datafiles import DataFiles
-from services.data.mixture import Mixture
-from services.data.settings import read_mixture
-from services.errors import OperatorError, nearest
-from services.headlink import HeadLink
-from services.jsonl import JsonLines
-from services.looplag import LoopLag
-from services.process import calm_collector, raise_file_limit
-from services.rollouts.code_versions import reachable
-from services.rollouts.keys import Expected
-from services.roots import INSTALLED
-from services.store import RolloutStore, StorePaths
-from services.tally import Tally
-from services.tasks import TaskFile, Tasks
-from services.telling import telling
-from services.transport import HttpTransport
-from services.types import Directory, Json, Keys, State
+from rollyard.services.cli.collect_summary import summary
+from rollyard.services.cli.find_run import find_run
+from rollyard.services.cli.options import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, Options, read_options, run_command
+from rollyard.services.cli.progress_bar import Display, display_for, keep_showing
+from rollyard.services.config.server_code.code_history import reachable
+from rollyard.services.datasets.data_files import DataFiles
+from rollyard.services.datasets.mixture import Mixture
+from rollyard.services.datasets.settings import read_mixture
+from rollyard.services.datasets.tasks import TaskFile, Tasks
+from rollyard.services.errors import OperatorError, nearest
+from rollyard.services.head.client import HeadLink
+from rollyard.services.http.client import AddressBook, ServerClient
+from rollyard.services.http.loop_lag import LoopLag
+from rollyard.services.http.transport import HttpTransport
+from rollyard.services.io.jsonl import JsonLines
+from rollyard.services.io.search_path import INSTALLED
+from rollyard.services.rollouts.collector import Collector, Limits
+from rollyard.services.rollouts.progress import Tally
+from rollyard.services.rollouts.rollout_keys import Expected
+from rollyard.services.rollouts.status_reporter import telling
+from rollyard.services.rollouts.store import RolloutStore, StorePaths
+from rollyard.services.runtime.process_setup import calm_collector, raise_file_limit
+from rollyard.services.types import Directory, Json, Keys, State
 
 EXAMPLE = (
     "ng_collect_rollouts +agent_name=grl_sokoban_game_agent "

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from services.durations import duration
-from services.means import ClusteredMean
-from services.report.words import reward
-from services.store import StorePaths
-from services.tally import Tally
-from services.terminal import plain_line
-from services.types import State
+from rollyard.services.io.durations import duration
+from rollyard.services.io.terminal import plain_line
+from rollyard.services.metrics.running_mean import ClusteredMean
+from rollyard.services.report.formatting import reward
+from rollyard.services.rollouts.progress import Tally
+from rollyard.services.rollouts.store import StorePaths
+from rollyard.services.types import State
 
 
 def summary(state: State, tally: Tally, paths: StorePaths, why: str, refused: int) -> None:

@@ -1,4 +1,4 @@
-"""Console: rich's tables, bars and colours, with every piece of text cleaned (`services/terminal.py`)."""
+"""Console: rich's tables, bars and colours, with every piece of text cleaned (`services/io/terminal.py`)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.text import Text
 
-from services.terminal import plain, unwrapped
+from rollyard.services.io.terminal import plain, unwrapped
 
 
 def is_terminal(stream: TextIO) -> bool:

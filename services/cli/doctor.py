@@ -5,10 +5,10 @@ from __future__ import annotations
 import sys
 from typing import NoReturn
 
-from services.cli import doctor_machine, doctor_sandbox, doctor_tokens
-from services.cli.options import EXIT_USAGE, run_command
-from services.errors import nearest
-from services.terminal import plain_output
+from rollyard.services.cli.diagnostics import machine, sandbox, tokens
+from rollyard.services.cli.options import EXIT_USAGE, run_command
+from rollyard.services.errors import nearest
+from rollyard.services.io.terminal import plain_output
 
 CHECKS = ("sandbox", "tokens")
 
@@ -17,14 +17,14 @@ def main() -> None:
     """Entry point: the first word may name a closer check."""
     word, *arguments = sys.argv[1:] or [""]
     if word == "tokens":
-        run_command("ng_doctor tokens", doctor_tokens.TokenOptions, doctor_tokens.EXAMPLE, doctor_tokens.run, arguments)
+        run_command("ng_doctor tokens", tokens.TokenOptions, tokens.EXAMPLE, tokens.run, arguments)
     if word == "sandbox":
         command = "ng_doctor sandbox"
-        run_command(command, doctor_sandbox.SandboxOptions, doctor_sandbox.EXAMPLE, doctor_sandbox.run, arguments)
+        run_command(command, sandbox.SandboxOptions, sandbox.EXAMPLE, sandbox.run, arguments)
     if word.isalpha() and word != "help":
         _no_check(word)
     given = ["--help" if argument == "help" else argument for argument in sys.argv[1:]]
-    run_command("ng_doctor", doctor_machine.DoctorOptions, doctor_machine.EXAMPLE, doctor_machine.run, given)
+    run_command("ng_doctor", machine.DoctorOptions, machine.EXAMPLE, machine.run, given)
 
 
 def _no_check(word: str) -> NoReturn:

@@ -20,7 +20,7 @@ def main() -> None:
     # A KeyboardInterrupt would not do: libraries catch or wrap it while they are imported. Ignored stays ignored.
     if before is signal.default_int_handler:
         signal.signal(signal.SIGINT, _leave)
-    command = importlib.import_module(f"services.cli.{Path(sys.argv[0]).name.removeprefix('ng_')}")
+    command = importlib.import_module(f"rollyard.services.cli.{Path(sys.argv[0]).name.removeprefix('ng_')}")
     signal.signal(signal.SIGINT, before)
     command.main()
 

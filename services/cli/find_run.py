@@ -13,12 +13,12 @@ from urllib.parse import urlsplit
 import orjson
 from pydantic import ValidationError
 
-from services.access.peer import own_uid
-from services.access.sockets import kernel_sockets, listener_owner
-from services.errors import Failure, FailureKind, RunError
-from services.runfolder import running_heads
-from services.transport import HttpTransport
-from services.types import HeadFile, RunOrigin
+from rollyard.services.errors import Failure, FailureKind, RunError
+from rollyard.services.http.access.peer_user import own_uid
+from rollyard.services.http.access.socket_owners import kernel_sockets, listener_owner
+from rollyard.services.http.transport import HttpTransport
+from rollyard.services.runtime.run_dir import running_heads
+from rollyard.services.types import HeadFile, RunOrigin
 
 DEFAULT_HEAD = "http://127.0.0.1:11000"
 Say = Callable[[str], None]

@@ -14,20 +14,20 @@ from typing import Any
 import uvloop
 from pydantic import Field
 
-from services.cli.find_run import find_run
-from services.cli.options import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, Options, read_options, run_command
-from services.client import AddressBook
-from services.errors import OperatorError, RunError, nearest
-from services.evaluation.benchmarks import QWEN3_1_7B_BASE, USUAL, Baseline, Benchmark
-from services.evaluation.evaluator import Evaluator
-from services.evaluation.harness import Harness, Model
-from services.evaluation.ledger import MOST_TRIES, Entry, Ledger
-from services.evaluation.scores import as_markdown
-from services.evaluation.sources import LocalSource, S3Source, Source
-from services.evaluation.task_names import check_task_names
-from services.headlink import HeadLink
-from services.transport import HttpTransport
-from services.types import Keys
+from rollyard.services.cli.find_run import find_run
+from rollyard.services.cli.options import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, Options, read_options, run_command
+from rollyard.services.errors import OperatorError, RunError, nearest
+from rollyard.services.evaluation.benchmarks import QWEN3_1_7B_BASE, USUAL, Baseline, Benchmark
+from rollyard.services.evaluation.checkpoint_sources import LocalSource, S3Source, Source
+from rollyard.services.evaluation.evaluator import Evaluator
+from rollyard.services.evaluation.lm_eval_process import Harness, Model
+from rollyard.services.evaluation.lm_eval_results import as_markdown
+from rollyard.services.evaluation.results_store import MOST_TRIES, Entry, Ledger
+from rollyard.services.evaluation.task_names import check_task_names
+from rollyard.services.head.client import HeadLink
+from rollyard.services.http.client import AddressBook
+from rollyard.services.http.transport import HttpTransport
+from rollyard.services.types import Keys
 
 EXAMPLE = (
     "ng_lm_eval +model_server=policy_model +model=Qwen/Qwen3-4B +benchmarks=[gsm8k:8,ifeval] +output_dir=results/eval"

@@ -16,10 +16,10 @@ from pydantic import BaseModel, ConfigDict
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from services.errors import Failure, OperatorError, RunError, nearest
-from services.overrides import Override, parse_overrides
-from services.settings import alternatives, is_secret, parse_settings, takes_list, takes_text
-from services.terminal import plain_output
+from rollyard.services.config.overrides import Override, parse_overrides
+from rollyard.services.errors import Failure, OperatorError, RunError, nearest
+from rollyard.services.io.terminal import plain_output
+from rollyard.services.server.settings import alternatives, is_secret, parse_settings, takes_list, takes_text
 
 EXIT_DONE, EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 0, 1, 2, 130
 

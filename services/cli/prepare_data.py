@@ -12,24 +12,24 @@ from typing import Any
 import orjson
 from pydantic import Field
 
-from services.cli.options import EXIT_DONE, EXIT_FAILED, Options, read_options, run_command
-from services.cli.prepare_data_view import show
-from services.cli.rollout_files import check_output
-from services.data.curriculum import hardest_first, ids_of, named
-from services.data.datafiles import DataFile, DataFiles
-from services.data.dataset import Dataset
-from services.data.file_names import stem_of
-from services.data.mixture import Mixture
-from services.data.overlap import USUAL_RUN
-from services.data.settings import DatasetSettings, MixtureSettings, read_mixture
-from services.data.survey import survey
-from services.errors import OperatorError
-from services.jsonl import replace
-from services.metrics.loading import load
-from services.roots import INSTALLED
+from rollyard.services.cli.options import EXIT_DONE, EXIT_FAILED, Options, read_options, run_command
+from rollyard.services.cli.prepare_data_view import show
+from rollyard.services.cli.rollout_files import check_output
+from rollyard.services.datasets.curriculum import hardest_first, ids_of, named
+from rollyard.services.datasets.data_files import DataFile, DataFiles
+from rollyard.services.datasets.dataset import Dataset
+from rollyard.services.datasets.mixture import Mixture
+from rollyard.services.datasets.overlap import USUAL_RUN
+from rollyard.services.datasets.settings import DatasetSettings, MixtureSettings, read_mixture
+from rollyard.services.datasets.split_names import stem_of
+from rollyard.services.datasets.validate import survey
+from rollyard.services.errors import OperatorError
+from rollyard.services.io.jsonl import replace
+from rollyard.services.io.search_path import INSTALLED
+from rollyard.services.metrics.loader.load_run import load
 
 EXAMPLE = (
-    "ng_prepare_data +data=configs/worlds_mixture.yaml +output_jsonl_fpath=results/worlds.jsonl "
+    "ng_prepare_data +data=configs/environment_mixture.yaml +output_jsonl_fpath=results/worlds.jsonl "
     "+against=resources_servers/grl_sokoban/data/qwen3_4b_eval/test_examples_200.jsonl"
 )
 

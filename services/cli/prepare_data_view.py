@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from services.data.survey import FileSurvey, Repetition
-from services.terminal import plain_line
+from rollyard.services.datasets.validate import FileSurvey, Repetition
+from rollyard.services.io.terminal import plain_line
 
 EXAMPLES = 2
 """Of each kind of overlap."""

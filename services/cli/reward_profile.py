@@ -14,23 +14,23 @@ import orjson
 from pydantic import Field
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
-from services.cli.console import console, is_terminal
-from services.cli.options import EXIT_DONE, EXIT_FAILED, Options, read_options, run_command
-from services.cli.progress import PLAIN_EVERY_S
-from services.cli.rollout_files import named_files
-from services.data.datafiles import DataFile, DataFiles
-from services.errors import OperatorError
-from services.jsonl import replace
-from services.metrics.comparison import difference
-from services.metrics.loading import load
-from services.metrics.profile import Run
-from services.metrics.reading import Progress as Tell
-from services.report.document import Report
-from services.report.html import html
-from services.report.markdown import markdown
-from services.report.task_rows import task_rows
-from services.report.terminal import summary
-from services.roots import INSTALLED
+from rollyard.services.cli.console import console, is_terminal
+from rollyard.services.cli.options import EXIT_DONE, EXIT_FAILED, Options, read_options, run_command
+from rollyard.services.cli.progress_bar import PLAIN_EVERY_S
+from rollyard.services.cli.rollout_files import named_files
+from rollyard.services.datasets.data_files import DataFile, DataFiles
+from rollyard.services.errors import OperatorError
+from rollyard.services.io.jsonl import replace
+from rollyard.services.io.search_path import INSTALLED
+from rollyard.services.metrics.comparison import difference
+from rollyard.services.metrics.loader.load_run import load
+from rollyard.services.metrics.loader.parallel_reader import Progress as Tell
+from rollyard.services.metrics.profile import Run
+from rollyard.services.report.document import Report
+from rollyard.services.report.html import html
+from rollyard.services.report.markdown import markdown
+from rollyard.services.report.task_rows import task_rows
+from rollyard.services.report.terminal_summary import summary
 
 EXAMPLE = "ng_reward_profile +jsonl_fpath=[results/base.jsonl,results/trained.jsonl] +output_dir=results/compared"
 

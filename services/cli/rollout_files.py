@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from services.data.datafiles import is_plain
-from services.errors import OperatorError
-from services.store import StorePaths
+from rollyard.services.datasets.data_files import is_plain
+from rollyard.services.errors import OperatorError
+from rollyard.services.rollouts.store import StorePaths
 
 
 def named_files(paths: Sequence[Path], names: Sequence[str]) -> list[tuple[str, Path]]:

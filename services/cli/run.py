@@ -13,21 +13,21 @@ from pathlib import Path
 import uvloop
 from pydantic import Field
 
-from services.access.hosts import KnownHosts, is_loopback
-from services.cli.options import EXIT_DONE, EXIT_INTERRUPTED, Options, read_options, run_command
-from services.config import RunConfig, ServerSpec, load
-from services.distributed.choice import chosen
-from services.distributed.joining import Place, join_run
-from services.distributed.keys import shared_keys
-from services.errors import OperatorError
-from services.launcher import Launcher, LocalLauncher
-from services.preflight import Preflight
-from services.process import calm_collector, raise_file_limit
-from services.ray_launcher import check_cluster, on_cluster
-from services.roots import INSTALLED
-from services.runfolder import RunFolder
-from services.stack import Stack, new_keys
-from services.types import AccessRules, Keys
+from rollyard.services.cli.options import EXIT_DONE, EXIT_INTERRUPTED, Options, read_options, run_command
+from rollyard.services.config.load import RunConfig, ServerSpec, load
+from rollyard.services.errors import OperatorError
+from rollyard.services.http.access.hosts import KnownHosts, is_loopback
+from rollyard.services.io.search_path import INSTALLED
+from rollyard.services.runtime.distributed.derived_keys import shared_keys
+from rollyard.services.runtime.distributed.join import Place, join_run
+from rollyard.services.runtime.distributed.server_selection import chosen
+from rollyard.services.runtime.launcher import Launcher, LocalLauncher
+from rollyard.services.runtime.preflight import Preflight
+from rollyard.services.runtime.process_setup import calm_collector, raise_file_limit
+from rollyard.services.runtime.ray_launcher import check_cluster, on_cluster
+from rollyard.services.runtime.run_dir import RunFolder
+from rollyard.services.runtime.stack import Stack, new_keys
+from rollyard.services.types import AccessRules, Keys
 
 EXAMPLE = (
     'ng_run "+config_paths=[responses_api_models/builtin_model/configs/builtin_model.yaml,'

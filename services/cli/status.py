@@ -15,13 +15,13 @@ from rich.console import Console
 from rich.live import Live as Redrawn
 from rich.text import Text
 
-from services.cli.console import console, is_terminal
-from services.cli.find_run import Say, find_run, on_stderr, once
-from services.cli.options import EXIT_DONE, EXIT_FAILED, Options, read_options, run_command
-from services.cli.status_view import view
-from services.errors import Failure, RunError
-from services.live import Live, look
-from services.transport import HttpTransport
+from rollyard.services.cli.console import console, is_terminal
+from rollyard.services.cli.find_run import Say, find_run, on_stderr, once
+from rollyard.services.cli.options import EXIT_DONE, EXIT_FAILED, Options, read_options, run_command
+from rollyard.services.cli.status_view import view
+from rollyard.services.errors import Failure, RunError
+from rollyard.services.head.run_snapshot import Live, look
+from rollyard.services.http.transport import HttpTransport
 
 EXAMPLE = "ng_status +watch=true"
 AGAIN_S = 1.0

@@ -9,11 +9,11 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from services.durations import duration
-from services.live import Live
-from services.running import Collection, StageNow
-from services.terminal import plain_line
-from services.types import ServerInstance
+from rollyard.services.head.activity import Collection, StageNow
+from rollyard.services.head.run_snapshot import Live
+from rollyard.services.io.durations import duration
+from rollyard.services.io.terminal import plain_line
+from rollyard.services.types import ServerInstance
 
 WIDE = 160
 NARROW = 100

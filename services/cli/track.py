@@ -11,17 +11,17 @@ from typing import Literal
 import orjson
 from pydantic import Field
 
-from services.cli.options import EXIT_DONE, EXIT_FAILED, Options, read_options, run_command
-from services.errors import OperatorError
-from services.store import StorePaths
-from services.tracking.figures import Figures
-from services.tracking.following import rows, status_of
-from services.tracking.mlflow_tracker import MlflowTracker
-from services.tracking.progress_file import ProgressFile
-from services.tracking.sample import COLUMNS, Sample
-from services.tracking.tracker import Tracker
-from services.tracking.wandb_tracker import WandbTracker
-from services.types import Json
+from rollyard.services.cli.options import EXIT_DONE, EXIT_FAILED, Options, read_options, run_command
+from rollyard.services.errors import OperatorError
+from rollyard.services.rollouts.store import StorePaths
+from rollyard.services.tracking.mlflow_tracker import MlflowTracker
+from rollyard.services.tracking.progress_file import ProgressFile
+from rollyard.services.tracking.reservoir_sample import COLUMNS, Sample
+from rollyard.services.tracking.rollout_metrics import Figures
+from rollyard.services.tracking.tail import rows, status_of
+from rollyard.services.tracking.tracker import Tracker
+from rollyard.services.tracking.wandb_tracker import WandbTracker
+from rollyard.services.types import Json
 
 EXAMPLE = "ng_track +jsonl_fpath=results/rollouts.jsonl +to=wandb +project=sokoban"
 TRACKERS: dict[str, type[WandbTracker] | type[MlflowTracker]] = {"wandb": WandbTracker, "mlflow": MlflowTracker}

@@ -18,24 +18,24 @@ import uvloop
 from pydantic import Field
 from starlette.types import ASGIApp
 
-from services.access.checks import Access
-from services.access.hosts import KnownHosts, is_loopback
-from services.access.peer import Peers, asking
-from services.cli.find_run import find_run
-from services.cli.options import EXIT_DONE, Options, read_options, run_command
-from services.cli.rollout_files import named_files
-from services.errors import OperatorError, RunError
-from services.hosted import bind
-from services.jsonl import replace
-from services.ports import owner_of_port
-from services.roots import INSTALLED
-from services.transport import HttpTransport
-from services.viewer.app import viewer_app
-from services.viewer.export import MOST_EXPORTED, export
-from services.viewer.guard import Guard
-from services.viewer.library import Library
-from services.viewer.live import live_router
-from services.viewer.replays import Replays
+from rollyard.services.cli.find_run import find_run
+from rollyard.services.cli.options import EXIT_DONE, Options, read_options, run_command
+from rollyard.services.cli.rollout_files import named_files
+from rollyard.services.errors import OperatorError, RunError
+from rollyard.services.http.access.hosts import KnownHosts, is_loopback
+from rollyard.services.http.access.peer_user import Peers, asking
+from rollyard.services.http.access.request_checks import Access
+from rollyard.services.http.transport import HttpTransport
+from rollyard.services.io.jsonl import replace
+from rollyard.services.io.search_path import INSTALLED
+from rollyard.services.runtime.hosting import bind
+from rollyard.services.runtime.ports import owner_of_port
+from rollyard.services.viewer.access_middleware import Guard
+from rollyard.services.viewer.api.live_route import live_router
+from rollyard.services.viewer.api.replays import Replays
+from rollyard.services.viewer.app import viewer_app
+from rollyard.services.viewer.export.export import MOST_EXPORTED, export
+from rollyard.services.viewer.index.library import Library
 
 EXAMPLE = "ng_viewer +jsonl_fpath=[results/base.jsonl,results/trained.jsonl]"
 FIRST_PORT = 8080

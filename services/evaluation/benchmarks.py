@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from services.errors import OperatorError
-from services.types import Record
+from rollyard.services.errors import OperatorError
+from rollyard.services.types import Record
 
 _WRITTEN = re.compile(r"(?P<task>[\w./-]+)(:(?P<shots>\d+))?")
 _RUNS_CODE = ("mbpp", "humaneval")

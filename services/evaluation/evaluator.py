@@ -7,13 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from threading import Event
 
-from services.errors import OperatorError, RunError
-from services.evaluation.benchmarks import Baseline, Benchmark
-from services.evaluation.checkpoints import stage, step_of
-from services.evaluation.harness import Harness, Model
-from services.evaluation.ledger import Ledger
-from services.evaluation.scores import Score, newest, read_scores
-from services.evaluation.sources import Source
+from rollyard.services.errors import OperatorError, RunError
+from rollyard.services.evaluation.benchmarks import Baseline, Benchmark
+from rollyard.services.evaluation.checkpoint_sources import Source
+from rollyard.services.evaluation.checkpoints import stage, step_of
+from rollyard.services.evaluation.lm_eval_process import Harness, Model
+from rollyard.services.evaluation.lm_eval_results import Score, newest, read_scores
+from rollyard.services.evaluation.results_store import Ledger
 
 
 @dataclass(frozen=True)

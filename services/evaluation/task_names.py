@@ -8,7 +8,7 @@ import subprocess
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from services.errors import OperatorError, nearest
+from rollyard.services.errors import OperatorError, nearest
 
 _MOST_S = 600.0
 """lm_eval reads thousands of files for this: 6 s of CPU, and a minute or more from a cold or slow disk."""

@@ -7,11 +7,11 @@ import select
 import socket
 from typing import cast
 
-from services.http.answer import AnswerReader, Reply
-from services.http.decoding import BadAnswer
-from services.http.limits import Limits
-from services.http.turnstile import Turnstile
-from services.looplag import SLACK_S, LoopLag
+from rollyard.services.http.callback_budget import Turnstile
+from rollyard.services.http.content_encoding import BadAnswer
+from rollyard.services.http.limits import Limits
+from rollyard.services.http.loop_lag import SLACK_S, LoopLag
+from rollyard.services.http.response_reader import AnswerReader, Reply
 
 
 class Connection(asyncio.Protocol):

@@ -19,12 +19,12 @@ from typing import Any
 import httptools
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
-from services.errors import Failure, FailureKind
-from services.http.limits import MIB, RUN_LIMITS, Limits
-from services.http.turnstile import Turnstile
-from services.http.wire import REQUEST_HEADER
-from services.looplag import LoopLag
-from services.problems import named, problem_reply
+from rollyard.services.errors import Failure, FailureKind
+from rollyard.services.http.callback_budget import Turnstile
+from rollyard.services.http.connection_pool import REQUEST_HEADER
+from rollyard.services.http.limits import MIB, RUN_LIMITS, Limits
+from rollyard.services.http.loop_lag import LoopLag
+from rollyard.services.http.problem import named, problem_reply
 
 log = logging.getLogger(__name__)
 

@@ -6,13 +6,13 @@ import math
 
 import numpy as np
 
-from services.intervals import share_bounds, unchanged_bound
-from services.metrics.columns import Floats, Ints, word
-from services.metrics.estimators import estimate, mean, sign_test
-from services.metrics.pairing import BY_CONTENT, BY_PROMPT, Pairing, Side, pair
-from services.metrics.profile import Run
-from services.metrics.records import Estimate
-from services.types import Json, Record
+from rollyard.services.metrics.confidence_intervals import share_bounds, unchanged_bound
+from rollyard.services.metrics.estimators import estimate, mean, sign_test
+from rollyard.services.metrics.loader.columns import Floats, Ints, word
+from rollyard.services.metrics.profile import Run
+from rollyard.services.metrics.profile_records import Estimate
+from rollyard.services.metrics.task_pairing import BY_CONTENT, BY_PROMPT, Pairing, Side, pair
+from rollyard.services.types import Json, Record
 
 _LARGEST = 10
 
@@ -111,7 +111,7 @@ def difference(baseline: Run, other: Run) -> Difference:
 def paired(differences: Floats, *, is_share: bool = False) -> Estimate:
     """Mean of the tasks' differences and its 95 % interval: a paired t interval, one pair a task.
 
-    Differences of shares that are all alike have a bound from the number of tasks (`services.intervals`).
+    Differences of shares that are all alike have a bound from the number of tasks (`confidence_intervals.py`).
     """
     center, count = mean(differences), len(differences)
     if count > 1 and np.ptp(differences) > 0:

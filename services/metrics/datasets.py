@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from services.metrics.bytask import ByTask, pass_at
-from services.metrics.columns import Columns, chosen
-from services.metrics.estimators import clustered_mean
-from services.metrics.records import DatasetFigures
-from services.metrics.solving import parts_of, which_solved
-from services.scales import NO_NAME, Scale
+from rollyard.services.metrics.estimators import clustered_mean
+from rollyard.services.metrics.loader.columns import Columns, chosen
+from rollyard.services.metrics.per_task import ByTask, pass_at
+from rollyard.services.metrics.profile_records import DatasetFigures
+from rollyard.services.metrics.reward_scale import NO_NAME, Scale
+from rollyard.services.metrics.solved import parts_of, which_solved
 
 
 def by_dataset(columns: Columns, threshold: float | None, *, indexed: bool) -> list[DatasetFigures]:

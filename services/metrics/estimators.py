@@ -8,9 +8,9 @@ from statistics import NormalDist
 
 import numpy as np
 
-from services.intervals import share_bounds, t_975
-from services.metrics.columns import Floats, Ints
-from services.metrics.records import Estimate, Spread
+from rollyard.services.metrics.confidence_intervals import share_bounds, t_975
+from rollyard.services.metrics.loader.columns import Floats, Ints
+from rollyard.services.metrics.profile_records import Estimate, Spread
 
 _EXACT_SIGN_TEST = 1000
 

@@ -7,9 +7,9 @@ from collections import Counter
 import numpy as np
 from numpy.typing import NDArray
 
-from services.metrics.asked import Attempts
-from services.metrics.columns import Columns, Ints
-from services.metrics.records import FailureKindCount, Failures
+from rollyard.services.metrics.loader.columns import Columns, Ints
+from rollyard.services.metrics.profile_records import FailureKindCount, Failures
+from rollyard.services.metrics.run_plan import Attempts
 
 
 def failures(columns: Columns, attempts: Attempts) -> Failures:

@@ -10,15 +10,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from services.metrics import bytask
-from services.metrics.asked import Asked
-from services.metrics.bytask import ByTask
-from services.metrics.columns import Columns, Floats, Ints, Words
-from services.metrics.datasets import by_dataset, scales
-from services.metrics.estimators import clustered_mean, mean, pearson, spread
-from services.metrics.estimators import total as total_of
-from services.metrics.failures import failures
-from services.metrics.records import (
+from rollyard.services.metrics import per_task
+from rollyard.services.metrics.datasets import by_dataset, scales
+from rollyard.services.metrics.estimators import clustered_mean, mean, pearson, spread
+from rollyard.services.metrics.estimators import total as total_of
+from rollyard.services.metrics.failures import failures
+from rollyard.services.metrics.loader.columns import Columns, Floats, Ints, Words
+from rollyard.services.metrics.per_task import ByTask
+from rollyard.services.metrics.profile_records import (
     Bin,
     Bounds,
     ByCalls,
@@ -32,9 +31,10 @@ from services.metrics.records import (
     Tokens,
     ToolCalls,
 )
-from services.metrics.solving import silent, which_solved
-from services.metrics.stages import stages
-from services.scales import why_apart
+from rollyard.services.metrics.reward_scale import why_apart
+from rollyard.services.metrics.run_plan import Asked
+from rollyard.services.metrics.solved import silent, which_solved
+from rollyard.services.metrics.stage_times import stages
 
 _FREQUENT = 20
 _BARS = 40
@@ -81,7 +81,7 @@ def run_of(
         rewards=None if by_task is None else _rewards(columns, by_task, covered),
         tool_calls=_tool_calls(columns, solved) if len(columns) else None,
         turns=spread(columns.turns),
-        tasks=None if by_task is None or not indexed else bytask.tasks(by_task, covered),
+        tasks=None if by_task is None or not indexed else per_task.tasks(by_task, covered),
         ends=_by(columns.end, columns, solved),
         by_agent=_by(columns.agent, columns, solved) if len(columns.agent.names) > 1 else [],
         by_dataset=sets,

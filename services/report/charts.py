@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from services.metrics.comparison import Difference
-from services.metrics.records import Group, Profile, Rewards, Stage, Tasks, ToolCalls
-from services.report.pictures import Axis, Bar, Line, Point, histogram, intervals, lines, rows
-from services.report.section import Picture
-from services.report.words import interval, percent, points, reward, seconds, several, signed
+from rollyard.services.metrics.comparison import Difference
+from rollyard.services.metrics.profile_records import Group, Profile, Rewards, Stage, Tasks, ToolCalls
+from rollyard.services.report.formatting import interval, percent, points, reward, seconds, several, signed
+from rollyard.services.report.pictures import Axis, Bar, Line, Point, histogram, intervals, lines, rows
+from rollyard.services.report.section import Picture
 
 _ROLLOUTS = Axis("rollouts", whole=True)
 _MOST_ROWS = 12

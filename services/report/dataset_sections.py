@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from services.metrics.records import DatasetFigures, PassAtK, Profile
-from services.report.section import Section, Table
-from services.report.words import NOTHING, interval, percent, reward, several
+from rollyard.services.metrics.profile_records import DatasetFigures, PassAtK, Profile
+from rollyard.services.report.formatting import NOTHING, interval, percent, reward, several
+from rollyard.services.report.section import Section, Table
 
 _ROWS = 100
 

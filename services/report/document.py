@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from services.metrics.comparison import Difference
-from services.metrics.records import Profile
-from services.report import run_comparison, run_sections
-from services.report.section import Section
-from services.types import Record
+from rollyard.services.metrics.comparison import Difference
+from rollyard.services.metrics.profile_records import Profile
+from rollyard.services.report import run_comparison, run_sections
+from rollyard.services.report.section import Section
+from rollyard.services.types import Record
 
 
 class Report(Record):

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from services.metrics.records import Profile
-from services.report.dataset_sections import over_tasks, whole
-from services.report.section import Section, Table
-from services.report.words import NOTHING, covering, interval, measured, percent, reward, starred
+from rollyard.services.metrics.profile_records import Profile
+from rollyard.services.report.dataset_sections import over_tasks, whole
+from rollyard.services.report.formatting import NOTHING, covering, interval, measured, percent, reward, starred
+from rollyard.services.report.section import Section, Table
 
 
 def headline(profile: Profile) -> Section:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from html import escape
 from importlib.resources import files
 
-from services.metrics.records import Profile
-from services.report.document import Report, document
-from services.report.headline import headlines
-from services.report.section import Section, Table
-from services.report.words import NOTHING, measured, starred
+from rollyard.services.metrics.profile_records import Profile
+from rollyard.services.report.document import Report, document
+from rollyard.services.report.formatting import NOTHING, measured, starred
+from rollyard.services.report.headline import headlines
+from rollyard.services.report.section import Section, Table
 
 _TILES = 4
 _BESIDE = 62
@@ -19,7 +19,7 @@ _BESIDE = 62
 def html(report: Report) -> str:
     """The page."""
     title, sections = document(report)
-    style = (files("services.report") / "page.css").read_text(encoding="utf-8")
+    style = (files("rollyard.services.report") / "page.css").read_text(encoding="utf-8")
     single = len(report.runs) == 1
     body = "".join(_section(section, 2) for section in sections)
     tiles = _tiles(report.runs[0]) if single else ""

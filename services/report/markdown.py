@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from services.report.document import Report, document
-from services.report.section import Section, Table
+from rollyard.services.report.document import Report, document
+from rollyard.services.report.section import Section, Table
 
 _SPECIAL = re.compile(r"([\\`*\[\]<>|~])|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from services.metrics.comparison import Change, DatasetDifference, Difference
-from services.metrics.records import Profile
-from services.report import charts
-from services.report.headline import headlines
-from services.report.section import Section, Table
-from services.report.words import NOTHING, interval, measured, percent, points, reward, signed, starred
+from rollyard.services.metrics.comparison import Change, DatasetDifference, Difference
+from rollyard.services.metrics.profile_records import Profile
+from rollyard.services.report import charts
+from rollyard.services.report.formatting import NOTHING, interval, measured, percent, points, reward, signed, starred
+from rollyard.services.report.headline import headlines
+from rollyard.services.report.section import Section, Table
 
 
 def sections(runs: Sequence[Profile], differences: Sequence[Difference]) -> list[Section]:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from services.metrics.records import Coverage, Profile, Rewards, Spread, Tasks, ToolCalls
-from services.metrics.stages import TOTAL
-from services.report import charts
-from services.report.dataset_sections import datasets, over, pass_table
-from services.report.headline import bounds, headline
-from services.report.section import Section, Table
-from services.report.words import (
+from rollyard.services.metrics.profile_records import Coverage, Profile, Rewards, Spread, Tasks, ToolCalls
+from rollyard.services.metrics.stage_times import TOTAL
+from rollyard.services.report import charts
+from rollyard.services.report.dataset_sections import datasets, over, pass_table
+from rollyard.services.report.formatting import (
     NOTHING,
     count,
     interval,
@@ -22,6 +20,8 @@ from services.report.words import (
     several,
     share,
 )
+from rollyard.services.report.headline import bounds, headline
+from rollyard.services.report.section import Section, Table
 
 _ROWS = 40
 

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 import numpy as np
 import orjson
 
-from services.data.datafiles import DataFile, lines_of
-from services.errors import RunError
-from services.metrics.profile import Run
-from services.rows import json_kind, parsed
-from services.types import Json
+from rollyard.services.datasets.data_files import DataFile, lines_of
+from rollyard.services.datasets.rows import json_kind, parsed
+from rollyard.services.errors import RunError
+from rollyard.services.metrics.profile import Run
+from rollyard.services.types import Json
 
 
 def task_rows(run: Run, pass_threshold: float | None, inputs: DataFile | None) -> Iterator[bytes]:

@@ -9,10 +9,10 @@ from typing import Any
 import orjson
 from pydantic import ValidationError
 
-from services.errors import OperatorError
-from services.rollouts.code_versions import accepted, version_of
-from services.rollouts.records import Manifest
-from services.types import Json, ServerCode
+from rollyard.services.config.server_code.code_history import accepted, version_of
+from rollyard.services.errors import OperatorError
+from rollyard.services.rollouts.manifest_records import Manifest
+from rollyard.services.types import Json, ServerCode
 
 
 def new_manifest(output: Path, identity: Json, versions: Json, code: dict[str, ServerCode]) -> Manifest:

@@ -9,16 +9,16 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from services.roots import INSTALLED
-from services.sandbox import enter
-from services.sandbox.inside.identity import NOBODY
-from services.sandbox.python import Python
+from rollyard.services.io.search_path import IMPORT_ROOT
+from rollyard.services.sandbox import bubblewrap_entry
+from rollyard.services.sandbox.inside.privileges import NOBODY
+from rollyard.services.sandbox.python_runtime import Python
 
-_INSIDE = Path(__file__).parent / "inside"
+_INSIDE = Path(__file__).resolve().parent / "inside"
 _SEEN_AT = "/jail"
 _FLAGS = ("-S", "-s", "-P", "-B", "-u", "-W", "ignore")
 """No site-packages, no folder of the caller, no files written, no buffering, no warnings."""
-_ZYGOTE = "services.sandbox.inside.zygote"
+_ZYGOTE = "rollyard.services.sandbox.inside.zygote"
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/urandom")
 
 
@@ -37,7 +37,7 @@ def find_bubblewrap() -> str | None:
 
 def bubblewrap(program: str, python: Python) -> Command:
     """A zygote in namespaces of its own, with the Python and nothing else in view, all of it read-only."""
-    files = [*python.files, (str(_INSIDE), f"{_SEEN_AT}/services/sandbox/inside")]
+    files = [*python.files, (str(_INSIDE), f"{_SEEN_AT}/rollyard/services/sandbox/inside")]
     before = [program, "--unshare-user", "--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts"]
     before += ["--unshare-cgroup-try", "--uid", str(NOBODY), "--gid", str(NOBODY), "--hostname", "jail"]
     before += ["--die-with-parent", "--new-session", "--clearenv"]
@@ -48,14 +48,14 @@ def bubblewrap(program: str, python: Python) -> Command:
     after += [word for device in _DEVICES for word in ("--dev-bind", device, device)]
     after += ["--dir", "/tmp", "--proc", "/proc", "--remount-ro", "/", "--chdir", "/"]
     after += [python.program, *_FLAGS, "-m", _ZYGOTE]
-    told = {"root": str(INSTALLED), "files": files, "before": before, "after": after}
+    told = {"root": str(IMPORT_ROOT), "files": files, "before": before, "after": after}
     base = os.path.realpath(getattr(sys, "_base_executable", sys.executable))
-    return Command([base, "-I", "-S", enter.__file__, json.dumps(told)], {})
+    return Command([base, "-I", "-S", bubblewrap_entry.__file__, json.dumps(told)], {})
 
 
 def plain(python: Python) -> Command:
     """A zygote without namespaces: what it forks is locked in by Landlock and seccomp."""
-    return Command([python.program, *_FLAGS, "-m", _ZYGOTE], _environment(python, str(INSTALLED)))
+    return Command([python.program, *_FLAGS, "-m", _ZYGOTE], _environment(python, str(IMPORT_ROOT)))
 
 
 def readable(python: Python) -> tuple[str, ...]:

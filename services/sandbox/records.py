@@ -6,7 +6,7 @@ from enum import StrEnum
 
 from pydantic import Field
 
-from services.types import Record
+from rollyard.services.types import Record
 
 
 class Limits(Record):

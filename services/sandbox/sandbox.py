@@ -11,15 +11,15 @@ import socket
 import tempfile
 from typing import IO, Any
 
-from services.errors import Failure, FailureKind, OperatorError
-from services.sandbox.command import find_bubblewrap
-from services.sandbox.inside.channel import framed
-from services.sandbox.inside.clock import MOST_DELAY
-from services.sandbox.modes import CONTROL, REFUTED, WORKS, Mode, modes
-from services.sandbox.python import find_python
-from services.sandbox.records import Ending, Layers, Limits, Outcome, Trial
-from services.sandbox.zygote_link import ZygoteDied, ZygoteLink
-from services.types import Json
+from rollyard.services.errors import Failure, FailureKind, OperatorError
+from rollyard.services.sandbox.command import find_bubblewrap
+from rollyard.services.sandbox.inside.channel import framed
+from rollyard.services.sandbox.inside.deadline import MOST_DELAY
+from rollyard.services.sandbox.isolation_modes import CONTROL, REFUTED, WORKS, Mode, modes
+from rollyard.services.sandbox.python_runtime import find_python
+from rollyard.services.sandbox.records import Ending, Layers, Limits, Outcome, Trial
+from rollyard.services.sandbox.zygote_link import ZygoteDied, ZygoteLink
+from rollyard.services.types import Json
 
 log = logging.getLogger(__name__)
 

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 
 import orjson
 
-from services.errors import RunError
-from services.extras import load
-from services.tracking.tracker import ROLLOUTS, Cell, flat
-from services.types import Json
+from rollyard.services.errors import RunError
+from rollyard.services.io.optional import load
+from rollyard.services.tracking.tracker import ROLLOUTS, Cell, flat
+from rollyard.services.types import Json
 
 TABLE = "rollouts.json"
 TAG = "rollyard_run"

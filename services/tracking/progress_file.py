@@ -8,10 +8,10 @@ from pathlib import Path
 import orjson
 from pydantic import Field, ValidationError
 
-from services.errors import RunError
-from services.jsonl import replace
-from services.store import StorePaths
-from services.types import Record
+from rollyard.services.errors import RunError
+from rollyard.services.io.jsonl import replace
+from rollyard.services.rollouts.store import StorePaths
+from rollyard.services.types import Record
 
 
 class Tracked(Record):

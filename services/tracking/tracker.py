@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from services.types import Json
+from rollyard.services.types import Json
 
 ROLLOUTS = "rollouts"
 """The number of measured rollouts, which is also the step at which numbers are logged."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from services.errors import RunError
-from services.extras import load
-from services.tracking.tracker import ROLLOUTS, Cell
-from services.types import Json
+from rollyard.services.errors import RunError
+from rollyard.services.io.optional import load
+from rollyard.services.tracking.tracker import ROLLOUTS, Cell
+from rollyard.services.types import Json
 
 
 class WandbTracker:

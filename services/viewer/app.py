@@ -14,16 +14,16 @@ from fastapi.staticfiles import StaticFiles
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
-from services.types import Record
-from services.viewer.comparing import SORTS, Comparing
-from services.viewer.guard import problem
-from services.viewer.library import Library
-from services.viewer.listing import MOST_LINES
-from services.viewer.listing import Query as Asked
-from services.viewer.opened_run import OpenedRun
-from services.viewer.records import Numbers
-from services.viewer.story import MOST_STORIES, Gone, Replays, row_line, story_of, task_stories
-from services.viewer.table import Table
+from rollyard.services.types import Record
+from rollyard.services.viewer.access_middleware import problem
+from rollyard.services.viewer.api.api_records import Numbers
+from rollyard.services.viewer.api.comparison_view import SORTS, Comparing
+from rollyard.services.viewer.api.rollout_list import MOST_LINES
+from rollyard.services.viewer.api.rollout_list import Query as Asked
+from rollyard.services.viewer.api.rollout_view import MOST_STORIES, Gone, Replays, row_line, story_of, task_stories
+from rollyard.services.viewer.index.library import Library
+from rollyard.services.viewer.index.run_file import OpenedRun
+from rollyard.services.viewer.index.table import Table
 
 log = logging.getLogger(__name__)
 STATIC = Path(__file__).parent / "static"

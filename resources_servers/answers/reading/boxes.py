@@ -11,8 +11,8 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import replace
 
-from resources_servers.answers.reading.extraction import Found
-from resources_servers.answers.reading.rows import last_row, together
+from rollyard.resources_servers.answers.reading.adjacent_values import last_row, together
+from rollyard.resources_servers.answers.reading.extraction import Found
 
 MOST_CHARACTERS = 3000
 """Of a box. Without bounds, a text of opening boxes would be searched to its end from each of them."""

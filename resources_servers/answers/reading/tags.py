@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections import deque
 
-from resources_servers.answers.reading.announcements import phrased
-from resources_servers.answers.reading.boxes import boxed
-from resources_servers.answers.reading.extraction import Found, scan
-from resources_servers.answers.reading.prose import undecorated
-from resources_servers.answers.reading.rows import last_row
+from rollyard.resources_servers.answers.reading.adjacent_values import last_row
+from rollyard.resources_servers.answers.reading.answer_phrases import phrased
+from rollyard.resources_servers.answers.reading.boxes import boxed
+from rollyard.resources_servers.answers.reading.extraction import Found, scan
+from rollyard.resources_servers.answers.reading.sentence_values import undecorated
 
 LONGEST_LINE = 3000
 MOST_TAGS = 50

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import resource
 
-from services.sandbox.inside import kernel, landlock, seccomp
-from services.sandbox.inside.plan import Plan
+from rollyard.services.sandbox.inside import landlock, libc, seccomp
+from rollyard.services.sandbox.inside.jail_plan import Plan
 
-_OWN = kernel.CLONE_NEWPID | kernel.CLONE_NEWNS | kernel.CLONE_NEWIPC
+_OWN = libc.CLONE_NEWPID | libc.CLONE_NEWNS | libc.CLONE_NEWIPC
 _KEEPERS = 2
 """Processes of ours that count against the limit: the warden and the tests."""
 _ROOM = 256
@@ -20,7 +20,7 @@ def separate() -> None:
 
     A user namespace of its own makes the limit on processes this answer's alone.
     """
-    kernel.enter_user_namespace(os.getuid(), os.getgid(), _OWN)
+    libc.enter_user_namespace(os.getuid(), os.getgid(), _OWN)
 
 
 def furnish(plan: Plan) -> None:
@@ -28,17 +28,17 @@ def furnish(plan: Plan) -> None:
     if plan.landlock:
         _bound_threads(plan)
         # The answer locks itself in once more, further in: then the tests may signal it, and it not them.
-        kernel.no_new_privileges()
+        libc.no_new_privileges()
         landlock.restrict(plan.rules)
     if not plan.namespaces:
         return
-    flags = kernel.MS_NOSUID | kernel.MS_NODEV
+    flags = libc.MS_NOSUID | libc.MS_NODEV
     below = [path for path in plan.readable if path.startswith("/tmp/") and os.path.exists(path)]  # noqa: PTH110
     kept = [(path, os.open(path, os.O_PATH)) for path in below]
-    kernel.mount("tmpfs", "/tmp", "tmpfs", flags, f"size={plan.tmp_size},nr_inodes=4096,mode=700")
+    libc.mount("tmpfs", "/tmp", "tmpfs", flags, f"size={plan.tmp_size},nr_inodes=4096,mode=700")
     for path, opened in kept:  # a Python that lies below /tmp stays in view
         _bind(opened, path)
-    kernel.mount("tmpfs", "/proc", "tmpfs", flags | kernel.MS_RDONLY, "size=0,nr_inodes=1,mode=555")
+    libc.mount("tmpfs", "/proc", "tmpfs", flags | libc.MS_RDONLY, "size=0,nr_inodes=1,mode=555")
 
 
 def _bind(opened: int, path: str) -> None:
@@ -47,7 +47,7 @@ def _bind(opened: int, path: str) -> None:
     os.makedirs(path if is_folder else os.path.dirname(path), exist_ok=True)  # noqa: PTH103, PTH120
     if not is_folder:
         os.close(os.open(path, os.O_CREAT | os.O_WRONLY))
-    kernel.mount(source, path, "none", kernel.MS_BIND | kernel.MS_REC)
+    libc.mount(source, path, "none", libc.MS_BIND | libc.MS_REC)
     os.close(opened)
 
 
@@ -67,8 +67,8 @@ def confine(plan: Plan, *, answer: bool) -> None:
         resource.setrlimit(limit, (value, value))
     # The second in between turns a limit that was met into a signal of its own.
     resource.setrlimit(resource.RLIMIT_CPU, (plan.cpu_s, plan.cpu_s + 1))
-    kernel.drop_capabilities()
-    kernel.no_new_privileges()
+    libc.drop_capabilities()
+    libc.no_new_privileges()
     if plan.landlock and answer:
         landlock.restrict(plan.rules)
     if plan.seccomp:

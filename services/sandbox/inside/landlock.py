@@ -7,7 +7,7 @@ import os
 import struct
 from collections.abc import Iterable
 
-from services.sandbox.inside import kernel
+from rollyard.services.sandbox.inside import libc
 
 _CREATE, _ADD, _RESTRICT = 444, 445, 446
 _RIGHTS_BY_VERSION = {1: 13, 2: 14, 3: 15, 5: 16}
@@ -20,7 +20,7 @@ HOLDS_LENGTHS = 3
 def version() -> int:
     """The kernel's Landlock; 0 where there is none."""
     try:
-        return kernel.syscall(_CREATE, None, ctypes.c_size_t(0), ctypes.c_uint32(1))
+        return libc.syscall(_CREATE, None, ctypes.c_size_t(0), ctypes.c_uint32(1))
     except OSError:
         return 0
 
@@ -35,7 +35,7 @@ def rules(readable: Iterable[str]) -> int:
     rights = (1 << max(count for since, count in _RIGHTS_BY_VERSION.items() if since <= max(known, 1))) - 1
     network, scopes = (3 if known >= 4 else 0), (3 if known >= 6 else 0)
     attributes = struct.pack("=QQQ", rights, network, scopes)[: 8 if known < 4 else 16 if known < 6 else 24]
-    made = kernel.syscall(_CREATE, attributes, ctypes.c_size_t(len(attributes)), ctypes.c_uint32(0))
+    made = libc.syscall(_CREATE, attributes, ctypes.c_size_t(len(attributes)), ctypes.c_uint32(0))
     for path in readable:
         _allow(made, path)
     return made
@@ -43,7 +43,7 @@ def rules(readable: Iterable[str]) -> int:
 
 def restrict(rules: int) -> None:
     """Hold this process to `rules` for ever. Raises OSError."""
-    kernel.syscall(_RESTRICT, ctypes.c_int(rules), ctypes.c_uint32(0))
+    libc.syscall(_RESTRICT, ctypes.c_int(rules), ctypes.c_uint32(0))
 
 
 def _allow(rules: int, path: str) -> None:
@@ -52,6 +52,6 @@ def _allow(rules: int, path: str) -> None:
     opened = os.open(path, os.O_PATH | os.O_CLOEXEC)
     try:
         rule = struct.pack("=Qi", rights, opened)
-        kernel.syscall(_ADD, ctypes.c_int(rules), ctypes.c_int(1), rule, ctypes.c_uint32(0))
+        libc.syscall(_ADD, ctypes.c_int(rules), ctypes.c_int(1), rule, ctypes.c_uint32(0))
     finally:
         os.close(opened)

@@ -11,7 +11,7 @@ import os
 import struct
 from collections.abc import Iterator
 
-from services.sandbox.inside import calls, kernel, landlock
+from rollyard.services.sandbox.inside import landlock, libc, syscall_numbers
 
 _AUDIT = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 _CLONE_THREAD = 0x10000
@@ -42,14 +42,17 @@ def install(*, namespaces: bool) -> None:
     code = _assembled(os.uname().machine, namespaces)
     buffer = ctypes.create_string_buffer(code, len(code))
     program = _Program(len(code) // 8, ctypes.cast(buffer, ctypes.c_void_p))
-    kernel.prctl(_PR_SET_SECCOMP, _FILTER, ctypes.addressof(program))
+    libc.prctl(_PR_SET_SECCOMP, _FILTER, ctypes.addressof(program))
 
 
 def _assembled(machine: str, namespaces: bool) -> bytes:
     if machine not in _AUDIT:
         raise OSError(errno.ENOSYS, f"no seccomp filter is written for {machine}, only for {', '.join(_AUDIT)}")
     here = 0 if machine == "x86_64" else 1
-    refused = {**calls.NEVER, **({} if namespaces else calls.NO_PROCESSES | calls.NO_CHANGES)}
+    refused = {
+        **syscall_numbers.NEVER,
+        **({} if namespaces else syscall_numbers.NO_PROCESSES | syscall_numbers.NO_CHANGES),
+    }
     lines = [(_LOAD, 0, 0, _ARCHITECTURE), (_EQUAL, 1, 0, _AUDIT[machine]), (_RETURN, 0, 0, _KILL)]
     lines += [(_LOAD, 0, 0, _NUMBER)]
     if machine == "x86_64":  # the x32 calls are the same ones under other numbers
@@ -58,7 +61,7 @@ def _assembled(machine: str, namespaces: bool) -> bytes:
         if (number := numbers[here]) is not None:
             lines += [(_EQUAL, 0, 1, number), (_RETURN, 0, 0, _REFUSE)]
     # The flags of clone3 lie in memory, where a filter cannot look; libraries then fall back to clone.
-    lines += [(_EQUAL, 0, 1, calls.CLONE3[here] or 0), (_RETURN, 0, 0, _ABSENT)]
+    lines += [(_EQUAL, 0, 1, syscall_numbers.CLONE3[here] or 0), (_RETURN, 0, 0, _ABSENT)]
     for numbers, conditions in _by_arguments(namespaces):
         if (number := numbers[here]) is not None:
             lines += [(_EQUAL, 0, len(conditions) + 1, number), *conditions, (_RETURN, 0, 0, _ALLOW)]
@@ -69,25 +72,25 @@ def _assembled(machine: str, namespaces: bool) -> bytes:
 def _by_arguments(namespaces: bool) -> Iterator[tuple[tuple[int, int] | tuple[int, None], list[Line]]]:
     """Calls, and when they are refused; each at most once."""
     # A limit of one's own may be lowered (first argument 0), nobody else's.
-    yield calls.PRLIMIT64, _unless(0, _EQUAL, 0)
+    yield syscall_numbers.PRLIMIT64, _unless(0, _EQUAL, 0)
     # Datagram sockets can send to any address without `connect`, among them the machine's own log.
-    yield calls.SOCKETPAIR, [*_unless(0, _EQUAL, _AF_UNIX), *_when(1, _ANY_BIT, _ALL_BUT_STREAMS)]
+    yield syscall_numbers.SOCKETPAIR, [*_unless(0, _EQUAL, _AF_UNIX), *_when(1, _ANY_BIT, _ALL_BUT_STREAMS)]
     # A lease on a file of the Python, where this user owns it, holds up everybody else who opens that file.
     leases = _when(1, _EQUAL, _F_SETLEASE)
     if namespaces:
-        yield calls.CLONE, _when(0, _ANY_BIT, kernel.NAMESPACES)
-        yield calls.FCNTL, leases
+        yield syscall_numbers.CLONE, _when(0, _ANY_BIT, libc.NAMESPACES)
+        yield syscall_numbers.FCNTL, leases
         return
-    yield calls.CLONE, [*_when(0, _ANY_BIT, kernel.NAMESPACES), *_unless(0, _ANY_BIT, _CLONE_THREAD)]
+    yield syscall_numbers.CLONE, [*_when(0, _ANY_BIT, libc.NAMESPACES), *_unless(0, _ANY_BIT, _CLONE_THREAD)]
     # Who is to die with the process above stays so: no namespace would end it otherwise.
-    yield calls.PRCTL, _when(0, _EQUAL, kernel.PR_SET_PDEATHSIG)
+    yield syscall_numbers.PRCTL, _when(0, _EQUAL, libc.PR_SET_PDEATHSIG)
     if landlock.version() < landlock.HOLDS_LENGTHS:
-        yield calls.OPEN, _when(1, _ANY_BIT, _O_TRUNC)
-        yield calls.OPENAT, _when(2, _ANY_BIT, _O_TRUNC)
+        yield syscall_numbers.OPEN, _when(1, _ANY_BIT, _O_TRUNC)
+        yield syscall_numbers.OPENAT, _when(2, _ANY_BIT, _O_TRUNC)
     # Who is to be signalled when something can be read, and what a file's owner may change of one that is open.
-    yield calls.FCNTL, [*leases, *_any_of(_F_SETOWN, _F_SETSIG, _F_SETOWN_EX)]
+    yield syscall_numbers.FCNTL, [*leases, *_any_of(_F_SETOWN, _F_SETSIG, _F_SETOWN_EX)]
     yield (
-        calls.IOCTL,
+        syscall_numbers.IOCTL,
         _any_of(_FIOSETOWN, _SIOCSPGRP, _FS_IOC_SETFLAGS, _FS_IOC_FSSETXATTR, _FS_IOC_ENABLE_VERITY),
     )
 

@@ -16,10 +16,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from os import environ
 
-from services.sandbox.inside import identity, kernel, landlock, seccomp
-from services.sandbox.inside.channel import Channel
-from services.sandbox.inside.plan import Plan
-from services.sandbox.inside.warden import start_watching, watch
+from rollyard.services.sandbox.inside import landlock, libc, privileges, seccomp
+from rollyard.services.sandbox.inside.channel import Channel
+from rollyard.services.sandbox.inside.jail_plan import Plan
+from rollyard.services.sandbox.inside.monitor import start_watching, watch
 
 _BEYOND_AN_ANSWERS = 16
 """Descriptors from here on are not those that an answer's process sets up for itself."""
@@ -32,7 +32,7 @@ _LOADED = (
 def main() -> None:
     """Serve until the server hangs up. The first message out says what the kernel offers, the first in is the plan."""
     control = socket.socket(fileno=0)
-    kernel.die_with_parent(signal.SIGKILL)
+    libc.die_with_parent(signal.SIGKILL)
     offered = {"seccomp": _works(lambda: seccomp.install(namespaces=True)), "landlock": landlock.version()}
     Channel(control).send(offered)
     plan = Plan.of(Channel(control).receive())
@@ -40,8 +40,8 @@ def main() -> None:
         rules = landlock.rules(plan.readable)  # while the files can be reached
         plan = replace(plan, rules=fcntl.fcntl(rules, fcntl.F_DUPFD_CLOEXEC, _BEYOND_AN_ANSWERS))
         os.close(rules)
-    identity.give_up_root()
-    kernel.die_with_parent(signal.SIGKILL)  # a change of user has undone it
+    privileges.give_up_root()
+    libc.die_with_parent(signal.SIGKILL)  # a change of user has undone it
     for name in _LOADED.split():
         importlib.import_module(name)
     environ.clear()
@@ -71,7 +71,7 @@ def _works(attempt: Callable[[], None]) -> bool:
     child = os.fork()
     if child == 0:
         try:
-            kernel.no_new_privileges()
+            libc.no_new_privileges()
             attempt()
             os._exit(0)
         finally:

@@ -1,0 +1,157 @@
+"""A policy that costs next to nothing: an OpenAI-compatible endpoint which plays a script, for measuring what stands
+around it. It speaks `POST /v1/chat/completions` and `POST /v1/responses`; `GET /stats` counts turns and its own CPU.
+
+The script: look at the board, then one move a turn, Up and Down by turns; after `turns - 1` tool outputs a final word.
+Every answer is made before the first request; a request costs its parsing, one count over the body and one write.
+It is no example of an HTTP server: it trusts its one kind of client.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import gc
+import resource
+from collections.abc import Callable
+from typing import cast
+
+import orjson
+import uvloop
+
+from rollyard.services.types import Json
+
+HEAD_END = b"\r\n\r\n"
+LENGTH = b"content-length:"
+CHAT_OUTPUT, RESPONSES_OUTPUT = b'"tool_call_id"', b'"function_call_output"'
+"""Once in a request for each tool output. Inside a JSON string the quotes would be escaped: no false count."""
+USAGE = {"prompt_tokens": 700, "completion_tokens": 30, "total_tokens": 730}
+
+
+class Script:
+    """The answers, ready to be written, by number of tool outputs in the request."""
+
+    def __init__(self, turns: int) -> None:
+        self.chat = [http(_completion(turn, turns)) for turn in range(turns)]
+        self.responses = [http(_response(turn, turns)) for turn in range(turns)]
+        self.answered = 0
+
+    def answer(self, request: bytes) -> bytes:
+        """The answer to a whole HTTP request."""
+        if request.startswith(b"POST /v1/chat"):
+            answers, outputs = self.chat, request.count(CHAT_OUTPUT)
+        elif request.startswith(b"POST /v1/responses"):
+            answers, outputs = self.responses, request.count(RESPONSES_OUTPUT)
+        else:
+            return self.stats()
+        self.answered += 1
+        return answers[min(outputs, len(answers) - 1)]
+
+    def stats(self) -> bytes:
+        """Turns answered and CPU seconds of this process, as an answer."""
+        used = resource.getrusage(resource.RUSAGE_SELF)
+        return http({"turns": self.answered, "cpu_s": used.ru_utime + used.ru_stime})
+
+
+class Connection(asyncio.Protocol):
+    """One kept-alive connection; its requests are answered in the order they come."""
+
+    def __init__(self, answer: Callable[[bytes], bytes], latency_s: float = 0.0) -> None:
+        self._answer = answer
+        self._latency_s = latency_s
+        self._buffer = b""
+        self._write: Callable[[bytes], None] = lambda data: None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._write = cast(asyncio.Transport, transport).write  # uvloop's is one in all but name
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._write = lambda data: None
+
+    def data_received(self, data: bytes) -> None:
+        buffer = self._buffer + data if self._buffer else data
+        while (head_end := buffer.find(HEAD_END)) >= 0:
+            end = head_end + 4 + _content_length(buffer[:head_end])
+            if len(buffer) < end:
+                break
+            request, buffer = (buffer, b"") if len(buffer) == end else (buffer[:end], buffer[end:])
+            self._reply(request)
+        self._buffer = buffer
+
+    def _reply(self, request: bytes) -> None:
+        answer = self._answer(request)
+        if self._latency_s:
+            asyncio.get_running_loop().call_later(self._latency_s, lambda: self._write(answer))
+        else:
+            self._write(answer)
+
+
+def _content_length(head: bytes) -> int:
+    """Length of the body that follows `head`; clients differ in how they spell the header."""
+    at = head.find(b"Content-Length:")
+    at = head.lower().find(LENGTH) if at < 0 else at
+    return 0 if at < 0 else int(head[at + len(LENGTH) :].split(b"\r\n", 1)[0])
+
+
+def http(body: Json) -> bytes:
+    data = orjson.dumps(body)
+    return b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%b" % (len(data), data)
+
+
+def _move(turn: int, turns: int) -> str | None:
+    """Arguments of the tool call after `turn` tool outputs; None for the final word."""
+    if turn >= turns - 1:
+        return None
+    moves = [] if turn == 0 else [("Up", "Down")[turn % 2]]
+    return orjson.dumps({"actions": moves}).decode()
+
+
+def _completion(turn: int, turns: int) -> Json:
+    message: Json = {"role": "assistant", "content": None}
+    if (arguments := _move(turn, turns)) is None:
+        message["content"] = "That is as far as I go."
+    else:
+        function = {"name": "step", "arguments": arguments}
+        message["tool_calls"] = [{"id": f"call_{turn}", "type": "function", "function": function}]
+    choice = {"index": 0, "message": message, "finish_reason": "tool_calls" if arguments else "stop"}
+    serial = {"id": f"chatcmpl-{turn}", "object": "chat.completion", "created": 0, "model": "script"}
+    return {**serial, "choices": [choice], "usage": USAGE}
+
+
+def _response(turn: int, turns: int) -> Json:
+    item: Json
+    if (arguments := _move(turn, turns)) is None:
+        text = {"type": "output_text", "text": "That is as far as I go.", "annotations": []}
+        item = {"id": "msg", "type": "message", "role": "assistant", "status": "completed", "content": [text]}
+    else:
+        item = {"id": f"fc_{turn}", "type": "function_call", "call_id": f"call_{turn}", "name": "step"}
+        item |= {"arguments": arguments, "status": "completed"}
+    usage: Json = {"input_tokens": 700, "output_tokens": 30, "total_tokens": 730}
+    usage |= {"input_tokens_details": {"cached_tokens": 0}, "output_tokens_details": {"reasoning_tokens": 0}}
+    serial = {"id": f"resp_{turn}", "object": "response", "created_at": 0, "model": "script", "status": "completed"}
+    rest = {"parallel_tool_calls": True, "tool_choice": "auto", "tools": []}
+    return {**serial, **rest, "output": [item], "usage": usage}
+
+
+async def serve(answer: Callable[[bytes], bytes], port: int = 0, latency_s: float = 0.0) -> None:
+    """Answer requests until ended; the first line printed is the port."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    loop = asyncio.get_running_loop()
+    server = await loop.create_server(lambda: Connection(answer, latency_s), "127.0.0.1", port, backlog=4096)
+    print(server.sockets[0].getsockname()[1], flush=True)
+    gc.freeze()
+    await server.serve_forever()
+
+
+def main() -> None:
+    """Serve until ended; the first line printed is the port."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--port", type=int, default=0, help="0 takes a free one, which is printed")
+    parser.add_argument("--latency-ms", type=float, default=0.0, help="time to each answer")
+    parser.add_argument("--turns", type=int, default=6, help="model calls an episode takes")
+    options = parser.parse_args()
+    uvloop.run(serve(Script(options.turns).answer, options.port, options.latency_ms / 1000))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,255 @@
+"""How much work a formula would be, estimated from its text before any algebra: `9^{9^{9}}` has 370 million digits.
+
+Bounds, not values: a formula within them may still take long, and the limit on CPU time is there for that.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+
+from rollyard.resources_servers.answers.latex import tidied
+
+MOST_DIGITS = 10_000
+MOST_TERMS = 2_000
+"""Of a product or a power, once expanded."""
+MOST_DEGREE = 300
+MOST_RANGE = 1_000
+"""Of a sum or product from one number to another."""
+MOST_ROOTS = 8
+DEEPEST = 30
+"""Brackets, fractions, roots and exponents in one another."""
+MOST_CELLS = 64
+"""Of a matrix."""
+_TOKEN = re.compile(
+    r"\\(?:begin|end)\s*\{[^{}]*\}|\\text\s*\{[^{}]*\}|\\[a-zA-Z]+|\\.|\d(?:,?\d)*\.?\d*|\.\d+|\S", re.DOTALL
+)
+_OPENING = {"{": "}", "(": ")", "[": "]", r"\{": r"\}", r"\lfloor": r"\rfloor", r"\lceil": r"\rceil"}
+_ENDING = frozenset(_OPENING.values())
+_RANGE = re.compile(r"\\(?:sum|prod)\s*_\s*\{[^{}=]*=([^{}]*)\}\s*\^\s*(?:\{([^{}]*)\}|(\S))")
+_PLAIN = re.compile(r"-?\d{1,4}|[a-zA-Z]|\\infty|-\s*\\infty")
+_FACTORIAL_OF_FACTORIAL = re.compile(r"!\s*\)*\s*!")
+_FUNCTION = re.compile(r"\\(?:a?r?c?(?:sin|cos|tan|cot|sec|csc)h?|log|ln|exp)(?![a-z])")
+_DERIVED = re.compile(r"\\i*int(?![a-z])|\\frac\s*\{\s*d\b|\\lim(?![a-z])")
+
+
+@dataclass(frozen=True)
+class _Size:
+    """Upper bounds of what a formula may come to."""
+
+    digits: float = 1.0
+    """Of an exact number, numerator and denominator together."""
+    value: float = 1.0
+    """The absolute value, where it is a number."""
+    terms: float = 1.0
+    degree: float = 0.0
+    symbolic: bool = False
+
+    def __mul__(self, other: _Size) -> _Size:
+        return _Size(
+            self.digits + other.digits,
+            _product(self.value, other.value),
+            self.terms * other.terms,
+            self.degree + other.degree,
+            self.symbolic or other.symbolic,
+        )
+
+    def __add__(self, other: _Size) -> _Size:
+        return _Size(
+            self.digits + other.digits,
+            self.value + other.value,
+            self.terms + other.terms,
+            max(self.degree, other.degree),
+            self.symbolic or other.symbolic,
+        )
+
+    def __pow__(self, power: _Size) -> _Size:
+        if power.symbolic:
+            return _Size(self.digits + power.digits, math.inf, 1.0, max(self.degree, power.degree), True)
+        times = max(power.value, 1.0)
+        terms = self.terms
+        if terms > 1:
+            terms = math.inf if times * terms > 1e5 else float(math.comb(int(times + terms), int(terms) - 1))
+        return _Size(
+            self.digits * times + power.digits, _power(self.value, times), terms, self.degree * times, self.symbolic
+        )
+
+
+def costly(gold: str, answer: str) -> str | None:
+    """Why `answer` is too much work; None when it is not. A gold answer of the same size raises the bounds."""
+    wanted, given = _sizes(tidied(gold)), _sizes(tidied(answer))
+    for name, size in given.items():
+        most = max(_MOST[name], 2 * wanted[name])
+        if not size <= most:
+            return f"it takes {_shown(size)} {name}, over {most:,.0f}"
+    return None
+
+
+_MOST = {
+    "digits": MOST_DIGITS,
+    "terms": MOST_TERMS,
+    "degrees": MOST_DEGREE,
+    "roots": MOST_ROOTS,
+    "cells of matrices": MOST_CELLS,
+    "steps of a sum or product": MOST_RANGE,
+    "factorials of factorials": 0,
+    "integrals, derivatives and limits": 1,
+    "symbols": 300,
+    "digits in a row": 1_000,
+    "functions": 6,
+    "indices": 12,
+    "sets": 6,
+}
+
+
+def _shown(size: float) -> str:
+    return f"{size:,.0f}" if size < 1e12 else "too many"
+
+
+def _sizes(text: str) -> dict[str, float]:
+    size = _Reader(text).formula()
+    return {
+        "digits": size.digits,
+        "terms": size.terms,
+        "degrees": size.degree,
+        "roots": float(len(re.findall(r"\\sqrt", text))),
+        "cells of matrices": float(text.count("&") + text.count(r"\\") + 1 if "matrix" in text else 0),
+        "steps of a sum or product": max(map(_steps, _RANGE.finditer(text)), default=0.0),
+        "factorials of factorials": float(len(_FACTORIAL_OF_FACTORIAL.findall(text))),
+        "integrals, derivatives and limits": float(len(_DERIVED.findall(text))),
+        "symbols": float(len(_TOKEN.findall(text))),
+        "digits in a row": float(max(map(len, re.findall(r"\d+", text)), default=0)),
+        "functions": float(len(_FUNCTION.findall(text))),
+        "indices": float(text.count("_")),
+        "sets": float(text.count(r"\{")),
+    }
+
+
+def _steps(match: re.Match[str]) -> float:
+    bounds = [match[1].strip(), (match[2] or match[3]).strip()]
+    if not all(_PLAIN.fullmatch(bound) for bound in bounds):
+        return math.inf
+    numbers = [int(bound) for bound in bounds if bound.lstrip("-").isdecimal()]
+    return float(max(numbers) - min(numbers)) if len(numbers) == 2 else 1.0
+
+
+def _product(one: float, other: float) -> float:
+    return 0.0 if 0.0 in (one, other) else one * other
+
+
+def _power(base: float, times: float) -> float:
+    try:
+        return float(max(base, 1.0) ** times)
+    except OverflowError:
+        return math.inf
+
+
+_ENDLESS = _Size(math.inf, math.inf, math.inf, math.inf)
+
+
+class _Reader:
+    """Adds up the sizes of the parts of a formula."""
+
+    def __init__(self, text: str) -> None:
+        self._tokens = _TOKEN.findall(text)
+        self._place = self._depth = 0
+
+    def formula(self, ending: str = "") -> _Size:
+        """The size of everything up to `ending`, which is taken too."""
+        total, product = _Size(0.0, 0.0, 0.0), _Size(0.0)
+        begun = False
+        while self._place < len(self._tokens):
+            token = self._tokens[self._place]
+            if token in _ENDING:
+                self._place += 1
+                if token == ending or ending:
+                    break
+                continue
+            if token in ("+", "-", ",", "=", "<", ">", "&", ";", r"\\", r"\pm", r"\mp") or token in _RELATIONS:
+                self._place += 1
+                if begun:
+                    total, product, begun = total + product, _Size(0.0), False
+                continue
+            product, begun = product * self._powered(), True
+        return total + product if begun or total.terms == 0 else total
+
+    def _powered(self) -> _Size:
+        size = self._operand()
+        while self._place < len(self._tokens) and self._tokens[self._place] in ("^", "!", "_"):
+            sign = self._tokens[self._place]
+            self._place += 1
+            if sign == "!":
+                size = _factorial(size)
+            elif sign == "_":
+                self._exponent()
+            else:
+                size = size ** self._exponent()
+        return size
+
+    def _exponent(self) -> _Size:
+        """An exponent with what is raised over it: `9^9^9` is taken for `9^{9^9}`."""
+        size = self._operand()
+        if self._place < len(self._tokens) and self._tokens[self._place] == "^":
+            self._place += 1
+            self._depth += 1
+            size = size ** (_ENDLESS if self._depth > DEEPEST else self._exponent())
+            self._depth -= 1
+            return size
+        if self._place < len(self._tokens) and self._tokens[self._place] == "!":
+            self._place += 1
+            return _factorial(size)
+        return size
+
+    def _operand(self) -> _Size:
+        """One number, letter, command or group. Without end where they are nested deeper than is written."""
+        if self._depth > DEEPEST:
+            self._place = len(self._tokens)
+            return _ENDLESS
+        self._depth += 1
+        try:
+            return self._read()
+        finally:
+            self._depth -= 1
+
+    def _read(self) -> _Size:
+        if self._place >= len(self._tokens):
+            return _Size(0.0)
+        token = self._tokens[self._place]
+        self._place += 1
+        if token in _OPENING:
+            return self.formula(_OPENING[token])
+        if re.match(r"\.?\d", token):
+            plain = token.replace(",", "")
+            return _Size(float(len(plain)), _value(plain))
+        if token in (r"\frac", r"\binom", r"\dbinom", r"\tbinom"):
+            above, below = self._operand(), self._operand()
+            if token != r"\frac":
+                return _Size(above.value * 0.302 + 1, _power(2.0, above.value))
+            both = above * below
+            return _Size(
+                both.digits, _product(above.value, _power(10.0, below.digits)), both.terms, both.degree, both.symbolic
+            )
+        if token in ("-", "+"):
+            return self._operand()
+        if token == "e" or token in ("i", r"\pi"):
+            return _Size(1.0, 4.0)
+        if len(token) == 1 and token.isalpha():
+            return _Size(1.0, 1.0, 1.0, 1.0, True)
+        return _Size(0.0)
+
+
+_RELATIONS = frozenset((r"\le", r"\ge", r"\ne", r"\in", r"\approx", r"\cup", r"\cap", r"\equiv"))
+
+
+def _value(plain: str) -> float:
+    return float(plain) if len(plain) < 300 else math.inf
+
+
+def _factorial(size: _Size) -> _Size:
+    if size.symbolic:
+        return size
+    if size.value > 1e6:
+        return _Size(math.inf, math.inf)
+    digits = math.lgamma(size.value + 1) / math.log(10) + 1
+    return _Size(digits, _power(10.0, digits))

@@ -1,0 +1,159 @@
+"""What the text of a problem tells about its answer: its formulas, what it asks for, its words."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from rollyard.resources_servers.answers.latex import plain_spelling, tidied
+from rollyard.resources_servers.answers.reading.formulas import Formula, formulas
+from rollyard.resources_servers.answers.splitting import links, parts, sides
+from rollyard.resources_servers.answers.vocabulary import unit_name
+
+MOST_CHARACTERS = 20_000
+"""Of a problem; the rest of a longer one is not looked at."""
+_PRICE = re.compile(
+    r"(?<!\\)\$(?=\d[\d,.]*(?:[ ?!;:)]|$)(?=[^$]{0,40}[a-z]{3})(?![^$]{0,40}[\\^=_+<>{}]))", re.MULTILINE
+)
+_PLACE = re.compile("⟦(\\d+)⟧")
+_ASKS = re.compile(
+    r"\b(?:find|compute|calculate|evaluate|determine|simplify|express|convert|factor|expand|enter|give|write|form"
+    r"|what(?:'s|[^.?!⟦]{0,80}?\b(?:is|are|was|were)))\b",
+    re.IGNORECASE,
+)
+_BY_ITSELF = re.compile(
+    r"\b(?:find|compute|calculate|evaluate|determine|what(?:'s| is| are)) (?:the )?"
+    r"(?:(?:exact|numerical|possible) )?(?:(?:value|values|product|sum|expression|quantity) (?:of )?){0,2}(?:the )?"
+    r"(?:(?:product|sum|expression|quantity) )?⟦(\d+)⟧",
+    re.IGNORECASE,
+)
+_ANGLES = re.compile(
+    r"degree|angle|°|\\circ|\\theta|\\(?:arc)?(?:sin|cos|tan|cot|sec|csc)|\barcs?\b|rotat|temperature|polygon|gon\b"
+    r"|fahrenheit|celsius|latitude|longitude|quadrilateral|argument",
+    re.IGNORECASE,
+)
+_NUMBER = re.compile(r"\d+(?:\.\d+)?|\.\d+")
+_CLAUSE_ENDS = re.compile(
+    r"[.?!](?=\s|$)|\b(?:such that|so that|if|where|given|when|whenever|for which|satisf\w*|with|which|that|who)\b",
+    re.IGNORECASE,
+)
+_ROUNDS = re.compile(r"nearest|approximat|round|estimat|decimal|significant", re.IGNORECASE)
+_WORD = re.compile(r"[^\W\d_]{2,}")
+_COUNTED = re.compile(r"\bhow (?:many|much) (?:more |less |fewer )?(\w+)", re.IGNORECASE)
+_MEASURED = re.compile(r"\b(?:in|how many|number of|nearest) (?:square |cubic )?([a-zA-Z]+)", re.IGNORECASE)
+_PERCENT = re.compile(r"\b(?:what|which|how many|find the|by what|as a) percent|percentage", re.IGNORECASE)
+_COMPARED = re.compile(r"\bhow (?:many|much) (?:\w+ )?(more|less|fewer)\b", re.IGNORECASE)
+_MODULUS = re.compile(r"\(?\\(?:pmod|bmod).*$")
+_TASKS = ("factor", "expand", "simplif")
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A problem's text as verdicts use it. Formulas are in `plain_spelling`."""
+
+    formulas: frozenset[str] = frozenset()
+    """All of them, with their sides, items and values."""
+    asked: frozenset[str] = frozenset()
+    """Those that follow `find`, `what is` and the like."""
+    computed: frozenset[str] = frozenset()
+    """Those that are asked for by themselves: `find $a+b$`, not `find the roots of $x^2-x$`."""
+    tuples: tuple[str, ...] = ()
+    """Names in parentheses, such as `(x,y)`."""
+    words: frozenset[str] = frozenset()
+    counted: frozenset[str] = frozenset()
+    """`eggs` of "how many eggs", and `more` of "how many more"."""
+    tasks: frozenset[str] = frozenset()
+    """`factor`, `expand` or `simplif`, where the form of the answer is what is asked for."""
+    units: frozenset[str] = frozenset()
+    """Units of measure that it mentions, each under one name."""
+    measured: frozenset[str] = frozenset()
+    """Those that it asks for: `in cents`, `how many feet`."""
+    percent: bool = False
+    """It asks for percents."""
+    rounds: bool = False
+    """The answer may be an approximation."""
+    speaks_of_percent: bool = False
+    speaks_of_angles: bool = False
+    """It may have an answer in degrees, be they of an angle or of heat."""
+    numbers: frozenset[str] = frozenset()
+    text: str = ""
+
+
+def problem_text(task: Mapping[str, Any]) -> str:
+    """The row's `problem` or `question`; otherwise the last user message of a chat. Empty when it has neither."""
+    for key in ("problem", "question"):
+        if isinstance(written := task.get(key), str) and written.strip():
+            return written
+    params = task.get("responses_create_params")
+    messages = params.get("input") if isinstance(params, Mapping) else None
+    if task.get("form", "chat") != "chat" or not isinstance(messages, list) or not messages:
+        return ""
+    content = messages[-1].get("content") if isinstance(messages[-1], Mapping) else None
+    return content if isinstance(content, str) else ""
+
+
+@lru_cache(maxsize=512)
+def read_problem(text: str) -> Problem:
+    """What is known of the problem `text`."""
+    if not text:
+        return Problem()
+    text = _PRICE.sub(r"\\$", text[:MOST_CHARACTERS])
+    written = list(formulas(text))
+    found = [tidied(formula.text) for formula in written]
+    prose = _with_numbers(text, written)
+    asked, computed = set[str](), set[str]()
+    for match in _ASKS.finditer(prose):
+        clause = prose[match.end() : match.end() + 300]
+        end = _CLAUSE_ENDS.search(clause)
+        for place in _PLACE.finditer(clause[: end.start()] if end else clause):
+            asked |= _single(found[int(place[1])])
+    for match in _BY_ITSELF.finditer(prose):
+        computed |= _single(found[int(match[1])])
+    pieces = set[str]().union(*map(_pieces, found))
+    said = frozenset(word.casefold() for word in _WORD.findall(prose))
+    counted = {match[1].casefold() for match in (*_COUNTED.finditer(prose), *_COMPARED.finditer(prose))}
+    return Problem(
+        formulas=frozenset(pieces),
+        asked=frozenset(asked),
+        computed=frozenset(computed),
+        tuples=tuple(
+            dict.fromkeys(piece for piece in pieces if re.fullmatch(r"\([\\a-zA-Z]+(,[\\a-zA-Z]+)+\)", piece))
+        ),
+        words=said,
+        counted=frozenset(counted),
+        tasks=frozenset(task for task in _TASKS if re.search(rf"\b{task}", prose, re.IGNORECASE)),
+        units=frozenset(unit for word in said if (unit := unit_name(word))) | ({"dollar"} if r"\$" in text else set()),
+        measured=frozenset(unit for match in _MEASURED.finditer(prose) if (unit := unit_name(match[1]))),
+        percent=_PERCENT.search(prose) is not None,
+        rounds=_ROUNDS.search(prose) is not None,
+        speaks_of_percent="%" in text or "percent" in prose.casefold(),
+        speaks_of_angles=_ANGLES.search(text) is not None,
+        numbers=frozenset(_NUMBER.findall(text.replace(",", ""))),
+        text=prose,
+    )
+
+
+def _single(formula: str) -> set[str]:
+    """The items of a formula that are no relations."""
+    items = [_MODULUS.sub("", part) for part in parts(formula)]
+    return {plain_spelling(item) for item in items if len(links(item)) == 1}
+
+
+def _with_numbers(text: str, written: list[Formula]) -> str:
+    """`text` with `⟦0⟧`, `⟦1⟧`, ... in the places of its formulas."""
+    prose, place = list[str](), 0
+    for number, formula in enumerate(written):
+        prose += [text[place : formula.start], f"⟦{number}⟧"]
+        place = formula.end
+    return "".join([*prose, text[place:]])
+
+
+def _pieces(formula: str) -> set[str]:
+    """The formula, its items, and the sides of each; spelled plainly."""
+    found = {formula, *parts(formula)}
+    found |= {_MODULUS.sub("", piece) for piece in found}
+    found |= {side for piece in tuple(found) for side in sides(piece)}
+    return {plain_spelling(piece) for piece in found} - {""}

@@ -1,0 +1,54 @@
+r"""Values that a text gives one after another: `\boxed{1} or \boxed{2}`, boxes on successive lines.
+
+They are one answer together: right as a list where a list is asked for, and otherwise only if all of them are.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import replace
+
+from rollyard.resources_servers.answers.reading.extraction import Found
+
+MOST_BETWEEN = 100
+"""Characters between two values of a row."""
+_BETWEEN = re.compile(
+    r"""(?:
+      [\s.,;:$&|*_()\[\]{}!/•–—-] | \\[()\[\],;:!\\{} ] | \\(?:quad|qquad|text|textbf|mbox)(?![a-zA-Z])
+    | \b(?:and|or|but|maybe|perhaps|possibly|alternatively|also|either|even|another|other|one|is|the|are|it|could|might
+        |may|be|first|second|third|solutions?|roots?|values?|case|option|else|vs|versus|guess(?:es)?|answer\s?\d|\d|y|o|e|et|ou|und|oder|и|или)\b(?!\s?=)
+    | \bor,?\s+if\b[^.,\n]{1,40}, | \b[a-zA-Z](?:_\{?\w\}?)?\s?=(?!=) | 和 | 或者? | または | 또는
+    )*""",
+    re.VERBOSE | re.IGNORECASE,
+)
+_NAME = re.compile(r"(?<![a-zA-Z\\])([a-zA-Z](?:_\{?\w{1,9}\}?)?) *= *\$?$")
+LONGEST_NAME = 20
+
+
+def last_row(text: str, values: Iterable[tuple[int, Found]], between: re.Pattern[str] = _BETWEEN) -> Found | None:
+    """The last of `values`, each with the place where its form begins, and what is in one row with it."""
+    row = list[tuple[int, Found]]()
+    for start, value in values:
+        if row and not _adjacent(text, row[-1][1], start, between):
+            row = []
+        row.append((start, value))
+    if not row:
+        return None
+    names = [_NAME.search(text, max(start - LONGEST_NAME, 0), start) for start, _ in row]
+    named = [name[1] for name in names if name]
+    texts = [value.text for _, value in row]
+    if len(row) > 1 and len(set(named)) == len(row) and not any("=" in each for each in texts):
+        texts = [f"{name}={each}" for name, each in zip(named, texts, strict=True)]
+    return together(row[-1][1], texts)
+
+
+def together(last: Found, texts: Iterable[str]) -> Found:
+    """`last` with all `texts` as its values; the same text twice is one value."""
+    parts = tuple(dict.fromkeys(texts))
+    return replace(last, text=", ".join(parts), parts=parts if len(parts) > 1 else ())
+
+
+def _adjacent(text: str, value: Found, start: int, between: re.Pattern[str]) -> bool:
+    gap = start - value.end
+    return value.whole and 0 <= gap <= MOST_BETWEEN and bool(between.fullmatch(text, value.end, start))

@@ -1,0 +1,106 @@
+"""Where a text announces its answer: `The answer is 12.`, `## Answer`, `答案是 12。`, `Ответ: 12`, `"answer": 12`.
+
+The last announcement that is followed by a value counts, else the last one that is followed by anything.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+
+from rollyard.resources_servers.answers.reading.adjacent_values import last_row, together
+from rollyard.resources_servers.answers.reading.extraction import Found, scan
+from rollyard.resources_servers.answers.reading.sentence_values import is_value, sentence, undecorated
+
+MOST = 40
+"""Announcements at the end of a text that are looked at."""
+MOST_LINES = 10
+SECTION = 400
+"""Characters below a heading that are an answer; a longer section is reasoning."""
+_MARKS = r"[ \t*_]{0,8}"
+_ENGLISH = (
+    r"\b(?:answers?(?: ?\(s\))?|solutions (?=[^:\n]{0,99}\bare\b)|(?:correct|right) (?:option|choice|letter)"
+    r"|final (?:result|value|solution)|result(?=[*_]{0,3} ?[:=]))"
+    r"(?: (?:to|of|for)\b[^.:\n=]{1,99}?)?"
+    rf"(?:{_MARKS}[:：|=]|{_MARKS}\b(?:is|are|would be|should be|must be|becomes)\b"
+    rf"(?: (?:simply|just|therefore|thus|then|indeed|exactly|hence|actually|now)\b)?{_MARKS}[:：]?)"
+)
+_EUROPEAN = (
+    r"\b(?:respuesta|réponse|antwort|ergebnis|resposta|risposta|antwoord|odpowiedź|cevap|svar)"
+    r"(?: (?:final|finale|correcta|correcte|correta|corretta|est[aá] bien))?"
+    rf"{_MARKS}(?:\s?[:：=]|\b(?:es|est|ist|lautet|beträgt|é|è|to|är|er)(?!\w)){_MARKS}[:：]?"
+    rf"|\b(?:ответ(?:ом)?|відповідь){_MARKS}"
+    r"(?:[:：=—–-]|\b(?:равен|равна|равно|является|это|есть|будет)\b|(?= [-$\d\\]))[ \t*_]{0,8}[:：]?"
+)
+_ASIAN = (
+    r"(?:答案|正确选项|最终结果|答え|正解)(?:应该|應該)?[*_ ]{0,4}(?:是|为|為|等于|选|選|は|=|[:：])[*_ ]{0,4}[:：]?"
+    r"|故选[:：]?|(?<!\w)(?:최종 ?|따라서 ?)?(?:정답|답)[*_ ]{0,4}(?:은|는|[:：])"
+    r"|(?:الإجابة|الجواب)(?: النهائية| الصحيحة| النهائي)?[*_ ]{0,4}(?:هي|هو|[:：])[*_ ]{0,4}[:：]?"
+    r"|(?:उत्तर|जवाब)[*_ ]{0,4}(?:है|[:：])?[*_ ]{0,4}[:：]?"
+)
+_OPENING = re.compile(rf"(?:{_ENGLISH}|{_EUROPEAN}|{_ASIAN}|^[*_]{{0,3}}A(?:ns)?[.:][*_]{{0,3}})", re.I | re.M)
+_HEADING = re.compile(
+    r"^[#*_>| \t-]{0,12}(?:the )?(?:(?:final |correct )?answer|final result|答案|最终答案|ответ)[*_| \t]{0,12}$",
+    re.I | re.M,
+)
+_JSON = re.compile(r"[\"'](?:final[_ ]?)?answer[\"']\s{0,9}:\s{0,9}", re.I)
+_JSON_VALUE = re.compile(
+    r"\"((?:[^\"\\\n]|\\.){0,500})\"|'([^'\n]{0,500})'|\[([^\[\]\n]{0,500})\]|([^\"'\[,}\n][^,}\n]{0,500})"
+)
+_BLANK = re.compile(r"(?:[ \t*_]*+(?:(?:[=-]{3,}+|\|[-:| ]++)[ \t]*+)?\n){0,5}")
+_BULLET = re.compile(r"[ \t]{0,8}(?:(?:[-•>]|\*(?!\*))[ \t]+|\|[ \t]*)?(?=\S)")
+_TOLD = re.compile(r"\d|\\[a-zA-Z]|\$|^\W*[A-Z]\W*$|\([A-Z]\)")
+_COPULA = re.compile(r"\s*(?:です|である|だ|になります|입니다|이다|है|होगा)$")
+
+
+def phrased(text: str) -> Found | None:
+    """`The answer is 18.` and `Answer: 18`, up to the end of the sentence."""
+    matches = {
+        match.end(): match for opening in (_OPENING, _HEADING, _JSON) for match in deque(scan(opening, text), MOST)
+    }
+    fallback, told = None, list[tuple[int, Found]]()
+    for _, match in sorted(matches.items()):
+        found = _json_value(text, match) if match.re is _JSON else _behind(text, match)
+        if found is not None and _TOLD.search(found.text):
+            told.append((match.start(), found))
+        fallback = found or fallback
+    return last_row(text, told) or fallback
+
+
+def _behind(text: str, opening: re.Match[str]) -> Found | None:
+    """The sentence behind an announcement, or the first line below it."""
+    blank = _BLANK.match(text, opening.end())
+    place = blank.end() if blank else opening.end()
+    if opening.re is _HEADING and len(text) - place > SECTION:
+        return None
+    bullet = _BULLET.match(text, place)
+    said, end = sentence(text, bullet.end() if bullet else place)
+    if "\n" in text[opening.end() : place] and (below := _below(text, end, bullet)):
+        return together(Found(said, "answer_is", below[-1][1]), [said, *(line for line, _ in below)])
+    said = undecorated(_COPULA.sub("", said))
+    if "|" in opening.group() or text[place : place + 1] == "|":  # a cell of a table
+        said = undecorated(said.partition("|")[0])
+    return Found(said, "answer_is", end) if said else None
+
+
+def _below(text: str, end: int, bullet: re.Match[str] | None) -> list[tuple[str, int]]:
+    """The further lines of a list of values."""
+    found = list[tuple[str, int]]()
+    while text[end : end + 1] == "\n" and len(found) < MOST_LINES:
+        begin = _BULLET.match(text, end + 1)
+        if bool(bullet and bullet.group()) != bool(begin and begin.group()):
+            break
+        said, end = sentence(text, begin.end() if begin else end + 1)
+        if not said or not is_value(said):
+            break
+        found.append((said, end))
+    return found
+
+
+def _json_value(text: str, opening: re.Match[str]) -> Found | None:
+    r"""A value of JSON as the model wrote it: most write `\frac` where JSON wants `\\frac`."""
+    match = _JSON_VALUE.match(text, opening.end())
+    if match is None:
+        return None
+    said = next(group for group in match.groups() if group is not None).replace("\\\\", "\\").strip()
+    return Found(said.replace('"', "") if match[3] else said, "answer_is", match.end()) if said else None

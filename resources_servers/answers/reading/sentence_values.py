@@ -1,0 +1,139 @@
+"""The values that a sentence gives as its answer: `12, not 13` gives one, `18 (or maybe 19)` gives two.
+
+Naming several does not help a policy: the judge compares each of them with the gold answer.
+"""
+
+from __future__ import annotations
+
+import re
+
+from rollyard.resources_servers.answers.reading.formulas import MASK, formulas, masked
+
+MOST_CHARACTERS = 2000
+"""Of a sentence; what follows is not read."""
+_SENTENCE_END = re.compile(
+    r"(?<!approx)(?<!i\.e)(?<!e\.g)\.(?=[*_\"'”)\]]{0,4}(?:\s|$))|[\n。！？।؟]|(?<!\d)．|</|[!?](?=[*_\"'”)\]]{0,4}\s+[A-Z])"
+)
+_JUNCTION = re.compile(
+    rf"(?<![\w\\])(?:and/or|and|or|maybe|perhaps|possibly|alternatively|(?:could|might|may)(?: also)? be)(?![\w=])"
+    rf"|;|,(?=\s*{MASK})|或者?|和|以及|または|또는"
+    rf"|(?<=[\d{MASK}}}*]) ?\((?=-?[\d./{MASK}]{{1,99}}"
+    r"(?: [^()]{0,40}\b(?:also|possible|alternative)\b[^()]{0,40})?\))"
+    rf"|(?<=[\d{MASK}] )(?:y|o|e|et|ou|und|oder|и|или)(?= [-\d{MASK}])"
+)
+_REASON = re.compile(
+    r"(?<![\w\\])(?:since|because|as|where|which|so|thus|given|rather than|instead of|due to|hence|when|if|not|for"
+    r"|but(?! (?:it |also )?(?:maybe|perhaps|possibly|could|might|may)\b)|or (?:about|approximately|roughly|around))\b"
+    r"|(?<=\s)[—–-](?=\s[^\W\d_]{3})|因为|而不是|不是"
+)
+"""What follows explains the value, rounds it, or says what it is not."""
+_FILLER = re.compile(r"(?:[\s,;:]|\b(?:and|or|but|also|even|it|be|is|either|both|then|equivalently|just|simply)\b)*")
+_VERB = re.compile(r"\b(?:is|are|was|were|has|have|had|be|we|it|he|she|they|then|so|can|will|makes?|gives?)\b")
+_WORD = re.compile(r"(?<![\\a-zA-Z])[^\W\d_]{2,}")
+_VALUE = re.compile(rf"[\d{MASK}\\]|^\W*[A-Z]\W*$|\([A-Z]\)|(?<![^\W\d_])[a-z] *=")
+_OPENING = re.compile(r"^(?:(?:either|both|option|choice|letter) +(?=\(?[-$\\\dA-Z])|(?:so|thus|hence),? )", re.I)
+_CLOSING = re.compile(
+    r" is (?:(?:the|our|my) (?:\w+ )?answer|correct|right)[.!*]*$| (?:is|are) (?:also|another)\b.*$", re.I
+)
+_RELATION = re.compile(r"[<>≤≥∈∪]|\\(?:le|ge|leq|geq|in|cup)(?![a-zA-Z])")
+_TEXT = re.compile(r"\\(?:text|mbox|textbf|mathrm) *\{[^{}]*\}")
+CHANGED = re.compile(
+    r"\b(?:(?:between|minus|negative|at (?:least|most)|(?:more|less|fewer|greater) than|up to|neither|either)"
+    r"|(?:half|twice|thrice|double|triple|a third|a quarter)(?: of)?(?: the)?"
+    r"|(?:not|maybe|perhaps|possibly|one of)(?: \w+){0,2})"
+    r"[\s$*(]*$",
+    re.IGNORECASE,
+)
+"""Words at the end of what stands before a number that make it another one, or none."""
+_SCALE = re.compile(
+    r"[*_ ]{0,4}\b(squared|cubed|hundred|thousand|million|billion|trillion|dozen|lakh|crore|percent|factorial)s?\b",
+    re.I,
+)
+_LEAD = re.compile(
+    r"[^\d\\=(){}\[\]^+*/]*\b(?:is|are|be|was|were|equals?|equal to|(?:it|that)['’]s|has|have|gets?|makes?|exactly|just"
+    r"|only|simply|about|approximately|roughly|option|choice|number|costs?|earns?|needs?|total of)\b:?"
+    r" *(?=[-+$€£.\d(\\])",
+    re.IGNORECASE,
+)
+_REMARK = re.compile(r"\s\([^()=]*=[^()]*\)$")
+
+
+def sentence(text: str, start: int) -> tuple[str, int]:
+    """What stands from `start` on to the end of its line or sentence, and where that is. A formula is not cut."""
+    window = text[start : start + MOST_CHARACTERS]
+    hidden = masked(window, list(formulas(window)))
+    end = _SENTENCE_END.search(hidden)
+    found = window[: end.start()] if end else window
+    return undecorated(found), start + len(found.rstrip())
+
+
+def undecorated(text: str) -> str:
+    """Without Markdown's marks of emphasis and code around the text, and spaces."""
+    text = text.strip()
+    while text and (bare := text.strip("*`").removeprefix("__").removesuffix("__").strip()) != text:
+        text = bare
+    return text
+
+
+def values(said: str) -> tuple[str, ...]:
+    """The values that a sentence behind `The answer is` gives, each as it is written; at least one, maybe empty."""
+    said = _CLOSING.sub("", _OPENING.sub("", undecorated(said[:MOST_CHARACTERS])))
+    spans = list(formulas(said))
+    hidden = _TEXT.sub(lambda match: MASK * len(match.group()), masked(said, spans))
+    stop = next((match.start() for match in _REASON.finditer(hidden) if _VALUE.search(hidden[: match.start()])), None)
+    said, hidden = said[:stop], hidden[:stop]
+    ends = list(_JUNCTION.finditer(hidden))
+    if ends and _RELATION.search(said):  # `x < 2 or x > 3` is one set of numbers
+        return (_trimmed(_undelimited(said)),)
+    starts, stops = [0, *(end.end() for end in ends)], [*(end.start() for end in ends), len(said)]
+    named = list[str]()
+    for begin, end in zip(starts, stops, strict=True):
+        piece, shape = said[begin:end], hidden[begin:end]
+        if not named and not _VALUE.search(shape):
+            break  # words joined by `and` are one answer
+        if named:
+            begin = lead.end() if (lead := _FILLER.match(shape)) else 0
+            piece, shape = _CLOSING.sub("", piece[begin:]), _CLOSING.sub("", shape[begin:])
+            if not piece.strip(" ()"):
+                continue
+            if not is_value(shape):
+                break
+        named.append(_trimmed(piece))
+    return tuple(named) if named else (_trimmed(said),)
+
+
+def is_value(shape: str) -> bool:
+    """True for a text that is a value with at most two words beside it."""
+    shape = masked(shape, list(formulas(shape)))
+    return bool(_VALUE.search(shape)) and not _VERB.search(shape) and len(_WORD.findall(shape)) <= 2
+
+
+def bare_value(piece: str) -> str:
+    """The formula in a piece of a sentence, or what stands behind its verb; `piece` where words change the value."""
+    spans = list(formulas(piece))
+    if spans:
+        first = spans[0]
+        if CHANGED.search(piece[: first.start]):
+            return piece
+        scale = _SCALE.match(piece, first.end)
+        return f"{first.text} \\text{{ {scale[1]}}}" if scale else first.text
+    lead = _LEAD.match(piece)
+    return piece[lead.end() :] if lead and not CHANGED.search(lead.group().rstrip()) else piece
+
+
+def _undelimited(said: str) -> str:
+    """`said` with the delimiters of its formulas taken away."""
+    parts, place = list[str](), 0
+    for formula in formulas(said):
+        parts += [said[place : formula.start], formula.text]
+        place = formula.end
+    return "".join([*parts, said[place:]])
+
+
+def _trimmed(piece: str) -> str:
+    """Without what is left of a remark in parentheses, and without marks at its ends."""
+    piece = _REMARK.sub("", undecorated(piece.strip().rstrip(" ,;:.")))
+    more = sum(piece.count(sign) for sign in "([") - sum(piece.count(sign) for sign in ")]")
+    if (more == 1 and piece.endswith("(")) or (more == -1 and piece.endswith(")")):
+        piece = piece[:-1]
+    return piece.rstrip(" ,;:").strip()

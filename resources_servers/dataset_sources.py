@@ -1,0 +1,228 @@
+"""Where the rows of the worlds' `prepare.py` come from: a local file, S3, the Hugging Face hub, in that order.
+
+Each place may be one file, or a data set of splits and subsets, of which one is taken by the same rule everywhere
+(`services/datasets/splits.py`). Downloads go to a temporary folder that is removed, and the output appears whole or not
+at all, so nothing half-made is ever taken for data. Files may be .jsonl or .json (a list), each also compressed,
+.parquet or .arrow. S3 needs the extra `aws`; the hub, Parquet and Arrow need the extra `hub`, .zst files `zstd`.
+
+    with rows_from(Places(local=Path("clone"), hub=Hub("openai/gsm8k")), Wanted(split="test")) as rows:
+        write_rows(Path("out.jsonl"), (made(row) for row in rows))
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+from pathlib import Path
+
+import orjson
+
+from rollyard.services.cli.rollout_files import check_output
+from rollyard.services.cli.script import ScriptParser, positive
+from rollyard.services.datasets.data_files import side_file
+from rollyard.services.datasets.dataset_cards import CARD
+from rollyard.services.datasets.raw_rows import RawRows
+from rollyard.services.datasets.split_names import READABLE
+from rollyard.services.datasets.splits import ALL, Ambiguous, Wanted, check_file, chosen
+from rollyard.services.errors import OperatorError, RunError
+from rollyard.services.io import s3
+from rollyard.services.io.jsonl import replace
+from rollyard.services.io.optional import load
+from rollyard.services.io.terminal import plain
+from rollyard.services.types import Json
+
+DESCRIPTIONS = ("config.json", "dataset_info.json", "dataset_infos.json", "state.json", "dataset_dict.json")
+"""What the hub and `save_to_disk` keep beside the rows: JSON, and no rows."""
+ANY = Wanted()
+
+
+@dataclass(frozen=True)
+class Hub:
+    """A data set on the Hugging Face hub."""
+
+    repo: str
+    revision: str = "main"
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where rows may be; the first that has them is used, and those that failed before it are said."""
+
+    local: Path | None = None
+    """A file or a folder."""
+    s3: str | None = None
+    """`s3://bucket/key` of a file, or a prefix that ends with `/`."""
+    hub: Hub | None = None
+
+
+def _say(line: str) -> None:
+    print(plain(line), file=sys.stderr)
+
+
+@contextlib.contextmanager
+def rows_from(places: Places, wanted: Wanted = ANY, say: Callable[[str], None] = _say) -> Iterator[RawRows]:
+    """The rows of the first place that has them. Raises OperatorError, RunError: each one's reason if none has."""
+    with tempfile.TemporaryDirectory(prefix="rollyard-rows-") as folder:
+        yield RawRows(_fetched(places, wanted, Path(folder), say))
+
+
+def read_rows(path: Path, wanted: Wanted = ANY) -> Iterator[Json]:
+    """The rows of a file, or of one split and subset of a folder. Raises OperatorError: none, or it is ambiguous."""
+    try:
+        files = _from_local(path, wanted)
+    except OSError as error:
+        raise OperatorError(f"{path} cannot be read: {error.strerror or error}") from error
+    yield from RawRows(files)
+
+
+def write_rows(path: Path, rows: Iterable[Json]) -> int:
+    """Write JSON Lines that appear whole or not at all; how many. A failing iterator leaves what was there before."""
+    count = 0
+
+    def lines() -> Iterator[bytes]:
+        nonlocal count
+        for row in rows:
+            yield orjson.dumps(row) + b"\n"
+            count += 1
+        if not count:
+            raise OperatorError(f"no rows for {path}: the source is empty, or everything was filtered out")
+
+    replace(path, lines())
+    return count
+
+
+def source_options(description: str | None) -> argparse.ArgumentParser:
+    """The options that every `prepare.py` has."""
+    parser = ScriptParser(description=description)
+    parser.add_argument("--output", type=Path, required=True, help="the JSONL file to write")
+    parser.add_argument("--local", type=Path, help="a file or folder to read first, such as a clone of the hub's")
+    parser.add_argument("--s3", help="s3://bucket/key, or a prefix ending with /, read if there is no local file")
+    parser.add_argument("--offline", action="store_true", help="do not ask the Hugging Face hub when neither has rows")
+    parser.add_argument("--limit", type=positive, help="rows to write (default: all)")
+    parser.add_argument("--subset", "--config", help=f"of a folder, prefix or hub data set with several; or {ALL}")
+    return parser
+
+
+def prepare(options: argparse.Namespace, hub: Hub, wanted: Wanted, make: Callable[[int, Json], Json | None]) -> None:
+    """Write the rows that `make` builds from each source row and its number (None: left out).
+
+    Raises OperatorError for a source that is not there or not as expected, RunError where a download failed.
+    """
+    check_output(options.output, [options.local] if options.local else ())
+    places = Places(options.local, options.s3, None if options.offline else hub)
+    with rows_from(places, wanted) as rows:
+        made = (row for row in _made(rows, make) if row is not None)
+        count = write_rows(options.output, islice(made, options.limit))
+    print(f"{count} rows -> {options.output}")
+
+
+def _made(rows: RawRows, make: Callable[[int, Json], Json | None]) -> Iterator[Json | None]:
+    for number, row in enumerate(rows):
+        try:
+            yield make(number, row)
+        except (KeyError, TypeError, ValueError) as error:
+            found = ", ".join(sorted(row)) or "nothing"
+            why = f"no {error}" if isinstance(error, KeyError) else str(error)
+            raise OperatorError(
+                f"row {number} of {rows.file} (with {found}) is not what was expected: {why}"
+            ) from error
+
+
+def _fetched(places: Places, wanted: Wanted, folder: Path, say: Callable[[str], None]) -> list[Path]:
+    """The files that hold the rows, downloaded into `folder` if need be."""
+    ways: list[tuple[str, Callable[[Path], list[Path]]]] = []
+    if places.local is not None:
+        local = places.local
+        ways.append((f"local file {local}", lambda _: _from_local(local, wanted)))
+    if places.s3 is not None:
+        ways.append((places.s3, partial(_from_s3, places.s3, wanted)))
+    if places.hub is not None:
+        ways.append((f"hub's {places.hub.repo}", partial(_from_hub, places.hub, wanted)))
+    reasons: list[str] = []
+    mistaken = not ways
+    for number, (name, fetch) in enumerate(ways):
+        try:
+            target = folder / str(number)
+            target.mkdir()
+            return fetch(target)
+        except Ambiguous:
+            raise  # the rows are there: another place would be read in their stead
+        except Exception as error:  # a library's own error, whichever: the reason is told, the next place is tried
+            reasons.append(f"{name}: {error}")
+            mistaken = mistaken or isinstance(error, OperatorError | FileNotFoundError)
+            if number + 1 < len(ways):
+                say(f"{reasons[-1]}; next: {ways[number + 1][0]}")
+    # What was named and is not there is the operator's to mend; a download that failed may work the next time.
+    raise (OperatorError if mistaken else RunError)(
+        "no rows found. " + ("; ".join(reasons) or "No place was named: give --local or --s3")
+    )
+
+
+def _from_local(path: Path, wanted: Wanted) -> list[Path]:
+    if not path.is_dir():
+        if not path.exists():
+            raise FileNotFoundError("no such file or folder")
+        check_file(str(path), wanted)
+        return [path]
+    # Downloaders keep books of their own in hidden folders.
+    found = _with_rows(file.relative_to(path).as_posix() for file in path.rglob("*"))
+    if not found:
+        raise OperatorError(f"{path} holds no {', '.join(READABLE)} file")
+    card = path / CARD
+    text = card.read_text(encoding="utf-8", errors="replace") if card.is_file() else ""
+    return [path / name for name in chosen(str(path), found, text, wanted)]
+
+
+def _from_s3(address: str, wanted: Wanted, folder: Path) -> list[Path]:
+    bucket, key = s3.split(address)
+    client = s3.client("reading S3")
+    if not key.endswith("/"):
+        check_file(key, wanted)
+        names = [key.rpartition("/")[2]]
+        key = key.removesuffix(names[0])
+    else:
+        pages = client.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=key)
+        below = [item["Key"].removeprefix(key) for page in pages for item in page.get("Contents", [])]
+        found = _with_rows(below)
+        if not found:
+            raise FileNotFoundError(f"no {', '.join(READABLE)} object below this prefix")
+        card = s3.read_text(address + CARD) if CARD in below else ""
+        names = chosen(address, found, card, wanted)
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        client.download_file(bucket, key + name, str(folder / name))
+    return [folder / name for name in names]
+
+
+def _from_hub(hub: Hub, wanted: Wanted, folder: Path) -> list[Path]:
+    library = load("huggingface_hub", "hub", "reading the hub")
+    about = library.HfApi().dataset_info(hub.repo, revision=hub.revision)
+    below = [file.rfilename for file in about.siblings or ()]
+
+    def download(name: str) -> Path:
+        return Path(library.hf_hub_download(hub.repo, name, repo_type="dataset", revision=about.sha, local_dir=folder))
+
+    found = _with_rows(below)
+    if not found:
+        raise FileNotFoundError(f"no {', '.join(READABLE)} file at revision {hub.revision}")
+    card = download(CARD).read_text(encoding="utf-8", errors="replace") if CARD in below else ""
+    return [download(name) for name in chosen(hub.repo, found, card, wanted)]
+
+
+def _with_rows(names: Iterable[str]) -> list[str]:
+    """The paths below a data set's folder that may hold rows."""
+    known = set(names)
+    return [
+        name
+        for name in sorted(known)
+        if name.endswith(READABLE)
+        and name.rpartition("/")[2] not in DESCRIPTIONS
+        and not any(part.startswith((".", "__")) for part in name.split("/"))
+        and not side_file(name, known.__contains__)
+    ]

@@ -1,0 +1,87 @@
+"""What the model is shown of a board: its text, its coordinates, its picture, or several of them."""
+
+from __future__ import annotations
+
+import re
+from typing import Literal
+
+import orjson
+
+from rollyard.resources_servers.grl_sokoban.png import data_url
+from rollyard.services.types import Json
+
+Observation = Literal["text", "coordinates", "image"]
+
+_TOLD = re.compile(
+    r"to \((\d{1,2}), (\d{1,2})\) at the bottom right.*\nPlayer: (.*)\nBoxes: (.*)\nTargets: (.*)\n"
+    r"Boxes on targets: .*\nWalls inside: (.*)"
+)
+_CELL = re.compile(r"\((\d{1,2}), (\d{1,2})\)")
+
+
+class View:
+    """Shows boards as the settings want it; a picture is drawn only where one is asked for."""
+
+    def __init__(self, kinds: tuple[Observation, ...], tile_px: int) -> None:
+        self.kinds = kinds
+        self._tile_px = tile_px
+
+    def words(self, board: str) -> str:
+        """What of the board is shown as text."""
+        if self.kinds == ("text",):
+            return board
+        shown = [board] if "text" in self.kinds else []
+        if "coordinates" in self.kinds:
+            shown.append(coordinates(board))
+        return "\n\n".join(shown) or "The board is in the image."
+
+    def answer(self, board: str, facts: Json) -> Json | list[Json]:
+        """A tool's answer: one object, or with a picture the content parts of Responses, the object's text first."""
+        answer = {"observation": self.words(board), **facts}
+        if "image" not in self.kinds:
+            return answer
+        image = {"type": "input_image", "image_url": data_url(board, self._tile_px), "detail": "auto"}
+        return [{"type": "input_text", "text": orjson.dumps(answer).decode()}, image]
+
+
+def coordinates(board: str) -> str:
+    """The board as lists of cells; nothing of it is lost."""
+    lines = board.split("\n")
+    last_row, last_col = len(lines) - 1, len(lines[0]) - 1
+    found: dict[str, list[str]] = {symbol: [] for symbol in "PSX√O#"}
+    for row, line in enumerate(lines[1:-1], 1):
+        for col, symbol in enumerate(line[1:-1], 1):
+            if symbol != "_":
+                found[symbol].append(f"({row}, {col})")
+
+    def cells(symbols: str) -> str:
+        return " ".join(cell for symbol in symbols for cell in found[symbol]) or "none"
+
+    return (
+        f"Cells are (row, column), from (0, 0) at the top left to ({last_row}, {last_col}) at the bottom right. "
+        "The outermost rows and columns are wall.\n"
+        f"Player: {cells('PS')}\n"
+        f"Boxes: {cells('X√')}\n"
+        f"Targets: {cells('O√S')}\n"
+        f"Boxes on targets: {cells('√')}\n"
+        f"Walls inside: {cells('#')}"
+    )
+
+
+def board_in(text: str) -> str | None:
+    """The board that `coordinates` tells somewhere in a text; None where it tells none."""
+    if (told := _TOLD.search(text)) is None:
+        return None
+    last_row, last_col = int(told[1]), int(told[2])
+    player, boxes, targets, walls = (
+        {(int(row), int(col)) for row, col in _CELL.findall(cells)} for cells in told.groups()[2:]
+    )
+
+    def symbol(row: int, col: int) -> str:
+        cell = row, col
+        if cell in walls or row in (0, last_row) or col in (0, last_col):
+            return "#"
+        plain, on_target = ("P", "S") if cell in player else ("X", "√") if cell in boxes else ("_", "O")
+        return on_target if cell in targets else plain
+
+    return "\n".join("".join(symbol(row, col) for col in range(last_col + 1)) for row in range(last_row + 1))

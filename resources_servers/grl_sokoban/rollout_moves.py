@@ -1,0 +1,158 @@
+"""What a rollout row records of its Sokoban: moves and boards, turn by turn. A row is hostile input."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from rollyard.resources_servers.grl_sokoban.app import read_move
+from rollyard.resources_servers.grl_sokoban.game import Room, parse_action
+from rollyard.resources_servers.grl_sokoban.observation import board_in
+from rollyard.services.types import Json
+
+UNDO = 0
+"""Among moves: the last one that moved the player is taken back."""
+_SYMBOLS = frozenset("#_OX√PS")
+_LARGEST = 50
+_LONGEST_TEXT = 200_000
+_MOST_TURNS = 2000
+_ACTION = re.compile(r"<action>.*?</action>", re.IGNORECASE | re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Turn:
+    """A move or several, and what the world showed then."""
+
+    moves: tuple[int, ...] = ()
+    board: str | None = None
+    reward: float | None = None
+    total: float | None = None
+    event: int | None = None
+    """Which tool call of the episode it was."""
+
+
+def turns_of(row: Json) -> list[Turn]:
+    """Everything that was played or seen, in order. The first has no moves where the start was shown."""
+    found: list[Turn] = []
+    params = _mapping(row.get("responses_create_params"))
+    # The last board that the model was given before it began; earlier ones belong to examples.
+    shown = [board for item in _items(params.get("input")) for board in boards_in(_words(_mapping(item)))]
+    shown = shown or list(boards_in(params["input"] if isinstance(params.get("input"), str) else ""))
+    if shown:
+        found.append(Turn(board=shown[-1]))
+    before = sum(map(_is_call, _items(params.get("input"))))
+    for turn in _played(_items(_mapping(row.get("response")).get("output")), before):
+        if len(found) < _MOST_TURNS:
+            found.append(turn)
+    return found
+
+
+def boards_in(text: str) -> Iterator[str]:
+    """Boards that stand in a text, line below line, as `Room.board` writes them; with or without spaces between.
+
+    Where there are none, the one that is told in coordinates.
+    """
+    if "#" not in text:
+        told = board_in(text[:_LONGEST_TEXT])
+        if told is not None and _is_room(told):
+            yield told
+        return
+    block: list[str] = []
+    for line in [*text[:_LONGEST_TEXT].split("\n"), ""]:
+        cells = line.replace(" ", "").strip()
+        if 3 <= len(cells) <= _LARGEST and _SYMBOLS.issuperset(cells):
+            block.append(cells)
+            continue
+        if 3 <= len(block) <= _LARGEST and _is_room("\n".join(block)):
+            yield "\n".join(block)
+        block = []
+
+
+def _is_room(board: str) -> bool:
+    try:
+        Room.parse(board)
+    except ValueError:
+        return False
+    return True
+
+
+def _is_call(item: Any) -> bool:
+    return str(_mapping(item).get("type")).endswith("_call")
+
+
+def _played(output: list[Any], before: int) -> Iterator[Turn]:
+    """`before`: calls that stand in the conversation already."""
+    calls = before
+    pending: dict[str, tuple[int, tuple[int, ...]]] = {}
+    said = ""
+    for item in map(_mapping, output):
+        kind = str(item.get("type") or "message")
+        if _is_call(item):
+            pending[str(item.get("call_id"))] = calls, _moves(item)
+            calls += 1
+        elif kind.endswith("_call_output"):
+            event, moves = pending.pop(str(item.get("call_id")), (None, ()))
+            yield _answered(item, event, moves)
+        elif kind == "message" and item.get("role") == "assistant":
+            said = _words(item)
+        elif kind == "message" and item.get("role") == "user":
+            board = next(boards_in(_words(item)), None)
+            move = read_move(said) if said else None
+            if board is not None or move is not None:
+                yield Turn(() if move is None else (move,), board)
+            said = ""
+    # The world need not answer the last move.
+    if (tag := _ACTION.search(said)) and calls == before and (move := read_move(tag.group())) is not None:
+        yield Turn((move,))
+
+
+def _moves(call: Json) -> tuple[int, ...]:
+    """Of a call of `step` or `undo`; none where one is unreadable, because the world then plays none of them."""
+    try:
+        arguments = call.get("arguments")
+        told = orjson.loads(arguments or "{}") if isinstance(arguments, str) else arguments
+        if call.get("name") == "undo":
+            return (UNDO,) * max(0, min(int(_mapping(told).get("moves", 1)), _MOST_TURNS))
+        actions = _mapping(told).get("actions", _mapping(told).get("action", []))
+        return tuple(map(parse_action, actions if isinstance(actions, list) else [actions]))[:_MOST_TURNS]
+    except (ValueError, TypeError, OverflowError):
+        return ()
+
+
+def _answered(item: Json, event: int | None, moves: tuple[int, ...]) -> Turn:
+    output = item.get("output")
+    text = output if isinstance(output, str) else _words({"content": output})
+    try:
+        answer = _mapping(orjson.loads(text)) if text.startswith("{") else {}
+    except orjson.JSONDecodeError:
+        answer = {}
+    shown = [text, *(value for value in answer.values() if isinstance(value, str))]
+    board = next((board for words in shown[::-1] for board in boards_in(words)), None)
+    # A call that the world refused moved nothing.
+    played = () if "error" in answer and board is None else moves
+    return Turn(played, board, number(answer.get("reward")), number(answer.get("total_reward")), event)
+
+
+def _words(item: Json) -> str:
+    content = item.get("content")
+    if isinstance(content, str):
+        return content
+    parts = (_mapping(part).get("text") for part in _items(content))
+    return "\n".join(part for part in parts if isinstance(part, str))
+
+
+def number(value: Any) -> float | None:
+    """A number of a row, or None for anything else."""
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e9 else None
+
+
+def _mapping(value: Any) -> Json:
+    return value if isinstance(value, dict) else {}
+
+
+def _items(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []

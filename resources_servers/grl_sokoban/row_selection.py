@@ -1,0 +1,131 @@
+"""Which rooms become task rows: by the fewest moves that solve them, by side of the split; and as which images."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, get_args
+
+from rollyard.resources_servers.base import BadTask
+from rollyard.resources_servers.dataset_sources import read_rows
+from rollyard.resources_servers.grl_sokoban.game import Room
+from rollyard.resources_servers.grl_sokoban.settings import SokobanSettings
+from rollyard.resources_servers.grl_sokoban.solver import Solution
+from rollyard.resources_servers.grl_sokoban.symmetry import SymmetryName, distinct
+from rollyard.resources_servers.grl_sokoban.task import puzzle_of, read_task
+from rollyard.resources_servers.grl_sokoban.train_test_split import Split, puzzle_of_board, split_of
+from rollyard.services.cli.script import not_negative
+from rollyard.services.errors import OperatorError
+
+Band = Literal["easy", "medium", "hard"]
+BANDS: tuple[Band, ...] = get_args(Band)
+EASY_UP_TO, MEDIUM_UP_TO = 4, 9
+"""Optimal moves: up to 4 easy (about half of the generated rooms), 5 to 9 medium, from 10 on hard."""
+NO_LIMIT = 10**6
+
+
+def difficulty(moves: int) -> Band:
+    """The band of a room by the fewest moves that solve it."""
+    return "easy" if moves <= EASY_UP_TO else "medium" if moves <= MEDIUM_UP_TO else "hard"
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What is wanted of a room; by default everything."""
+
+    min_moves: int = 1
+    max_moves: int = NO_LIMIT
+    bands: Iterable[Band] = BANDS
+    split: Split | None = None
+    test_share: float = 0.1
+    symmetries: bool = False
+    apart: frozenset[str] = frozenset()
+    """Puzzles, as `puzzle_of_board` has them, that are left out with all their images."""
+
+    @property
+    def needs_optimum(self) -> bool:
+        """Whether a room of unknown optimum cannot be chosen."""
+        return (self.min_moves, self.max_moves) != (1, NO_LIMIT) or set(self.bands) != set(BANDS)
+
+    def takes(self, room: Room, solution: Solution | None) -> bool:
+        """Whether the room becomes a row; `solution` is None where the optimum is not known."""
+        if solution is None and self.needs_optimum:
+            return False
+        if solution is not None:
+            moves = solution.moves
+            if not self.min_moves <= moves <= self.max_moves or difficulty(moves) not in self.bands:
+                return False
+        if self.apart and puzzle_of_board(room.board()) in self.apart:
+            return False
+        return self.split is None or split_of(room, self.test_share) == self.split
+
+    def images(self, room: Room) -> list[SymmetryName]:
+        """The images of the room that become rows."""
+        return [name for name, _ in distinct(room)] if self.symmetries else ["same"]
+
+    def __str__(self) -> str:
+        words: list[str] = []
+        if self.max_moves != NO_LIMIT:
+            words.append(f"{self.min_moves} to {self.max_moves} optimal moves")
+        elif self.min_moves > 1:
+            words.append(f"{self.min_moves} optimal moves or more")
+        if set(self.bands) != set(BANDS):
+            words.append(f"difficulty {' or '.join(self.bands)}")
+        if self.split is not None:
+            words.append(f"split {self.split} at a test share of {self.test_share:g}")
+        if self.apart:
+            words.append(f"none of {len(self.apart)} puzzles to keep apart from")
+        return ", ".join(words) or "any optimum"
+
+
+def puzzles_of(path: Path) -> frozenset[str]:
+    """The puzzles of a file of task rows. Raises OperatorError for what is no data, BadTask for what is no puzzle."""
+    # No cap: a set that a larger server plays counts too. No search: only the boards are wanted.
+    anything = SokobanSettings(max_rows=NO_LIMIT, max_boxes=NO_LIMIT, max_search_depth=NO_LIMIT, solver_states=1)
+    return frozenset(puzzle_of_board(puzzle_of(read_task(row), anything).room.board()) for row in read_rows(path))
+
+
+def add_choice(parser: argparse.ArgumentParser) -> None:
+    """The options that `choice_of` reads."""
+    parser.add_argument("--min-moves", type=not_negative, default=1, help="fewest optimal moves (default 1)")
+    parser.add_argument("--max-moves", type=not_negative, default=NO_LIMIT, help="most optimal moves (default any)")
+    parser.add_argument(
+        "--difficulty",
+        nargs="+",
+        choices=BANDS,
+        default=BANDS,
+        help=f"bands by optimal moves: easy up to {EASY_UP_TO}, medium up to {MEDIUM_UP_TO}, hard beyond (default all)",
+    )
+    parser.add_argument("--split", choices=get_args(Split), help="only this side; a room's side never changes")
+    parser.add_argument("--test-share", type=float, default=0.1, help="part of all rooms that test (default 0.1)")
+    parser.add_argument(
+        "--apart-from",
+        type=Path,
+        nargs="+",
+        default=(),
+        help="files of rows whose puzzles are left out",
+    )
+    parser.add_argument("--symmetries", action="store_true", help="each room in all its turns and reflections")
+
+
+def choice_of(parser: argparse.ArgumentParser, options: argparse.Namespace) -> Choice:
+    """The choice; a contradiction ends the program with words."""
+    if options.min_moves > options.max_moves:
+        parser.error(f"--min-moves {options.min_moves} is more than --max-moves {options.max_moves}")
+    if not 0 <= options.test_share <= 1:
+        parser.error(f"--test-share {options.test_share} is not between 0 and 1")
+    try:
+        apart = frozenset[str]().union(*map(puzzles_of, options.apart_from))
+    except (BadTask, OperatorError) as error:
+        parser.error(f"--apart-from: {error}")
+    return Choice(
+        options.min_moves,
+        options.max_moves,
+        tuple(options.difficulty),
+        options.split,
+        options.test_share,
+        options.symmetries,
+        apart,
+    )

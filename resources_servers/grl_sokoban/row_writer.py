@@ -1,0 +1,61 @@
+"""A task row, and what the scripts that write files of them share."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, get_args
+
+from rollyard.resources_servers.grl_sokoban.observation import Observation
+from rollyard.resources_servers.grl_sokoban.prompts import Wording
+from rollyard.resources_servers.grl_sokoban.row_selection import difficulty
+from rollyard.resources_servers.grl_sokoban.solver import Solution
+from rollyard.resources_servers.grl_sokoban.symmetry import SymmetryName
+from rollyard.services.io.jsonl import replace
+
+Row = dict[str, Any]
+
+
+def row(
+    level_id: int,
+    room: Row,
+    solution: Solution | None = None,
+    symmetry: SymmetryName = "same",
+    wording: Wording | None = None,
+) -> Row:
+    """One task row: its number, the keys that say which room, the image of it if not the room itself, and labels if
+    the optimum is given.
+    """
+    labels = {} if solution is None else {
+        "optimal_moves": solution.moves,
+        "optimal_pushes": solution.pushes,
+        "difficulty": difficulty(solution.moves),
+    }  # fmt: skip
+    image = {} if symmetry == "same" else {"symmetry": symmetry}
+    params = (wording or Wording()).create_params()
+    return {"level_id": level_id, **room, **image, **labels, "responses_create_params": params}
+
+
+def add_output(parser: argparse.ArgumentParser) -> None:
+    """The options of every script that writes rows."""
+    parser.add_argument("--output", type=Path, required=True, help="the JSONL file to write")
+    parser.add_argument(
+        "--observations",
+        nargs="+",
+        choices=get_args(Observation),
+        default=("text",),
+        help="what the server shows (its setting): the prompt explains it (default text)",
+    )
+    parser.add_argument("--undo", action="store_true", help="offer the tool undo, for a server that has it")
+
+
+def wording_of(options: argparse.Namespace) -> Wording:
+    """The wording that the options ask for."""
+    return Wording(tuple(options.observations), options.undo)
+
+
+def write(rows: Iterable[Row], output: Path) -> None:
+    """Write a row a line; the file appears whole. Raises RunError."""
+    replace(output, "".join(json.dumps(item, ensure_ascii=False) + "\n" for item in rows).encode())

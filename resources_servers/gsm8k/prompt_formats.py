@@ -1,0 +1,100 @@
+"""The forms in which GSM8K is asked, and how each one's answers are read."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from rollyard.resources_servers.answers.grader import Reading, narrowed
+from rollyard.resources_servers.answers.prompts import chat, completion, with_shots
+from rollyard.resources_servers.answers.quantity import quantity
+from rollyard.resources_servers.answers.reading.answer_phrases import phrased
+from rollyard.resources_servers.answers.reading.boxes import boxed
+from rollyard.resources_servers.answers.reading.extraction import Found
+from rollyard.resources_servers.answers.reading.fallback import number
+from rollyard.resources_servers.answers.reading.sentence_values import CHANGED, bare_value, values
+from rollyard.resources_servers.answers.reading.tags import boxed_or_tagged, hashes, minerva
+from rollyard.services.types import Json
+
+SYSTEM = r"First, think step by step. Then put your final answer inside \boxed{...}."
+MAX_OUTPUT_TOKENS = 512
+_HASHES = re.compile(r"#### (-?[0-9.,]+)")
+_ANSWER_IS = re.compile(r"The answer is (-?[0-9.,]+).")  # the harness leaves its last dot unescaped: any character
+_LEADING = re.compile(r"[^\d\-.$]*((?:-\s?)?\$?\s?-?(?:\d[\d,]*(?:\.\d+)?|\.\d+)(?:\s*/\s*\d+)?%?)")
+_VARIABLE = re.compile(r"[xyn]\b")
+_RANGE = re.compile(r"[$ ]{0,3}[\d.,]{1,40}(?: ?(?:to|-|–|;) ?|, ?(?<=[, ]))\$?\d[^=]*$")
+
+
+def gold_number(answer: str) -> str | None:
+    """The number behind the last `####` of a GSM8K solution, or the number that `answer` is; None if it is none."""
+    last = answer.rpartition("####")[2].strip()
+    return last if quantity(last) is not None else None
+
+
+def same_digits(gold: str, answer: str) -> bool:
+    """lm-eval's exact match: equal once commas, dollars and one final dot are gone."""
+
+    def bare(text: str) -> str:
+        return re.sub(r"[,$]", "", text).removesuffix(".")
+
+    return bare(gold) == bare(answer)
+
+
+def _first(pattern: re.Pattern[str], method: str, text: str) -> Found | None:
+    match = pattern.search(text)
+    return Found(match.group(1), method, match.end(1)) if match else None
+
+
+def _numbers_in(said: str) -> list[str]:
+    """The number that each value of a sentence begins with, or that its last equation ends with."""
+    return [_number_in(value) for value in values(said)]
+
+
+def _number_in(said: str) -> str:
+    """`9 * 2 = $18 a day` -> `$18`; `said` where its words change the number."""
+    said = bare_value(said)
+    if quantity(said, any_words=True) is not None:
+        return said
+    last = said.rpartition("=")[2]
+    match = _LEADING.match(last)
+    if (
+        match is None
+        or _VARIABLE.match(last, match.end())
+        or CHANGED.search(said[: len(said) - len(last) + match.start(1)])
+    ):
+        return said
+    return said if _RANGE.match(said, match.start(1)) and last == said else match[1]
+
+
+_LENIENT = (
+    boxed_or_tagged,
+    narrowed(hashes, _numbers_in),
+    narrowed(minerva, _numbers_in),
+    narrowed(phrased, _numbers_in),
+    number,
+)
+READINGS = {
+    "chat": Reading(stops=(), strict=boxed, lenient=_LENIENT),
+    "lm_eval": Reading(
+        stops=("Question:", "</s>", "<|im_end|>"),
+        strict=lambda text: _first(_HASHES, "hashes", text),
+        lenient=_LENIENT,
+        matches=same_digits,
+    ),
+    "lm_eval_cot": Reading(
+        stops=("Q:", "</s>", "<|im_end|>"),
+        strict=lambda text: _first(_ANSWER_IS, "answer_is", text),
+        lenient=_LENIENT,
+        matches=same_digits,
+    ),
+}
+
+
+def create_params(form: str, question: str, shots: Sequence[tuple[str, str]] = (), system: str = SYSTEM) -> Json:
+    """What the model is asked. `shots`: (question, answer) pairs for the lm-eval forms. Raises KeyError."""
+    stops = READINGS[form].stops
+    if form == "chat":
+        return chat(question, system)
+    asked = "Question: {}\nAnswer:" if form == "lm_eval" else "Q: {}\nA:"
+    prompt = with_shots([(asked.replace("{}", shot), answer) for shot, answer in shots], asked.replace("{}", question))
+    return completion(prompt, stops, MAX_OUTPUT_TOKENS)

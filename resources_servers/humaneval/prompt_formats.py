@@ -1,0 +1,82 @@
+"""The forms in which HumanEval is asked, and how an answer becomes a program."""
+
+from __future__ import annotations
+
+import ast
+import re
+import textwrap
+from collections.abc import Iterator
+from itertools import chain
+
+from rollyard.resources_servers.answers.prompts import chat, completion
+from rollyard.resources_servers.answers.reading.extraction import cut
+from rollyard.resources_servers.python_answers.program_extraction import (
+    Program,
+    clean,
+    defined,
+    fenced,
+    find,
+    joined,
+    parsed,
+    shortened,
+    spoken,
+)
+from rollyard.services.types import Json
+
+FORMS = ("chat", "lm_eval")
+STOPS = ("\nclass", "\ndef", "\n#", "\nif", "\nprint")
+MAX_OUTPUT_TOKENS = 1024
+_INDENTED = re.compile(r"^(?: {4}|\t)", re.MULTILINE)
+SYSTEM = "You write Python. Answer with the whole function, imports included, in a ```python block."
+
+
+def create_params(form: str, prompt: str, system: str = SYSTEM) -> Json:
+    """What the model is asked."""
+    if form == "chat":
+        return chat(f"Complete this function:\n\n```python\n{prompt.rstrip()}\n```", system)
+    return completion(prompt, STOPS, MAX_OUTPUT_TOKENS)
+
+
+def as_it_stands(prompt: str, text: str) -> str:
+    """The program as lm-eval takes it: the prompt, and the text up to the first stop string behind it."""
+    return prompt + cut(text, STOPS)
+
+
+def program(prompt: str, entry_point: str, text: str) -> Program | None:
+    """The program in `text`: a whole function, before which what the prompt has defined is kept, or the rest of one."""
+    whole = find(text, (entry_point,))
+    if whole is not None and entry_point in defined(whole.code):
+        return Program(joined([_before(prompt, entry_point), whole.code]), f"{whole.method}, whole function")
+    bodies = [Program(body, method) for body, method in _bodies(spoken(text))]
+    cut_off = (candidate for body in bodies for candidate in shortened(body.code, prompt))
+    for candidate in chain(bodies, cut_off):
+        code = prompt + candidate.code
+        if _length(code, entry_point) > _length(prompt, entry_point):
+            return Program(code, candidate.method)
+    return None
+
+
+def _before(prompt: str, entry_point: str) -> str:
+    """The prompt's imports and helpers, without the function that is asked for."""
+    place = re.search(rf"^(?:async )?def {re.escape(entry_point)}\b", prompt, re.MULTILINE)
+    return prompt[: place.start()] if place else ""
+
+
+def _bodies(text: str) -> Iterator[tuple[str, str]]:
+    for code in (clean(code) for group in fenced(text) for code in group):
+        yield textwrap.indent(textwrap.dedent(code), "    "), "fenced block, rest of the function"
+        yield f"    {code.lstrip()}", "fenced block, rest of the function, first line indented"
+    text = clean(text)
+    yield text, "rest of the function"
+    # Chat endpoints strip the blanks that an answer begins with.
+    yield f"    {text.lstrip()}", "rest of the function, first line indented"
+    yield textwrap.indent(text, "    "), "rest of the function, indented"
+    if indented := _INDENTED.search(text):
+        yield text[indented.start() :], "indented text, rest of the function"
+
+
+def _length(code: str, entry_point: str) -> int:
+    """Statements of the function; 0 if there is none, or the code is no Python."""
+    tree = parsed(code)
+    functions = [node for node in tree.body if isinstance(node, ast.FunctionDef)] if tree else []
+    return max((len(node.body) for node in functions if node.name == entry_point), default=0)

@@ -1,0 +1,112 @@
+"""Instructions on length, and on what a text begins with, ends with and is put together from."""
+
+from __future__ import annotations
+
+import re
+from typing import Self
+
+from pydantic import Field, model_validator
+
+from rollyard.resources_servers.ifeval.instruction import Count, Instruction, Phrase, Relation, counted
+from rollyard.resources_servers.ifeval.sentences import sentence_count
+from rollyard.resources_servers.ifeval.word_counts import word_count
+
+_STARS = re.compile(r"\s?\*\*\*\s?")
+_PUNCTUATION = re.compile(r"[.,?!'\"]")
+
+
+class NumberSentences(Instruction):
+    """Has that many sentences."""
+
+    num_sentences: Count
+    relation: Relation
+
+    def _holds(self, text: str) -> bool:
+        return counted(sentence_count(text), self.relation, self.num_sentences)
+
+
+class NumberWords(Instruction):
+    """Has that many words."""
+
+    num_words: Count
+    relation: Relation
+
+    def _holds(self, text: str) -> bool:
+        return counted(word_count(text), self.relation, self.num_words)
+
+
+class NumberParagraphs(Instruction):
+    """Has exactly that many paragraphs, divided by `***`, and none of them is empty."""
+
+    num_paragraphs: Count = Field(ge=1)
+
+    def _holds(self, text: str) -> bool:
+        parts = _inner(_STARS.split(text))
+        return len(parts) == self.num_paragraphs and all(part.strip() for part in parts)
+
+
+class NthParagraphFirstWord(Instruction):
+    """Has that many paragraphs, divided by an empty line, and the n-th begins with that word."""
+
+    num_paragraphs: Count = Field(ge=1)
+    nth_paragraph: Count = Field(ge=1)
+    first_word: Phrase
+
+    @model_validator(mode="after")
+    def _there_is_such_a_paragraph(self) -> Self:
+        if self.nth_paragraph > self.num_paragraphs:
+            raise ValueError(f"paragraph {self.nth_paragraph} of {self.num_paragraphs}: no text can follow it")
+        return self
+
+    def _holds(self, text: str) -> bool:
+        parts = text.split("\n\n")
+        full = sum(bool(part.strip()) for part in parts)
+        if full != self.num_paragraphs or self.nth_paragraph > full:
+            return False
+        words = parts[self.nth_paragraph - 1].split()
+        first = _PUNCTUATION.split(words[0].lstrip("'").lstrip('"'))[0] if words else ""
+        return first.lower() == self.first_word.lower()
+
+
+class EndChecker(Instruction):
+    """Ends with exactly this phrase, in any case."""
+
+    end_phrase: Phrase
+
+    def _holds(self, text: str) -> bool:
+        return text.strip().strip('"').lower().endswith(self.end_phrase.strip().lower())
+
+
+class Quotation(Instruction):
+    """Stands in double quotation marks as a whole."""
+
+    def _holds(self, text: str) -> bool:
+        text = text.strip()
+        return len(text) > 1 and text[0] == text[-1] == '"'
+
+
+class RepeatPrompt(Instruction):
+    """Begins with the prompt, word for word."""
+
+    prompt_to_repeat: Phrase
+
+    def _holds(self, text: str) -> bool:
+        return text.strip().lower().startswith(self.prompt_to_repeat.strip().lower())
+
+
+class TwoResponses(Instruction):
+    """Is two different answers, divided by `******`."""
+
+    def _holds(self, text: str) -> bool:
+        parts = [part.strip() for part in _inner(text.split("******"))]
+        return len(parts) == 2 and all(parts) and parts[0] != parts[1]
+
+
+def _inner(parts: list[str]) -> list[str]:
+    """Without what is empty before the first divider and behind the last."""
+    first, last = 0, len(parts)
+    if not parts[0].strip():
+        first = 1
+    if last - first > 0 and not parts[-1].strip():
+        last -= 1
+    return parts[first:last]

@@ -1,0 +1,103 @@
+"""Instructions on marks in a text: lists, sections, highlights, titles, JSON."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import NoReturn
+
+from rollyard.resources_servers.ifeval.instruction import Count, Instruction, Phrase
+
+_OPTIONS = ("My answer is yes.", "My answer is no.", "My answer is maybe.")
+_STAR_POINT = re.compile(r"^[^\S\n]*\*[^*].*$", re.MULTILINE)
+_DASH_POINT = re.compile(r"^[^\S\n]*-", re.MULTILINE)
+_HIGHLIGHT = re.compile(r"\*[^\n*]*\*")
+_BOLD = re.compile(r"\*\*[^\n*]*\*\*")
+_PLACEHOLDER = re.compile(r"\[.*?\]")
+_TITLE = re.compile(r"<<[^\n]+>>")
+_FENCE = re.compile(r"```(?:json|Json|JSON)?")
+
+
+class NumberPlaceholders(Instruction):
+    """Has at least that many placeholders in square brackets."""
+
+    num_placeholders: Count
+
+    def _holds(self, text: str) -> bool:
+        return sum(len(_PLACEHOLDER.findall(line)) for line in _up_to_last("]", text)) >= self.num_placeholders
+
+
+class Postscript(Instruction):
+    """Has a postscript that begins with the marker, such as `P.S.`, blanks between its letters allowed."""
+
+    postscript_marker: Phrase
+
+    def _holds(self, text: str) -> bool:
+        letters = [re.escape(letter) for letter in self.postscript_marker.strip().lower().split(".")]
+        return re.search(r"\.\s?".join(letters), text.lower()) is not None
+
+
+class NumberBulletLists(Instruction):
+    """Has exactly that many bullet points."""
+
+    num_bullets: Count
+
+    def _holds(self, text: str) -> bool:
+        return len(_STAR_POINT.findall(text)) + len(_DASH_POINT.findall(text)) == self.num_bullets
+
+
+class ConstrainedResponse(Instruction):
+    """Contains one of `My answer is yes.`, `... no.` and `... maybe.`"""
+
+    def _holds(self, text: str) -> bool:
+        return any(option in text for option in _OPTIONS)
+
+
+class NumberHighlightedSections(Instruction):
+    """Has at least that many highlights, `*so*`; bold ones count too."""
+
+    num_highlights: Count
+
+    def _holds(self, text: str) -> bool:
+        found = _HIGHLIGHT.findall(text) + _BOLD.findall(text)
+        return sum(bool(mark.strip("*").strip()) for mark in found) >= self.num_highlights
+
+
+class MultipleSections(Instruction):
+    """Has at least that many sections, each headed by the word and a number."""
+
+    section_spliter: Phrase
+    num_sections: Count
+
+    def _holds(self, text: str) -> bool:
+        return len(re.findall(rf"{re.escape(self.section_spliter.strip())}\s?\d+", text)) >= self.num_sections
+
+
+class Title(Instruction):
+    """Has a title in double angular brackets."""
+
+    def _holds(self, text: str) -> bool:
+        titles = [title for line in _up_to_last(">>", text) for title in _TITLE.findall(line)]
+        return any(title.lstrip("<").rstrip(">").strip() for title in titles)
+
+
+class JsonFormat(Instruction):
+    """Is JSON as a whole; a code fence around it is allowed, also when its other end is missing."""
+
+    def _holds(self, text: str) -> bool:
+        text = text.strip()
+        fence = _FENCE.match(text)
+        try:
+            json.loads(text[fence.end() if fence else 0 :].removesuffix("```").strip(), parse_constant=_no_json)
+        except (ValueError, RecursionError):  # nested too deep to be read
+            return False
+        return True
+
+
+def _no_json(name: str) -> NoReturn:
+    raise ValueError(f"{name} is Python's, not JSON's")
+
+
+def _up_to_last(ending: str, text: str) -> list[str]:
+    """Each line up to the last `ending`: openings that nothing closes would be searched to the line's end, each."""
+    return [line[: line.rfind(ending) + len(ending)] for line in text.split("\n") if ending in line]

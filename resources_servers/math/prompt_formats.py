@@ -1,0 +1,114 @@
+"""The forms in which MATH is asked, and how each one's answers are read."""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from rollyard.resources_servers.answers.grader import Reading, narrowed
+from rollyard.resources_servers.answers.prompts import chat, completion, with_shots
+from rollyard.resources_servers.answers.reading.answer_phrases import phrased
+from rollyard.resources_servers.answers.reading.boxes import boxed
+from rollyard.resources_servers.answers.reading.extraction import Found
+from rollyard.resources_servers.answers.reading.fallback import dollars, number
+from rollyard.resources_servers.answers.reading.sentence_values import bare_value, values
+from rollyard.resources_servers.answers.reading.tags import boxed_or_tagged, hashes, minerva
+from rollyard.resources_servers.math.hendrycks import between_dollars, last_box, same_string
+from rollyard.services.types import Json
+
+SYSTEM = r"Think step by step, and put your final answer inside \boxed{...}."
+MAX_OUTPUT_TOKENS = 1024
+_WORD = re.compile(r"(?<![\\a-zA-Z])[a-zA-Z]{2,}")
+LONGEST_CONCLUSION = 200
+_CONCLUDING = re.compile(
+    r"\b(?:therefore|thus|hence|so|finally|consequently|in conclusion|we (?:get|have|find|obtain)|which gives"
+    r"|this gives)\b[,:]?\s*(?:we (?:get|have|find|obtain|conclude that)\b[,:]?\s*|that\b\s*)?",
+    re.IGNORECASE,
+)
+
+
+def gold_answer(row: Mapping[str, Any]) -> str | None:
+    r"""The row's `expected_answer`, or `answer`, or the last box of its `solution`; None when it has none of them."""
+    for key in ("expected_answer", "answer", "solution"):
+        written = row.get(key)
+        if isinstance(written, int | float) and not isinstance(written, bool):
+            written = str(written)
+        if isinstance(written, str) and written.strip():
+            # A whole solution may stand under any of the names.
+            box = boxed(written)
+            if box is not None and box.whole:
+                return box.text or None
+            return written.strip() if key != "solution" else None
+    return None
+
+
+def whole(text: str) -> Found | None:
+    """The text itself, when it is one line of few words and says nothing but the answer."""
+    line = text.strip()
+    if not line or "\n" in line or len(_WORD.findall(line)) > 3:
+        return None
+    return Found(line, "whole_text", len(text))
+
+
+def concluded(text: str) -> Found | None:
+    """`Therefore, x = 5.` at the end of a text, when it says nothing but the answer."""
+    text = text.rstrip()
+    begin = max(text.rfind("\n"), text.rfind(". "), len(text) - LONGEST_CONCLUSION, 0)
+    lead = deque(_CONCLUDING.finditer(text, begin), 1)
+    return replace(found, end=len(text)) if lead and (found := whole(text[lead[0].end() :])) else None
+
+
+def _values(said: str) -> list[str]:
+    """The formulas of a sentence, or what it says where it has none."""
+    return [bare_value(value) for value in values(said)]
+
+
+_LENIENT = (
+    boxed_or_tagged,
+    narrowed(minerva, _values),
+    narrowed(hashes, _values),
+    narrowed(phrased, _values),
+    narrowed(concluded, _values),
+    dollars,
+    narrowed(whole, _values),
+    number,
+)
+READINGS = {
+    "chat": Reading(stops=(), strict=boxed, lenient=_LENIENT),
+    "lm_eval_hendrycks": Reading(stops=("Problem:",), strict=between_dollars, lenient=_LENIENT, matches=same_string),
+    "lm_eval_minerva": Reading(
+        stops=("Problem:",),
+        strict=narrowed(minerva, _values),
+        # A base model goes on: what it says where it was asked to counts before what stands in a box.
+        lenient=(narrowed(minerva, _values), *_LENIENT),
+    ),
+}
+
+
+def worked(form: str, row: Mapping[str, Any]) -> tuple[str, str]:
+    """A solved row as an example of `form`: lm_eval's hendrycks_math shows answers, minerva_math whole solutions.
+
+    Raises ValueError when the row is none, or has no box to take the answer from.
+    """
+    if not row.get("problem") or not row.get("solution"):
+        raise ValueError(f"an example has {', '.join(row) or 'nothing'}; expected problem and solution")
+    problem, solution = str(row["problem"]), str(row["solution"])
+    if form != "lm_eval_hendrycks":
+        return problem, solution
+    answer = last_box(solution)
+    if answer is None:
+        raise ValueError(f"the solution of {problem[:60]!r} has no \\boxed{{}} to show as its answer")
+    return problem, answer
+
+
+def create_params(form: str, problem: str, shots: Sequence[tuple[str, str]] = (), system: str = SYSTEM) -> Json:
+    """What the model is asked. `shots`: (problem, solution) pairs for the lm-eval forms. Raises KeyError."""
+    reading = READINGS[form]
+    if form == "chat":
+        return chat(problem, system)
+    asked = "Problem:\n{}\n\nSolution:" if form == "lm_eval_minerva" else "Problem: {}\nAnswer:"
+    prompt = with_shots([(asked.replace("{}", shot), answer) for shot, answer in shots], asked.replace("{}", problem))
+    return completion(prompt, reading.stops, MAX_OUTPUT_TOKENS)

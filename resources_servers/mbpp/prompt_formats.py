@@ -1,0 +1,76 @@
+"""The forms in which MBPP is asked, how answers are cut, and which names its tests use."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import sys
+from collections.abc import Iterator, Sequence
+
+from rollyard.resources_servers.answers.prompts import chat, completion
+from rollyard.resources_servers.answers.reading.extraction import cut
+from rollyard.services.types import Json
+
+FORMS = ("chat", "lm_eval")
+STOPS = ("[DONE]",)
+MAX_OUTPUT_TOKENS = 512
+SYSTEM = "You write Python. Answer with one complete program in a ```python block, and nothing that runs on its own."
+
+
+def question(text: str, tests: Sequence[str]) -> str:
+    """The task as the benchmark words it, up to where the program begins."""
+    asked = f"You are an expert Python programmer, and here is your task: {text} Your code should pass these tests:"
+    return asked + "\n\n" + "\n".join(tests) + "\n[BEGIN]\n"
+
+
+def create_params(form: str, text: str, tests: Sequence[str], shots: Sequence[Json] = (), system: str = SYSTEM) -> Json:
+    """What the model is asked. `shots`: solved rows, for the lm-eval form."""
+    if form == "chat":
+        listed = "\n".join(tests)
+        return chat(f"{text}\n\nYour code should pass these tests:\n\n```python\n{listed}\n```", system)
+    solved = [question(shot["text"], shot["test_list"]) + f"{shot['code']}\n[DONE]" for shot in shots]
+    return completion("\n\n".join([*solved, question(text, tests)]), STOPS, MAX_OUTPUT_TOKENS)
+
+
+def as_it_stands(text: str) -> str:
+    """The program as lm-eval takes it: all up to the stop string."""
+    return cut(text, STOPS)
+
+
+def names_used(setup: str, tests: Sequence[str]) -> tuple[str, ...]:
+    """What the tests use of the answer: every name that neither they nor Python define.
+
+    A test of a function called like a builtin uses that one: `assert sum(10, 15) == 6`. Raises SyntaxError.
+    """
+    tree = ast.parse("\n".join([setup, *tests]))
+    modules = modules_used(setup, tests)
+    free = tuple(name for name in _free(tree) if name not in modules)
+    if free:
+        return free
+    called = [node.func.id for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)]
+    return tuple(called[:1])
+
+
+def modules_used(setup: str, tests: Sequence[str]) -> tuple[str, ...]:
+    """The standard library's modules among the names that the tests use and nobody defines: `sys.getsizeof(...)`."""
+    tree = ast.parse("\n".join([setup, *tests]))
+    bases = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    loads = [node for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)]
+    others = {node.id for node in loads if id(node) not in bases}
+    return tuple(name for name in _free(tree) if name in sys.stdlib_module_names and name not in others)
+
+
+def _free(tree: ast.Module) -> tuple[str, ...]:
+    """The names that the tests use, and neither they nor Python define."""
+    made = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    made |= {alias.asname or alias.name.partition(".")[0] for alias in _imported(tree)}
+    made |= {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+    made |= {node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)}
+    used = [node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)]
+    return tuple(dict.fromkeys(name for name in used if name not in made and not hasattr(builtins, name)))
+
+
+def _imported(tree: ast.Module) -> Iterator[ast.alias]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            yield from node.names

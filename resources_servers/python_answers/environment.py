@@ -1,0 +1,101 @@
+"""What the servers of programming worlds share: settings, one sandbox a server, the verdict, the example rows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, ClassVar, Literal, TypeVar
+
+from pydantic import Field
+
+from rollyard.resources_servers.base import BadTask, Environment, ResourcesServer, Verdict, WorldSettings
+from rollyard.resources_servers.environment import settings_of
+from rollyard.resources_servers.examples import serve_examples
+from rollyard.resources_servers.python_answers.scoring import Score
+from rollyard.services.sandbox.records import Ending, Limits
+from rollyard.services.sandbox.sandbox import Sandbox
+from rollyard.services.server.app import Context, Server
+from rollyard.services.server.settings import ServerSettings
+
+
+class ProgramSettings(WorldSettings):
+    """What a config may set."""
+
+    NOT_IDENTITY: ClassVar[frozenset[str]] = WorldSettings.NOT_IDENTITY | {"sandbox_slots"}
+
+    score: Literal["lenient", "strict"] = "lenient"
+    """Which score is the reward: a program found anywhere in the answer, or the answer as the benchmark cuts it."""
+    limits: Limits = Limits()
+    """What one answer may use."""
+    sandbox_slots: int | None = Field(default=None, ge=1)
+    """Answers run at a time; null: one a processor. The others wait, and no clock runs while they do."""
+    sandbox_python: str | None = None
+    """The Python that runs answers; null: the server's own, without its packages."""
+    allow_unsandboxed: bool = False
+    """Serve also where no isolation works: answers may then do all that the server's user may, and leave processes."""
+
+
+P = TypeVar("P", bound=ProgramSettings)
+
+
+class ProgramWorld(Environment[P]):
+    """A task answered by a program. The server gives every episode its sandbox."""
+
+    sandbox: ClassVar[Sandbox]
+
+    def verdict(self, scored: Score) -> Verdict:
+        """The score on the record. Raises BadTask when the row's tests are no Python."""
+        right = scored.lenient if self.settings.score == "lenient" else scored.strict
+        outcome, program = scored.outcome, scored.program
+        if outcome is not None and outcome.ending is Ending.BAD_TESTS:
+            raise BadTask(outcome.reason)
+        return Verdict(
+            reward=float(right),
+            success=right,
+            strict_score=float(scored.strict),
+            lenient_score=float(scored.lenient),
+            extracted_code=program.code if program else None,
+            extraction_method=program.method if program else "no program found",
+            ending=outcome.ending if outcome else "no_program",
+            reason=outcome.reason if outcome else "the answer holds no Python",
+            passed_over=outcome.passed_over if outcome else "",
+            tests_passed=outcome.tests_passed if outcome else 0,
+            tests=outcome.tests if outcome else None,
+            output=outcome.output if outcome else "",
+            cpu_s=outcome.cpu_s if outcome else 0.0,
+            sandbox=list(self.sandbox.layers.in_force),
+        )
+
+
+def programming(world: type[ProgramWorld[Any]], folder: Path) -> type[Server]:
+    """The server class of a programming world that lives in `folder`."""
+
+    class ProgramServer(ResourcesServer):
+        __doc__ = world.__doc__
+        Settings: ClassVar[type[ServerSettings]] = settings_of(world)
+
+        def __init__(self, settings: ServerSettings, context: Context) -> None:
+            assert isinstance(settings, ProgramSettings)
+            self._sandbox = Sandbox(
+                settings.limits,
+                slots=settings.sandbox_slots,
+                python=settings.sandbox_python,
+                allow_unsandboxed=settings.allow_unsandboxed,
+            )
+            members: dict[str, Any] = {"sandbox": self._sandbox, "__doc__": world.__doc__}
+            super().__init__(type(world.__name__, (world,), members), settings, context)
+            serve_examples(self.app, folder)
+
+        async def start(self) -> None:
+            await self._sandbox.start()
+            await super().start()
+
+        async def stop(self) -> None:
+            await super().stop()
+            await self._sandbox.stop()
+
+        async def check(self) -> None:
+            await self._sandbox.start()
+            await self._sandbox.stop()
+
+    ProgramServer.__name__ = f"{world.__name__}Server"
+    return ProgramServer

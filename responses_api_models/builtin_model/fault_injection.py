@@ -1,0 +1,122 @@
+"""Faults: the ways in which a real endpoint fails, on purpose and in raw form, in front of any handler.
+
+They follow a stream of their own, numbered by request, so that a retry of the same conversation may succeed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from enum import StrEnum
+
+import orjson
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from rollyard.responses_api_models.builtin_model.random_draws import Draws
+from rollyard.services.http.request import Call, Handler, Reply
+
+TORN = b'{"id": "resp_torn", "object": "response", "status": "completed", "output": [{"type": "mess'
+
+
+class Fault(StrEnum):
+    """What happens to one request."""
+
+    ERROR = "error"
+    """Status 500 with OpenAI's error object."""
+    RATE_LIMIT = "rate_limit"
+    """Status 429 with `Retry-After`."""
+    HANG = "hang"
+    """Nothing for `hang_s` seconds, then status 504."""
+    GARBAGE = "garbage"
+    """Status 200 with JSON that breaks off."""
+    SLOW = "slow"
+    """The true answer, `slow_s` seconds late."""
+
+
+class FaultSettings(BaseModel):
+    """Shares of all requests, from 0 to 1; together at most 1."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    error_rate: float = Field(default=0.0, ge=0, le=1)
+    """Status 500."""
+    rate_limit_rate: float = Field(default=0.0, ge=0, le=1)
+    """Status 429."""
+    hang_rate: float = Field(default=0.0, ge=0, le=1)
+    """No answer for `hang_s`; a caller that goes away ends it sooner."""
+    garbage_rate: float = Field(default=0.0, ge=0, le=1)
+    """Torn JSON with status 200."""
+    slow_rate: float = Field(default=0.0, ge=0, le=1)
+    """`slow_s` late."""
+    slow_s: float = Field(default=2.0, ge=0)
+    """How late a slow answer is."""
+    hang_s: float = Field(default=600.0, ge=0)
+    """How long a hang lasts."""
+    retry_after_s: int = Field(default=1, ge=0)
+    """What `Retry-After` asks for."""
+
+    @model_validator(mode="after")
+    def _fit(self) -> FaultSettings:
+        if (total := sum(self.rates.values())) > 1 + 1e-9:
+            raise ValueError(f"the fault rates add up to {total:g}; at most 1 is expected")
+        return self
+
+    @property
+    def rates(self) -> dict[Fault, float]:
+        """The share of each fault."""
+        return {fault: getattr(self, f"{fault}_rate") for fault in Fault}
+
+
+class Faults:
+    """Puts faults and delays in front of handlers; with all rates and delays at 0 it is not there at all."""
+
+    def __init__(self, settings: FaultSettings, *, seed: int, latency_s: float, jitter_s: float) -> None:
+        self._settings = settings
+        self._key = f"faults/{seed}"
+        self._latency_s = latency_s
+        self._jitter_s = jitter_s
+        self._requests = 0
+        self.waits = bool(latency_s or jitter_s or settings.hang_rate or settings.slow_rate)
+        """True when a request may take time without working."""
+
+    def around(self, handler: Handler) -> Handler:
+        """The handler behind the faults."""
+        if not self.waits and not any(self._settings.rates.values()):
+            return handler
+
+        @functools.wraps(handler)
+        async def faulty(call: Call) -> bytes | Reply:
+            draws = Draws(b"%d" % self._requests, self._key)
+            self._requests += 1
+            fault = self._pick(draws.unit())
+            await asyncio.sleep(self._latency_s + self._jitter_s * draws.unit())
+            if fault is Fault.SLOW:
+                await asyncio.sleep(self._settings.slow_s)
+            if fault is None or fault is Fault.SLOW:
+                return await handler(call)
+            return await self._fail(fault)
+
+        return faulty
+
+    def _pick(self, drawn: float) -> Fault | None:
+        for fault, rate in self._settings.rates.items():
+            if drawn < rate:
+                return fault
+            drawn -= rate
+        return None
+
+    async def _fail(self, fault: Fault) -> Reply:
+        if fault is Fault.ERROR:
+            return _error(500, "The server had an error while processing your request.", "server_error", None)
+        if fault is Fault.RATE_LIMIT:
+            retry = ((b"retry-after", b"%d" % self._settings.retry_after_s),)
+            return _error(429, "Rate limit reached for requests.", "requests", "rate_limit_exceeded", retry)
+        if fault is Fault.GARBAGE:
+            return Reply(TORN)
+        await asyncio.sleep(self._settings.hang_s)
+        return _error(504, "The engine gave no answer in time.", "server_error", "timeout")
+
+
+def _error(status: int, text: str, kind: str, code: str | None, headers: tuple[tuple[bytes, bytes], ...] = ()) -> Reply:
+    error = {"message": text, "type": kind, "param": None, "code": code}
+    return Reply(orjson.dumps({"error": error}), status, headers)

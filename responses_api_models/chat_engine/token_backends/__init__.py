@@ -1,0 +1,1 @@
+"""How an engine accepts and returns token ids."""

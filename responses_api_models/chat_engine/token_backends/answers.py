@@ -1,0 +1,50 @@
+"""Road answers: what both ways of sending token ids read in an engine's answer, and what they make of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from rollyard.responses_api_models.upstream.answers import json_object
+from rollyard.services.responses.response_validity import check_finish, first_choice, malformed
+from rollyard.services.types import Json
+
+
+def finish(completion: Json, body: Json) -> None:
+    """Make it what the chat endpoint answers, which alone knows of calls and what was allowed of them: its kind of id,
+    its word for a turn with calls, one call where only one may be.
+    """
+    serial = str(completion.get("id") or "").removeprefix("generate-tokens-").removeprefix("cmpl-")
+    completion["id"] = f"chatcmpl-{serial.removeprefix('chatcmpl-')}" if serial else None
+    choice, message = first_choice(completion)
+    calls, wanted = message.get("tool_calls"), body.get("tool_choice")
+    if calls and body.get("parallel_tool_calls") is False:
+        message["tool_calls"] = calls[:1]
+    if calls and (wanted in (None, "auto") or (wanted == "required" and choice.get("finish_reason") == "stop")):
+        choice["finish_reason"] = "tool_calls"
+
+
+def logprobs_of(answer: Json, key: str) -> list[Any]:
+    """The entries of a generation, one a token. Raises Failure malformed_answer for one without tokens."""
+    choices = answer.get("choices")
+    choice = choices[0] if isinstance(choices, list) and choices else None
+    if not isinstance(choice, dict):
+        raise malformed("has no choices", answer)
+    check_finish(choice.get("finish_reason"))
+    ids, logprobs = choice.get("token_ids"), choice.get("logprobs")
+    entries = logprobs.get(key) if isinstance(logprobs, dict) else None
+    if not ids or not isinstance(ids, list) or not isinstance(entries, list):
+        raise malformed("has no token_ids or no logprobs", answer)
+    return entries
+
+
+def holding(key: str) -> Callable[[bytes], Json]:
+    """A reader of JSON objects that have `key`."""
+
+    def read(body: bytes) -> Json:
+        answer = json_object(body)
+        if not answer.get(key):
+            raise malformed(f"has no {key}", answer)
+        return answer
+
+    return read

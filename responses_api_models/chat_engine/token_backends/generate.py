@@ -1,0 +1,139 @@
+"""GenerateRoad: vLLM's own endpoints for token ids. Its tool and reasoning parsers read the answer."""
+
+from __future__ import annotations
+
+import orjson
+
+from rollyard.responses_api_models.chat_engine import sampling
+from rollyard.responses_api_models.chat_engine.token_backends.answers import finish, holding, logprobs_of
+from rollyard.responses_api_models.chat_engine.token_backends.base import QUESTION, Generated, Rendered
+from rollyard.responses_api_models.upstream.answers import json_object
+from rollyard.responses_api_models.upstream.request_context import Passage
+from rollyard.responses_api_models.upstream.upstream import Upstream
+from rollyard.services.responses.response_validity import first_choice, malformed
+from rollyard.services.types import Json
+
+SEED_IDS = 16
+"""Ids of the prompt's end that the engine's detokenizer wants to see before the answer."""
+_OF_RENDERING = ("token_offsets", "request_id")
+"""What a rendering has and a request to generate must not."""
+
+
+class GenerateRoad:
+    """Token-in as vLLM offers it."""
+
+    name = "generate"
+    names_versions = True
+
+    def __init__(self, upstream: Upstream) -> None:
+        self._upstream = upstream
+
+    async def check(self, model: str, passage: Passage) -> None:
+        """See `Road.check`: older vLLM has the first of the three endpoints and not the others."""
+        body: Json = {"model": model, "max_tokens": 1, "ignore_eos": True}
+        rendered = await self.render(body, [QUESTION], passage)
+        request = {key: value for key, value in rendered.request.items() if key not in _OF_RENDERING}
+        request["sampling_params"] = {"max_tokens": 1, "ignore_eos": True}
+        sent = orjson.dumps(request)
+        answer = await self._upstream.post("/../inference/v1/generate", sent, _read_ids, passage)
+        await self.read(answer, rendered.ids, body, passage)
+
+    def unfit(self, body: Json) -> str:
+        """See `Road.unfit`."""
+        return ""
+
+    async def render(self, body: Json, messages: list[Json], passage: Passage, *, ask: bool = True) -> Rendered:
+        """See `Road.render`."""
+        sent = orjson.dumps({**body, "messages": messages, "add_generation_prompt": ask})
+        request = await self._upstream.post("/chat/completions/render", sent, holding("token_ids"), passage)
+        return Rendered(request["token_ids"], request)
+
+    async def generate(
+        self, ids: list[int], rendered: Rendered, body: Json, passage: Passage, *, texts: bool = False
+    ) -> Generated:
+        """See `Road.generate`."""
+        request = {key: value for key, value in rendered.request.items() if key not in _OF_RENDERING}
+        params = {key: value for key, value in request["sampling_params"].items() if key != "max_tokens"}
+        # Without a limit the one there was counted from the few rendered messages; the engine counts from `ids` then.
+        if (limit := body.get("max_completion_tokens") or body.get("max_tokens")) is not None:
+            # vLLM 0.32 leaves its own default, 16, out of a rendering, and takes none for no limit at all.
+            params["max_tokens"] = request["sampling_params"].get("max_tokens", limit)
+        elif (room := request["sampling_params"].get("max_tokens")) and (
+            ids == rendered.ids or params.get("min_tokens")
+        ):
+            # It takes none for 16 where it looks whether min_tokens is below it.
+            params["max_tokens"] = max(room + len(rendered.ids) - len(ids), 1)
+        request["sampling_params"] = params
+        request["token_ids"] = ids
+        sent = orjson.dumps(request)
+        answer = await self._upstream.post("/../inference/v1/generate", sent, _read_generated, passage)
+        choice = answer["choices"][0]
+        generated, entries = choice["token_ids"], choice["logprobs"]["content"]
+        log_probs = [entry["logprob"] for entry in entries]
+        if not texts:
+            choice["logprobs"] = None
+        completion = await self.read(answer, ids, body, passage)
+        # The usage counts what was in the engine's cache; the reader of the text knows nothing of it.
+        completion["usage"] = answer.get("usage") or completion.get("usage")
+        finish(completion, body)
+        used = sampling.of_engine(request["sampling_params"], body)
+        return Generated(generated, log_probs, completion, used, choice.get("weight_versions"))
+
+    async def read(self, answer: Json, ids: list[int], body: Json, passage: Passage) -> Json:
+        """The answer of /inference/v1/generate to the prompt `ids` as a chat completion, by the engine's parsers."""
+        choice = answer["choices"][0]
+        spoken = _spoken(choice)
+        if not spoken:
+            message = {"role": "assistant", "content": ""}
+            return {"id": answer.get("request_id"), "object": "chat.completion", "created": answer.get("created")} | {
+                "model": answer.get("model"),
+                "choices": [{"index": 0, "message": message, "finish_reason": choice.get("finish_reason")}],
+            }
+        parsing = {
+            "model": body.get("model"),
+            "generate_response": {**answer, "choices": [{**choice, "token_ids": spoken}]},
+            "prompt_tokens": len(ids),
+            "prompt_token_ids": ids[-SEED_IDS:],
+            "chat_request": {**body, "messages": [{"role": "user", "content": ""}]},
+        }
+        read = holding("choices")
+        completion: Json = await self._upstream.post("/chat/completions/derender", orjson.dumps(parsing), read, passage)
+        if isinstance(stop := choice.get("stop_reason"), str):
+            _cut(first_choice(completion)[1], stop, len(stop) * bool(body.get("include_stop_str_in_output")))
+        return completion
+
+
+def _spoken(choice: Json) -> list[int]:
+    """The ids whose text is the turn. A token that ended it is not among them: it would be written out, and most tool
+    parsers stumble over it.
+    """
+    ids: list[int] = choice["token_ids"]
+    by_token = choice.get("finish_reason") == "stop" and not isinstance(choice.get("stop_reason"), str)
+    return ids[:-1] if by_token else ids
+
+
+def _cut(message: Json, stop: str, kept: int) -> None:
+    """Take a stop string, but for its first `kept` letters, and what its last token has behind it off the end of what
+    was said: the ids still have it.
+    """
+    for key in ("content", "reasoning", "reasoning_content"):
+        if text := message.get(key):
+            message[key] = text[: text.rindex(stop) + kept] if stop in text else text
+            return
+
+
+def _read_generated(body: bytes) -> Json:
+    """A turn as ids: a generation without a token is no turn of the model (services/responses/response_validity.py)."""
+    answer = json_object(body)
+    entries = logprobs_of(answer, "content")
+    if not all(isinstance(entry, dict) and "logprob" in entry for entry in entries):
+        raise malformed("has logprobs of unknown shape", answer)
+    return answer
+
+
+def _read_ids(body: bytes) -> Json:
+    answer = json_object(body)
+    choices = answer.get("choices")
+    if not isinstance(choices, list) or not choices or not isinstance(choices[0].get("token_ids"), list):
+        raise malformed("has no token_ids", answer)
+    return answer

@@ -1,0 +1,39 @@
+"""Fingerprint: which files a version was loaded from, in sixteen hex digits.
+
+It covers config.json, the index, and of each weight file its name, size, modification time, header and a few bytes of
+every tensor. So it tells two checkpoints apart that were saved into the same folder one after the other, also where a
+copy kept the times, and costs no reading of the weights. A copy of a folder has another fingerprint unless it keeps the
+times (`cp -p`, `rsync -t`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+from rollyard.responses_api_models.chat_engine.weights.rejections import refused
+from rollyard.responses_api_models.chat_engine.weights.safetensors_headers import INDEX, read_header, weight_files
+
+SAMPLE = 64
+"""Bytes of each tensor, from its middle: after a step of training hardly any weight is what it was."""
+
+
+def fingerprint(folder: Path) -> str:
+    """Of a folder of safetensors. Raises Failure bad_request: something in it cannot be read."""
+    digest = hashlib.sha256()
+    for name in ("config.json", INDEX):
+        if (file := folder / name).exists():
+            digest.update(f"{name}\0".encode() + file.read_bytes())
+    for file in weight_files(folder):
+        tensors = read_header(file)
+        try:
+            with file.open("rb", buffering=0) as opened:
+                stat = file.stat()
+                digest.update(f"{file.name}\0{stat.st_size}\0{stat.st_mtime_ns}\0".encode())
+                for tensor in tensors:
+                    digest.update(f"{tensor.name}\0{tensor.dtype}\0{tensor.shape}\0{tensor.start}\0".encode())
+                    opened.seek(max(tensor.start, (tensor.start + tensor.end - SAMPLE) // 2))
+                    digest.update(opened.read(min(SAMPLE, tensor.end - tensor.start)))
+        except OSError as error:
+            raise refused(f"{file} cannot be read ({error})") from error
+    return digest.hexdigest()[:16]

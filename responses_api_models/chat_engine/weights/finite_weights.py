@@ -1,0 +1,71 @@
+"""Finite: are all weights of a checkpoint numbers? One NaN makes every answer of a policy garbage, without an error.
+
+The bytes are read in pieces of a few megabytes and never turned into floats: in each IEEE format a NaN or an infinity
+has an exponent of all ones, which a mask shows. The OCP 8-bit formats differ (arXiv 2209.05433): E4M3 has no infinity
+and one NaN, E8M0 is an exponent alone with one NaN.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rollyard.responses_api_models.chat_engine.weights.rejections import refused
+from rollyard.responses_api_models.chat_engine.weights.safetensors_headers import Tensor
+
+PIECE = 8 * 1024 * 1024
+"""Bytes read at a time; memory stays below three times that."""
+_MASKS: dict[str, tuple[str, int]] = {
+    "F64": ("<u8", 0x7FF0_0000_0000_0000),
+    "F32": ("<u4", 0x7F80_0000),
+    "BF16": ("<u2", 0x7F80),
+    "F16": ("<u2", 0x7C00),
+    "F8_E5M2": ("u1", 0x7C),
+    "F8_E4M3": ("u1", 0x7F),
+    "F8_E8M0": ("u1", 0xFF),
+}
+"""Type -> the unsigned type of the same width, and the bits that are all ones in what is not a finite number."""
+
+
+def check_finite(tensors: Iterable[Tensor]) -> None:
+    """Reads every weight. Raises Failure bad_request with the first tensor that holds a NaN or an infinity."""
+    buffer = np.empty(PIECE, np.uint8)
+    by_file: dict[Path, list[Tensor]] = {}
+    for tensor in tensors:
+        if tensor.dtype in _MASKS:
+            by_file.setdefault(tensor.file, []).append(tensor)
+    for file, inside in by_file.items():
+        try:
+            with file.open("rb", buffering=0) as opened:
+                for tensor in inside:
+                    if not _is_finite(opened, tensor, buffer):
+                        told = f"{tensor.name} in {file} holds a NaN or an infinity"
+                        raise refused(f"{told}: did the training diverge? Send an earlier checkpoint")
+        except OSError as error:
+            raise refused(f"{file} cannot be read ({error})") from error
+
+
+def _is_finite(opened: Any, tensor: Tensor, buffer: np.ndarray[Any, Any]) -> bool:
+    kind, mask = _MASKS[tensor.dtype]
+    opened.seek(tensor.start)
+    left = tensor.end - tensor.start
+    while left:
+        piece = buffer[: min(left, PIECE)]
+        _fill(opened, piece, tensor)
+        values = piece.view(kind)
+        bits = values.dtype.type(mask)
+        if (values & bits).max() == bits:
+            return False
+        left -= len(piece)
+    return True
+
+
+def _fill(opened: Any, piece: np.ndarray[Any, Any], tensor: Tensor) -> None:
+    view = piece.data
+    while view:
+        if not (count := opened.readinto(view)):
+            raise refused(f"{tensor.file} became shorter while it was read; is it still being written?")
+        view = view[count:]

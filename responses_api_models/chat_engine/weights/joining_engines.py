@@ -1,0 +1,181 @@
+"""Newcomers: engines that hold other weights than the policy's because they, or this server, were just started.
+
+Those in the pool that differ shut the gate until they are brought to the policy's weights; all calls that wait for it
+share one look. Those that were lost come back into the pool when they hold the policy's weights.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+
+from rollyard.responses_api_models.chat_engine.weights.call_gate import ASLEEP, PAUSED, RESYNCING, Gate
+from rollyard.responses_api_models.chat_engine.weights.engine_group import Engines
+from rollyard.responses_api_models.chat_engine.weights.job_queue import Jobs
+from rollyard.responses_api_models.chat_engine.weights.policy_versions import Versions
+from rollyard.responses_api_models.chat_engine.weights.weight_loader import FilesChanged, Loader
+from rollyard.services.errors import Failure
+
+log = logging.getLogger(__name__)
+
+LOOK_S = 5.0
+"""Pause between two looks at engines that are lost."""
+
+
+class Newcomers:
+    """What is done with them."""
+
+    def __init__(self, engines: Engines, loader: Loader, versions: Versions, gate: Gate, jobs: Jobs) -> None:
+        self._engines = engines
+        self._loader = loader
+        self._versions = versions
+        self._gate = gate
+        self._jobs = jobs
+        self._mending: asyncio.Task[None] | None = None
+        self._next_look = 0.0
+        self._waiting: dict[str, int] = {}
+        """Engines for which the policy's files are gone -> `Versions.mark` then: only another version helps."""
+
+    async def learn(self) -> None:
+        """Ask engines that were there before this server what they hold: it may have been restarted."""
+        urls = self._engines.urls
+        await self._engines.all(urls, self._loader.learn)
+        await self._engines.all(urls, self._loader.release)
+        await self._engines.all(urls, self._loader.learn_start)
+        held = {self._versions.held(url) for url in urls}
+        if len(held) == 1 and (only := held.pop()) is not None and only != self._versions.now:
+            log.warning("the engines hold version %r from an earlier run of this server: it goes on from there", only)
+            self._versions.advance(only, None)
+        elif difference := self._versions.difference(urls):
+            log.error("%s: model calls are refused", difference)
+
+    async def adopt(self, url: str) -> None:
+        """Add an engine that has just been started to the pool, once it holds the policy's weights.
+
+        Raises Failure when it does not take them; it is not in the pool then. Where the weights came from a trainer and
+        not from a folder, it is added as it is and the gate stays shut until the trainer has sent them again. Where the
+        folder holds other files by now, it waits outside the pool for the next update; as the only engine it is added,
+        and model calls are refused with the reason.
+        """
+        await self._jobs.run(self._adopt(url))
+
+    async def adopt_as_started(self, url: str) -> None:
+        """As `adopt`, for engines whose weights cannot be changed: it holds what it was started with, if the files are
+        the ones from before.
+        """
+        try:
+            await self._loader.check_start(url)
+        except FilesChanged as changed:
+            self._engines.add(url)
+            self._set_aside(url, changed)
+        else:
+            self._engines.add(url)
+
+    async def mend(self) -> None:
+        """Bring engines that were started again since they were lost to the policy's weights."""
+        if self._mending is None or self._mending.done():
+            if time.monotonic() < self._next_look:
+                return
+            self._mending = asyncio.create_task(self._look())
+        await asyncio.shield(self._mending)
+
+    async def watch(self) -> None:
+        """For ever: bring lost engines back into the pool once they answer and hold the policy's weights, let those go
+        on that gave no answer to a resume, and notice those that were started again behind their address.
+        """
+        while True:
+            await asyncio.sleep(LOOK_S)
+            for url in list(self._engines.urls):
+                if self._stopped or self._waits(url) or url in self._versions.spoilt:
+                    continue
+                if await self._loader.is_new(url):
+                    with contextlib.suppress(Failure):
+                        await self._jobs.run(self._mend())
+            # Asked outside the queue: one that is still silent must not make a trainer wait.
+            for url in list(self._engines.lost):
+                if not self._stopped and not self._waits(url) and await self._loader.answers(url):
+                    with contextlib.suppress(Failure):  # Jobs logs it
+                        await self._jobs.run(self._come_back(url))
+            for url in list(self._engines.unresumed):
+                if await self._loader.answers(url):
+                    with contextlib.suppress(Failure):
+                        await self._jobs.run(self._release(url))
+
+    async def join(self) -> None:
+        """Take lost engines that answer into the pool as they are: a trainer is about to send them its weights."""
+        for url in list(self._engines.lost):
+            if await self._loader.back(url):
+                self._engines.add(url)
+
+    @property
+    def _stopped(self) -> bool:
+        return self._gate.waits_for(PAUSED) or self._gate.waits_for(ASLEEP)
+
+    async def _adopt(self, url: str) -> None:
+        try:
+            await self._loader.catch_up(url)
+        except FilesChanged as changed:
+            self._engines.add(url)
+            self._set_aside(url, changed)
+            return
+        self._engines.add(url)
+        if difference := self._versions.difference([url]):
+            log.error("%s: model calls are refused until the trainer has sent its weights again", difference)
+
+    async def _look(self) -> None:
+        try:
+            await self._jobs.run(self._mend())
+        except Failure as failure:  # those that wait look at the difference itself
+            log.error("%s", failure)
+        finally:
+            self._next_look = time.monotonic() + LOOK_S
+
+    async def _mend(self) -> None:
+        for url in self._engines.urls:
+            if self._versions.difference([url]) and not self._waits(url) and await self._loader.started_again(url):
+                log.warning("%s was started again: it is brought to version %r", url, self._versions.now)
+                with self._gate.shut_while(RESYNCING):
+                    for failure in (await self._engines.all([url], self._catch_up)).values():
+                        log.error("%s", failure)
+                        if isinstance(failure, FilesChanged):
+                            self._set_aside(url, failure)
+
+    async def _release(self, url: str) -> None:
+        if url in self._engines.unresumed and not self._stopped:
+            await self._loader.release(url)
+            self._engines.unresumed.discard(url)
+
+    async def _come_back(self, url: str) -> None:
+        if self._stopped or url not in self._engines.lost or not await self._loader.back(url):
+            return
+        if self._versions.held(url) != self._versions.now:
+            if self._versions.folder is None:
+                log.warning("%s answers again, but only the trainer can send it version %r", url, self._versions.now)
+                return
+            try:
+                await self._catch_up(url)
+            except FilesChanged:
+                self._waiting[url] = self._versions.mark
+                raise
+        else:
+            await self._loader.release(url)
+        if self._versions.held(url) == self._versions.now:
+            log.warning("%s is back in the pool with version %r", url, self._versions.now)
+            self._engines.add(url)
+
+    def _waits(self, url: str) -> bool:
+        return self._waiting.get(url) == self._versions.mark
+
+    def _set_aside(self, url: str, changed: FilesChanged) -> None:
+        self._waiting[url] = self._versions.mark
+        if not self._engines.lose(url, str(changed)):
+            log.error("model calls are refused: %s", changed)
+
+    async def _catch_up(self, url: str) -> None:
+        await self._loader.pause(url)  # a call that is tried again may have reached it
+        try:
+            await self._loader.catch_up(url)
+        finally:
+            await self._loader.resume(url)

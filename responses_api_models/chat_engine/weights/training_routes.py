@@ -1,0 +1,244 @@
+"""Trainer: tokens in and out, new weights and vLLM's control calls, as endpoints of a model server.
+
+They are closed unless `trainer_endpoints` is set, and that wants a run token: whoever reaches them can change the
+policy of a running collection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import orjson
+from fastapi import Request
+from fastapi.responses import Response
+
+from rollyard.responses_api_models.chat_engine.settings import ChatEngineSettings
+from rollyard.responses_api_models.chat_engine.weights.call_gate import Gate
+from rollyard.responses_api_models.chat_engine.weights.control_endpoints import GETS, POSTS, answer
+from rollyard.responses_api_models.chat_engine.weights.cpu_limits import Cpu
+from rollyard.responses_api_models.chat_engine.weights.engine_group import Engines
+from rollyard.responses_api_models.chat_engine.weights.job_queue import Jobs
+from rollyard.responses_api_models.chat_engine.weights.joining_engines import Newcomers
+from rollyard.responses_api_models.chat_engine.weights.policy_versions import Versions, checked
+from rollyard.responses_api_models.chat_engine.weights.vllm_control import Protocol
+from rollyard.responses_api_models.chat_engine.weights.weight_loader import Loader
+from rollyard.responses_api_models.chat_engine.weights.weight_update import Weights
+from rollyard.responses_api_models.streaming import stream_proxy
+from rollyard.responses_api_models.upstream.answers import json_bytes
+from rollyard.responses_api_models.upstream.request_context import Passage
+from rollyard.responses_api_models.upstream.upstream import Upstream
+from rollyard.services.errors import Failure, FailureKind, OperatorError
+from rollyard.services.http.request import Call, Handler, Reply
+from rollyard.services.responses.stream_events import SSE, STREAM_HEADERS
+from rollyard.services.server.app import Context, Server
+from rollyard.services.types import Json
+
+UPDATE = "/weights/update"
+STATUS = "/weights"
+LEASE_HEADER = b"x-rollyard-pause-lease"
+"""Seconds until a pause ends by itself, on the answers to control calls during it."""
+PASSED = {
+    "/tokenize": "/../tokenize",
+    "/detokenize": "/../detokenize",
+    "/v1/completions": "/completions",
+    "/inference/v1/generate": "/../inference/v1/generate",
+    "/v1/chat/completions/render": "/chat/completions/render",
+    "/v1/chat/completions/derender": "/chat/completions/derender",
+}
+"""Path here -> path at one engine, as `Upstream` has it."""
+_SAMPLE = ("/v1/completions", "/inference/v1/generate")
+
+
+class Trainer:
+    """What a trainer needs of one model server. `route` and `mount` put it there."""
+
+    def __init__(
+        self,
+        upstream: Upstream,
+        settings: ChatEngineSettings,
+        context: Context,
+        on_spoilt: Callable[[str], None],
+        locate: Callable[[str], str],
+    ) -> None:
+        if settings.trainer_endpoints and not context.keys.token:
+            raise OperatorError(f"{settings.token_needed_for}: give the run a token, or leave trainer_endpoints away")
+        self._name = context.name
+        self._upstream = upstream
+        self._model = settings.model
+        self._open = settings.trainer_endpoints
+        self.versions = Versions(settings.policy_version, ours=self._open)
+        self._engines = Engines(upstream)
+        self._gate = Gate(self.versions, lambda: self._engines.urls, settings.request_timeout_s)
+        self._jobs = Jobs()
+        loader = Loader(self._engines, self.versions, locate)
+        self._loader = loader
+        self._cpu = Cpu(loader.runs_on_cpu)
+        self._seeds = (settings.extra_body, settings.sampling_overrides)
+        self._weights = Weights(
+            self._engines, loader, self.versions, self._gate, self._cpu, on_spoilt, settings.weights_check
+        )
+        self._newcomers = Newcomers(self._engines, loader, self.versions, self._gate, self._jobs)
+        self._gate.mend = self._newcomers.mend
+        self._protocol = Protocol(
+            self._engines,
+            loader,
+            self.versions,
+            self._gate,
+            self._jobs,
+            self._newcomers,
+            self._cpu,
+            on_spoilt,
+            settings.pause_lease_s,
+        )
+        self._watching: asyncio.Task[None] | None = None
+
+    def guarded(self, path: str, handler: Handler) -> Handler:
+        """The handler of a route: a model call stands behind the gate, a control call must not."""
+        return handler if path == UPDATE or path in POSTS else self._gate.guarded(handler)
+
+    def mount(self, server: Server) -> None:
+        """Put the endpoints on `server`, or in their place a word about how to open them."""
+        server.app.get("/policy_version")(self._policy_version)
+        if not self._open:
+            for path in (*PASSED, UPDATE, *POSTS):
+                server.app.post(path, include_in_schema=False)(_closed(self._name))
+            for path in (STATUS, *GETS):
+                server.app.get(path, include_in_schema=False)(_closed(self._name))
+            return
+        for path, target in PASSED.items():
+            server.route(path, self._passing(path, target), cancellable=True)
+        server.route(UPDATE, self._update)
+        server.app.get(STATUS)(self._status)
+        for path, reason in POSTS.items():
+            server.route(path, self._posting(path, reason))
+        for path, reason in GETS.items():
+            server.app.get(path, summary=f"On every engine: {reason}")(self._getting(path))
+
+    async def start(self) -> None:
+        """Ask engines that were there before this server what they hold."""
+        if self._open:
+            await self._newcomers.learn()
+            await self._cpu.learn(self._engines.urls)
+            self._cpu.check_settings(self._name, self._seeds)
+            self._watching = asyncio.create_task(self._newcomers.watch())
+
+    async def stop(self) -> None:
+        """Bring what was begun to its end."""
+        if self._watching is not None:
+            self._watching.cancel()
+        self._protocol.lease.end()
+        await self._jobs.settle()
+
+    async def adopt(self, url: str) -> None:
+        """Add an engine to the pool once it holds the policy's weights. Raises Failure."""
+        if self._open:
+            await self._cpu.learn([url])
+            await self._newcomers.adopt(url)
+        else:
+            await self._newcomers.adopt_as_started(url)
+
+    async def started_with(self, root: str) -> None:
+        """Note the files of a folder that engines are about to be started with: others may be there when one of them
+        is started again.
+        """
+        await self._loader.started_with(root)
+
+    async def takes_seeds(self) -> bool:
+        """Requests may have seeds."""
+        return not self._open or await self._cpu.takes_seeds(self._engines.urls)
+
+    async def check_seed(self, body: Json) -> None:
+        """Raises Failure bad_request: a request with a seed that an update of the weights would turn into the end of
+        its engine.
+        """
+        if self._open:
+            await self._cpu.check_seed(body, self._engines.urls)
+
+    def gone(self, url: str) -> None:
+        """Take an engine that has ended out of the pool for good."""
+        self._engines.forget(url)
+
+    async def _policy_version(self) -> Response:
+        """The policy's version; a problem while its engines hold different ones."""
+        await self._gate.look()
+        return _response(self._gate.stamped(orjson.dumps({"policy_version": self.versions.now})))
+
+    async def _status(self) -> Response:
+        """Which weights the policy has, from which files, what each engine holds, and how long a pause lasts."""
+        versions, lease = self.versions, self._protocol.lease
+        urls = self._engines.urls
+        now = versions.checkpoint
+        status = {
+            "version": versions.now,
+            "path": now.folder if now else versions.folder or None,
+            "fingerprint": versions.fingerprint(versions.now) or None,
+            "difference": versions.difference(urls) or None,
+            "engines": [{"url": url, "version": versions.held(url)} for url in urls],
+            "lost": list(self._engines.lost),
+            "waits_for": self._gate.reasons,
+            "lease": {"lease_s": lease.length_s, "left_s": lease.left_s} if lease.length_s else None,
+            "lease_expired": lease.expired,
+        }
+        return _response(self._gate.stamped(orjson.dumps(status)))
+
+    async def _update(self, call: Call) -> Reply:
+        """New weights on every engine: `{"path": a folder, "version": its name}`. In flight is kept, see docs."""
+        request = call.json()
+        if unknown := request.keys() - {"path", "version"}:
+            raise Failure(FailureKind.BAD_REQUEST, f"found {', '.join(sorted(unknown))}; path and version are expected")
+        folder, version = request.get("path"), request.get("version")
+        if not isinstance(folder, str) or not folder:
+            raise Failure(FailureKind.BAD_REQUEST, f"path: found {folder!r}; the folder of the new weights is expected")
+        name = checked(version) if version is not None else None
+        done = await self._protocol.update(lambda: self._weights.update(folder, name))
+        return self._gate.stamped(orjson.dumps(done))
+
+    def _passing(self, path: str, target: str) -> Handler:
+        async def passed(call: Call) -> bytes | Reply:
+            body = call.json()
+            body["model"] = self._model
+            if path in _SAMPLE:
+                await self.check_seed(body)
+            passage = Passage.of(call)
+            if path in _SAMPLE and body.get("stream"):
+                chunks = await self._upstream.stream(target, orjson.dumps(body), passage)
+                events = stream_proxy.chat(chunks, stream_proxy.teller(self._name, call))
+                return Reply(stream=events, content_type=SSE, headers=(*STREAM_HEADERS, *passage.answer_headers))
+            whole = await self._upstream.post(target, orjson.dumps(body), json_bytes, passage)
+            return Reply(whole, headers=passage.answer_headers)
+
+        passed.__doc__ = f"The engine's own {path}: the least busy one's, or the one of the episode (x-session-id)."
+        return passed
+
+    def _posting(self, path: str, reason: str) -> Handler:
+        async def posted(call: Call) -> Reply:
+            said = await self._protocol.post(path, call.query.decode("latin-1"), call.body)
+            status, body, content_type = answer(said)
+            lease_s = self._protocol.lease.length_s
+            headers = ((LEASE_HEADER, f"{lease_s:g}".encode()),) if lease_s else ()
+            return self._gate.stamped(Reply(body, status, headers, content_type.encode()))
+
+        posted.__doc__ = f"On every engine: {reason}."
+        return posted
+
+    def _getting(self, path: str) -> Callable[[Request], Awaitable[Response]]:
+        async def got(request: Request) -> Response:
+            status, body, content_type = answer(await self._protocol.get(path, request.url.query))
+            return _response(self._gate.stamped(Reply(body, status, content_type=content_type.encode())))
+
+        return got
+
+
+def _closed(server: str) -> Any:
+    async def closed() -> None:
+        told = f"this endpoint is for trainers and closed: set trainer_endpoints: true on {server} and give a run token"
+        raise Failure(FailureKind.BAD_REQUEST, told, status=404)
+
+    return closed
+
+
+def _response(reply: Reply) -> Response:
+    headers = {name.decode(): value.decode("latin-1") for name, value in reply.headers}
+    return Response(reply.body, reply.status, headers, reply.content_type.decode())

@@ -1,0 +1,277 @@
+"""Answers, both ways: a chat completion as a Response, a Response as a chat completion."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from typing import Any
+
+from rollyard.responses_api_models.convert.items import Dialect
+from rollyard.responses_api_models.convert.requests import wants_logprobs
+from rollyard.responses_api_models.think_tags import split_thinking
+from rollyard.services.responses.lenient_json import as_text
+from rollyard.services.responses.response_validity import check_completion, check_response, malformed
+from rollyard.services.responses.tool_calls import read_arguments, read_id, read_name
+from rollyard.services.types import TOKEN_FIELDS, Json
+
+_ECHOED = (
+    {"instructions", "metadata", "temperature", "top_p", "max_output_tokens", "reasoning", "text", "truncation"}
+    | {"user", "top_logprobs"}
+)  # fmt: skip
+"""What a Response repeats of its request."""
+_ANSWER_KEYS = {"id", "object", "created", "model", "choices", "usage", "prompt_token_ids"}
+_MESSAGE_KEYS = frozenset(
+    {"role", "content", "tool_calls", "reasoning", "reasoning_content", "refusal", "annotations", *TOKEN_FIELDS}
+)
+_CALL_KEYS = frozenset({"id", "type", "function", "index"})
+_ITEM_KEYS = frozenset(
+    {"id", "type", "status", "role", "content", "phase", "call_id", "name", "arguments", *TOKEN_FIELDS}
+)
+_INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}
+_FINISH = {"max_output_tokens": "length", "content_filter": "content_filter"}
+_NO_INPUT_DETAILS = {"cached_tokens": 0, "cache_write_tokens": 0}
+_DEFAULT = Dialect()
+
+
+def chat_to_response(answer: Json, request: Json, dialect: Dialect = _DEFAULT) -> Json:
+    """A chat completion as the Response to the Responses create request `request`."""
+    choice, message = check_completion(answer)
+    try:
+        return _response(answer, choice, message, request, dialect)
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise malformed(f"has an unknown shape ({type(error).__name__}: {error})", answer) from error
+
+
+def _response(answer: Json, choice: Json, message: Json, request: Json, dialect: Dialect) -> Json:
+    serial = str(answer.get("id") or uuid.uuid4().hex).removeprefix("chatcmpl-")
+    output = _output(message, serial, dialect, text_logprobs(choice) if wants_logprobs(request) else [])
+    finish_last(output[-1], choice.get("finish_reason"), message)
+    output[-1].update(token_fields(answer, choice, message))
+    return response_around(output, {**answer, "id": serial}, request, choice.get("finish_reason"))
+
+
+def finish_last(item: Json, finish_reason: Any, message: Json) -> None:
+    """Put on a turn's last item what is said of the turn: that it was cut, and fields that no API knows."""
+    if finish_reason in _INCOMPLETE:
+        item["status"] = "incomplete"
+    if extra := message.keys() - _MESSAGE_KEYS:  # e.g. OpenRouter's reasoning_details, which must be sent back
+        item.update({key: message[key] for key in extra if message[key] and key not in item})
+
+
+def response_around(output: list[Json], answer: Json, request: Json, finish_reason: Any) -> Json:
+    """The Response that holds `output`; everything else is what `answer`, whose id is its serial, and `request` say."""
+    reason = _INCOMPLETE.get(finish_reason or "")
+    response = {key: value for key, value in answer.items() if key not in _ANSWER_KEYS and value is not None}
+    response.update({key: request[key] for key in _ECHOED if request.get(key) is not None})
+    response.update(
+        id=f"resp_{answer['id']}",
+        object="response",
+        created_at=answer.get("created") or int(time.time()),
+        status="incomplete" if reason else "completed",
+        error=None,
+        incomplete_details={"reason": reason} if reason else None,
+        model=answer.get("model") or request.get("model") or "",
+        output=output,
+        parallel_tool_calls=request.get("parallel_tool_calls") is not False,
+        tool_choice=request.get("tool_choice") or "auto",
+        tools=request.get("tools") or [],
+        usage=_response_usage(answer.get("usage")),
+    )
+    return response
+
+
+def _output(message: Json, serial: str, dialect: Dialect, logprobs: list[Json]) -> list[Json]:
+    """The message's items, at least one: reasoning, what was said, calls."""
+    output: list[Json] = []
+    content = text_of(message.get("content"))
+    reasoning = message.get("reasoning_content") or message.get("reasoning")
+    if dialect.think_tags and content and not reasoning:
+        reasoning, content = split_thinking(content)
+    if reasoning:
+        summary = [{"type": "summary_text", "text": reasoning}]
+        output.append({"id": f"rs_{serial}", "type": "reasoning", "summary": summary, "status": "completed"})
+    calls, refusal = message.get("tool_calls"), message.get("refusal")
+    if content or refusal or not (calls or output):
+        parts: list[Json] = []
+        if content or not refusal:
+            annotations = [annotation(entry) for entry in message.get("annotations") or ()]
+            said_logprobs = spoken_logprobs(logprobs, content, to_end=not calls)
+            text = {"type": "output_text", "text": content, "annotations": annotations, "logprobs": said_logprobs}
+            parts.append(text)
+        if refusal:
+            parts.append({"type": "refusal", "refusal": refusal})
+        said = {"id": f"msg_{serial}", "type": "message", "role": "assistant", "status": "completed", "content": parts}
+        output.append(said)
+    taken: set[str] = set()
+    for index, call in enumerate([calls] if isinstance(calls, dict) else calls or ()):
+        output.append(call_item(call, f"fc_{serial}_{index}", taken))
+    return output
+
+
+def text_of(content: Any) -> str:
+    """The content of a message as one text."""
+    if isinstance(content, list):
+        return "".join([part.get("text") or "" for part in content if isinstance(part, dict)])
+    if content is not None and not isinstance(content, str):
+        raise malformed("has content that is no text", content)
+    return content or ""
+
+
+def call_item(call: Any, item_id: str, taken: set[str]) -> Json:
+    """A tool call as an item. What the model got wrong about it stays readable: the agent answers it with words.
+
+    `taken`: ids of the calls before it.
+    """
+    if not isinstance(call, dict):
+        call = {"function": {"arguments": as_text(call)}}
+    function = call.get("function") or call.get(str(call.get("type")))
+    if not isinstance(function, dict):
+        function = {"arguments": {key: call[key] for key in call.keys() - {"id", "type", "index"}}}
+    item = {
+        "id": item_id,
+        "type": "function_call",
+        "call_id": read_id(call.get("id"), taken),
+        "name": read_name(function.get("name")),
+        "arguments": read_arguments(function.get("arguments", function.get("input"))),
+        "status": "completed",
+    }
+    if extra := call.keys() - _CALL_KEYS - item.keys():
+        item.update({key: call[key] for key in extra if call[key] is not None})
+    return item
+
+
+def annotation(entry: Json) -> Json:
+    """A chat message's annotation as it stands on an output text."""
+    kind = entry["type"]
+    return {**entry[kind], "type": kind} if kind in entry else entry
+
+
+def token_fields(answer: Json, choice: Json, message: Json) -> Json:
+    """The engine's own token ids and log-probabilities under NeMo Gym's names; empty when it sent none."""
+    if "generation_token_ids" in message:
+        return {key: message[key] for key in TOKEN_FIELDS if key in message}
+    prompt = answer.get("prompt_token_ids")
+    generated = choice.get("token_ids")
+    if prompt is None or generated is None:
+        return {}
+    fields = {"prompt_token_ids": prompt, "generation_token_ids": generated}
+    entries = (choice.get("logprobs") or {}).get("content")
+    if entries is not None:
+        if len(entries) != len(generated):
+            raise malformed(f"has {len(generated)} token ids but {len(entries)} logprobs", choice)
+        fields["generation_log_probs"] = [entry["logprob"] for entry in entries]
+    return fields
+
+
+def text_logprobs(choice: Json) -> list[Json]:
+    """A choice's logprobs as they stand on an output text."""
+    entries = (choice.get("logprobs") or {}).get("content") or []
+    return [{**entry, "bytes": entry.get("bytes") or [], "top_logprobs": _top(entry)} for entry in entries]
+
+
+def spoken_logprobs(entries: list[Json], text: str, *, to_end: bool = True) -> list[Json]:
+    """Those of the entries whose tokens are `text`: engines give those of reasoning before it, and of calls behind.
+
+    `to_end`: nothing is said behind it, so that the rest ends the turn.
+    """
+    tokens = [entry.get("token") or "" for entry in entries]
+    begin = "".join(tokens).rfind(text) if text else -1
+    if begin < 0:
+        return entries if text else []
+    kept, at = [], 0
+    for entry, token in zip(entries, tokens, strict=True):
+        if at + len(token) > begin and (to_end or at < begin + len(text)):
+            kept.append(entry)
+        at += len(token)
+    return kept
+
+
+def _top(entry: Json) -> list[Json]:
+    return [{**top, "bytes": top.get("bytes") or []} for top in entry.get("top_logprobs") or ()]
+
+
+def _response_usage(usage: Json | None) -> Json | None:
+    if not usage:
+        return None
+    read, written = usage.get("prompt_tokens") or 0, usage.get("completion_tokens") or 0
+    return {
+        "input_tokens": read,
+        "input_tokens_details": {**_NO_INPUT_DETAILS, **_given(usage.get("prompt_tokens_details"))},
+        "output_tokens": written,
+        "output_tokens_details": {"reasoning_tokens": 0, **_given(usage.get("completion_tokens_details"))},
+        "total_tokens": usage.get("total_tokens") or read + written,
+    }
+
+
+def _given(details: Json | None) -> Json:
+    return {key: value for key, value in details.items() if value is not None} if details else {}
+
+
+def response_to_chat(response: Json) -> Json:
+    """A Response as a chat completion with one choice."""
+    check_response(response)
+    message: Json = {"role": "assistant", "content": None, "refusal": None}
+    choice: Json = {"index": 0, "message": message, "logprobs": None, "finish_reason": "stop"}
+    completion: Json = {
+        "id": "chatcmpl-" + str(response.get("id") or uuid.uuid4().hex).removeprefix("resp_"),
+        "object": "chat.completion",
+        "created": int(response.get("created_at") or time.time()),
+        "model": response.get("model") or "",
+        "choices": [choice],
+    }
+    for item in response.get("output") or ():
+        _add_item(message, choice, item)
+        if "generation_token_ids" in item:
+            message.update({key: item[key] for key in TOKEN_FIELDS if key in item})
+    reason = (response.get("incomplete_details") or {}).get("reason")
+    if reason:
+        choice["finish_reason"] = _FINISH.get(reason, "stop")
+    elif "tool_calls" in message:
+        choice["finish_reason"] = "tool_calls"
+    if usage := response.get("usage"):
+        completion["usage"] = {
+            "prompt_tokens": usage["input_tokens"],
+            "completion_tokens": usage["output_tokens"],
+            "total_tokens": usage["total_tokens"],
+            "prompt_tokens_details": usage.get("input_tokens_details"),
+            "completion_tokens_details": usage.get("output_tokens_details"),
+        }
+    return completion
+
+
+def _add_item(message: Json, choice: Json, item: Json) -> None:
+    kind = item.get("type")
+    if kind == "message":
+        for part in item["content"]:
+            if part["type"] == "refusal":
+                message["refusal"] = (message["refusal"] or "") + part["refusal"]
+                continue
+            message["content"] = (message["content"] or "") + part["text"]
+            if annotations := part.get("annotations"):
+                message.setdefault("annotations", []).extend(_chat_annotation(entry) for entry in annotations)
+            if logprobs := part.get("logprobs"):
+                before = choice["logprobs"]["content"] if choice["logprobs"] else []
+                choice["logprobs"] = {"content": [*before, *logprobs], "refusal": None}
+        message.update(_beyond(item, _ITEM_KEYS, message))
+    elif kind == "function_call":
+        function = {"name": item["name"], "arguments": item["arguments"]}
+        call = {"id": item["call_id"], "type": "function", "function": function}
+        message.setdefault("tool_calls", []).append({**call, **_beyond(item, _ITEM_KEYS, call)})
+    elif kind == "reasoning":
+        text = "\n".join([part["text"] for part in item.get("content") or item.get("summary") or ()])
+        message["reasoning_content"] = (
+            f"{message['reasoning_content']}\n{text}" if "reasoning_content" in message else text
+        )
+
+
+def _beyond(item: Json, known: frozenset[str], taken: Json) -> Json:
+    """What an item says that no API knows, e.g. thought signatures, which must be sent back."""
+    return {key: item[key] for key in item.keys() - known - taken.keys() if item[key] is not None}
+
+
+def _chat_annotation(entry: Json) -> Json:
+    """An annotation of an output text as it stands on a chat message."""
+    kind = entry.get("type")
+    if kind != "url_citation" or kind in entry:
+        return entry
+    return {"type": kind, kind: {key: value for key, value in entry.items() if key != "type"}}

@@ -1,0 +1,189 @@
+"""Create requests, both ways: everything around the conversation (convert_items has that)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+
+from rollyard.responses_api_models.convert.items import Dialect, to_items, to_messages, unreadable
+from rollyard.services.types import Json
+
+__all__ = ["Dialect", "apply_metadata", "chat_request_to_responses", "request_to_chat"]
+
+_STATEFUL = ("previous_response_id", "conversation", "prompt", "background")
+_CONVERTED = (
+    {"input", "instructions", "tools", "tool_choice", "parallel_tool_calls", "text", "reasoning", "max_output_tokens"}
+    | {"top_logprobs", "include", "metadata", "stream", "stream_options"}
+    | set(_STATEFUL)
+)
+_CHAT_CONVERTED = (
+    {"messages", "tools", "tool_choice", "max_tokens", "max_completion_tokens", "response_format", "reasoning_effort"}
+    | {"verbosity", "logprobs", "top_logprobs", "n", "stream", "stream_options"}
+)  # fmt: skip
+_DEFAULT = Dialect()
+
+
+def request_to_chat(request: Json, dialect: Dialect = _DEFAULT) -> Json:
+    """A Responses create request as a Chat Completions one."""
+    for name in _STATEFUL:
+        if request.get(name):
+            raise unreadable(name, "no conversation is kept here; send the whole of it as `input`")
+    conversation = request.get("input")
+    if isinstance(conversation, str):
+        messages: list[Json] = [{"role": "user", "content": conversation}]
+    elif isinstance(conversation, list):
+        messages = to_messages(conversation, dialect)
+    else:
+        raise unreadable("input", f"found {type(conversation).__name__}; text or a list of items is expected")
+    if instructions := request.get("instructions"):
+        messages.insert(0, {"role": "system", "content": instructions})
+    body = {key: value for key, value in request.items() if key not in _CONVERTED and value is not None}
+    body["messages"] = messages
+    if body.get("truncation") == "disabled":
+        del body["truncation"]
+    if tools := request.get("tools"):
+        body["tools"] = [_chat_tool(tool, index) for index, tool in enumerate(tools)]
+        if choice := request.get("tool_choice"):
+            body["tool_choice"] = choice if isinstance(choice, str) else _chat_choice(choice)
+        if (parallel := request.get("parallel_tool_calls")) is not None:
+            body["parallel_tool_calls"] = parallel
+    if (limit := request.get("max_output_tokens")) is not None:
+        body[dialect.max_tokens_field] = limit
+    if text := request.get("text"):
+        _add_text(body, text)
+    if (reasoning := request.get("reasoning")) and (effort := reasoning.get("effort")):
+        body["reasoning_effort"] = effort
+    if wants_logprobs(request):
+        body["logprobs"] = True
+        body["top_logprobs"] = request.get("top_logprobs") or 0
+    if metadata := request.get("metadata"):
+        body["metadata"] = metadata
+        apply_metadata(body)
+    return body
+
+
+def wants_logprobs(request: Json) -> bool:
+    """True when the caller of the Responses API asked for log-probabilities of the text."""
+    return bool(request.get("top_logprobs")) or "message.output_text.logprobs" in (request.get("include") or ())
+
+
+def apply_metadata(body: Json) -> None:
+    """Take NeMo Gym's `metadata.extra_body` and `metadata.chat_template_kwargs` (JSON strings) into a chat request.
+
+    What the request says itself wins over `extra_body`, as in NeMo Gym; the template's arguments of a row win.
+    """
+    metadata = body.get("metadata")
+    if not isinstance(metadata, dict) or not ("extra_body" in metadata or "chat_template_kwargs" in metadata):
+        return
+    rest = dict(metadata)
+    for key, value in _object(rest, "extra_body").items():
+        body.setdefault(key, value)
+    own = body.get("chat_template_kwargs") or {}
+    if not isinstance(own, dict):
+        raise unreadable("chat_template_kwargs", f"found {str(own)[:100]!r}; an object is expected")
+    if kwargs := _object(rest, "chat_template_kwargs"):
+        body["chat_template_kwargs"] = {**own, **kwargs}
+    if rest:
+        body["metadata"] = rest
+    else:
+        del body["metadata"]
+
+
+def _object(metadata: Json, key: str) -> Json:
+    value = metadata.pop(key, None) or {}
+    if isinstance(value, str):
+        try:
+            value = orjson.loads(value)
+        except orjson.JSONDecodeError as error:
+            raise unreadable(f"metadata.{key}", f"found {value[:100]!r}, which is not JSON ({error})") from error
+    if not isinstance(value, dict):
+        raise unreadable(f"metadata.{key}", f"found a JSON {type(value).__name__}; an object is expected")
+    return value
+
+
+def _chat_tool(tool: Json, index: int) -> Json:
+    if tool.get("function") is not None:
+        return tool
+    if tool.get("type") != "function":
+        raise unreadable(f"tools[{index}]", f"found type {tool.get('type')!r}; a chat engine runs functions only")
+    function = {key: value for key, value in tool.items() if key != "type" and value is not None}
+    return {"type": "function", "function": function}
+
+
+def _chat_choice(choice: Json) -> Json:
+    kind = choice.get("type")
+    if kind == "function":
+        if choice.get("function") is not None:
+            return choice
+        if not isinstance(name := choice.get("name"), str):
+            raise unreadable("tool_choice", f"found a function without a name: {str(choice)[:100]}")
+        return {"type": "function", "function": {"name": name}}
+    if kind == "allowed_tools":
+        if choice.get("allowed_tools") is not None:
+            return choice
+        tools = [_chat_choice(tool) for tool in _allowed(choice)]
+        return {"type": "allowed_tools", "allowed_tools": {"mode": choice.get("mode") or "auto", "tools": tools}}
+    raise unreadable("tool_choice", f"found type {kind!r}; a chat engine runs functions only")
+
+
+def _allowed(choice: Json) -> list[Json]:
+    tools = choice.get("tools")
+    if not isinstance(tools, list) or not all(isinstance(tool, dict) for tool in tools):
+        raise unreadable("tool_choice.tools", f"found {str(tools)[:100]!r}; a list of tools is expected")
+    return tools
+
+
+def _add_text(body: Json, text: Json) -> None:
+    form = text.get("format") or {}
+    if form.get("type") == "json_schema":
+        schema = {key: value for key, value in form.items() if key != "type" and value is not None}
+        body["response_format"] = {"type": "json_schema", "json_schema": schema}
+    elif form and form.get("type") != "text":
+        body["response_format"] = form
+    if text.get("verbosity"):
+        body["verbosity"] = text["verbosity"]
+
+
+def chat_request_to_responses(request: Json) -> Json:
+    """A Chat Completions create request as a Responses one."""
+    messages = request.get("messages")
+    if not isinstance(messages, list):
+        raise unreadable("messages", f"found {type(messages).__name__}; a list of messages is expected")
+    if request.get("n") not in (None, 1):
+        raise unreadable("n", f"found {request['n']}; one choice a request is what the Responses API knows")
+    body = {key: value for key, value in request.items() if key not in _CHAT_CONVERTED and value is not None}
+    body["input"] = to_items(messages)
+    if tools := request.get("tools"):
+        body["tools"] = [_response_tool(tool) for tool in tools]
+    if choice := request.get("tool_choice"):
+        body["tool_choice"] = choice if isinstance(choice, str) else _response_choice(choice)
+    limit = request.get("max_completion_tokens")
+    if (limit := request.get("max_tokens") if limit is None else limit) is not None:
+        body["max_output_tokens"] = limit
+    text: Json = {}
+    if form := request.get("response_format"):
+        text["format"] = {**form["json_schema"], "type": "json_schema"} if form.get("json_schema") else form
+    if verbosity := request.get("verbosity"):
+        text["verbosity"] = verbosity
+    if text:
+        body["text"] = text
+    if effort := request.get("reasoning_effort"):
+        body["reasoning"] = {"effort": effort}
+    if request.get("logprobs"):
+        included = body.get("include")
+        body["include"] = [*(included if isinstance(included, list) else ()), "message.output_text.logprobs"]
+        body["top_logprobs"] = request.get("top_logprobs") or 0
+    return body
+
+
+def _response_tool(tool: Json) -> Json:
+    function = tool.get("function")
+    return {**function, "type": "function"} if isinstance(function, dict) else tool
+
+
+def _response_choice(choice: Json) -> Json:
+    if isinstance(allowed := choice.get("allowed_tools"), dict):
+        tools: list[Any] = [_response_choice(tool) for tool in _allowed(allowed)]
+        return {"type": "allowed_tools", "mode": allowed.get("mode") or "auto", "tools": tools}
+    return _response_tool(choice)

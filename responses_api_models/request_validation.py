@@ -1,0 +1,93 @@
+"""The shapes of create requests, looked at once, at the door of every model server.
+
+Only what code below relies on: an unknown field passes, and whether a value makes sense is the engine's to say. A field
+that is null counts as left out.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rollyard.responses_api_models.convert.items import unreadable
+from rollyard.services.types import Json
+
+_NAMES = {str: "text", list: "a list", dict: "an object", bool: "true or false", int: "a number"}
+_COMMON: dict[str, tuple[type, ...]] = {
+    "tools[]": (dict,),
+    "tools[].function": (dict,),
+    "tool_choice": (str, dict),
+    "tool_choice.function": (dict,),
+    "tool_choice.allowed_tools": (dict,),
+    "metadata": (dict,),
+    "stream_options": (dict,),
+    "chat_template_kwargs": (dict,),
+    "top_logprobs": (int,),
+}
+_RESPONSES: dict[str, tuple[type, ...]] = {
+    **_COMMON,
+    "input": (str, list),
+    "instructions": (str,),
+    "include[]": (str,),
+    "text": (dict,),
+    "text.format": (dict,),
+    "reasoning": (dict,),
+    "reasoning.effort": (str,),
+}
+_CHAT: dict[str, tuple[type, ...]] = {
+    **_COMMON,
+    "messages[]": (dict,),
+    "messages[].tool_calls[]": (dict,),
+    "response_format": (dict,),
+    "response_format.json_schema": (dict,),
+    "reasoning_effort": (str,),
+}
+
+_LIMITS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
+
+
+def check_responses_request(request: Json) -> None:
+    """Raises Failure bad_request naming the first field of another shape."""
+    _check(request, _RESPONSES)
+    check_limits(request)
+
+
+def check_chat_request(request: Json) -> None:
+    """Raises Failure bad_request naming the first field of another shape."""
+    _check(request, _CHAT)
+    check_limits(request)
+
+
+def check_limits(request: Json) -> None:
+    """Raises Failure bad_request for a limit that leaves no token: engines refuse it in the words that they have for a
+    prompt that fills the context.
+    """
+    for name in _LIMITS:
+        value = request.get(name)
+        if isinstance(value, int | float) and value < 1:
+            raise unreadable(name, f"found {value}; an answer has at least 1 token, or leave it out")
+
+
+def _check(request: Json, shapes: dict[str, tuple[type, ...]]) -> None:
+    for path, expected in shapes.items():
+        _look(request, path.split("."), expected, "")
+
+
+def _look(value: Any, path: list[str], expected: tuple[type, ...], where: str) -> None:
+    if not path:
+        if not isinstance(value, expected):
+            wanted = " or ".join(_NAMES[kind] for kind in expected)
+            raise unreadable(where, f"found {str(value)[:100]!r} ({type(value).__name__}); {wanted} is expected")
+        return
+    if not isinstance(value, dict):
+        return  # its own line says what is wrong with it
+    name = path[0].removesuffix("[]")
+    if (found := value.get(name)) is None:
+        return
+    where = f"{where}.{name}" if where else name
+    if name == path[0]:
+        _look(found, path[1:], expected, where)
+        return
+    if not isinstance(found, list):
+        raise unreadable(where, f"found {str(found)[:100]!r} ({type(found).__name__}); a list is expected")
+    for index, one in enumerate(found):
+        _look(one, path[1:], expected, f"{where}[{index}]")

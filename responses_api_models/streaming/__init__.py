@@ -1,0 +1,1 @@
+"""Server-sent events: parsing, proxying, and building Responses streams from chat chunks."""

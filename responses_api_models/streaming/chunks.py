@@ -1,0 +1,39 @@
+"""A finished chat completion as a stream of chunks, for model servers without a stream of their own.
+
+Nothing arrives earlier by it: it lets clients that ask for a stream read a server that answers at once. The same for
+the Responses API is `stream_events.whole`, because agents need it, too.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+
+from rollyard.services.types import Json
+
+DONE = b"data: [DONE]\n\n"
+
+
+def chat_chunks(completion: Json, with_usage: bool = False) -> bytes:
+    """The Chat Completions stream of a finished completion. One chunk carries a whole text."""
+    base = {key: value for key, value in completion.items() if key not in ("choices", "usage")}
+    base["object"] = "chat.completion.chunk"
+    pieces: list[bytes] = []
+
+    def send(choices: list[Json], **extra: Any) -> None:
+        pieces.append(b"data: %b\n\n" % orjson.dumps({**base, "choices": choices, **extra}))
+
+    for choice in completion["choices"]:
+        index, message = choice["index"], choice["message"]
+        delta = {key: value for key, value in message.items() if key != "tool_calls" and value is not None}
+        said = {key: value for key, value in choice.items() if key not in ("message", "finish_reason")}
+        send([{**said, "delta": delta, "finish_reason": None}])
+        for number, call in enumerate(message.get("tool_calls") or ()):
+            tool_calls = [{**call, "index": number}]
+            send([{"index": index, "delta": {"tool_calls": tool_calls}, "finish_reason": None}])
+        send([{"index": index, "delta": {}, "finish_reason": choice.get("finish_reason")}])
+    if with_usage:
+        send([], usage=completion.get("usage"))
+    pieces.append(DONE)
+    return b"".join(pieces)

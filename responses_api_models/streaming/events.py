@@ -1,0 +1,200 @@
+"""ResponseEvents: a chat engine's chunks in, the events of a Responses stream out, as they come. Knows no network.
+
+What was streamed adds up to what `chat_to_response` would have made of the whole completion. One text is open at a
+time, or any number of calls, whose deltas may come in turns: text after a tool call begins another item.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from rollyard.responses_api_models.convert.answers import (
+    annotation,
+    finish_last,
+    response_around,
+    spoken_logprobs,
+    text_logprobs,
+    text_of,
+)
+from rollyard.responses_api_models.convert.items import Dialect
+from rollyard.responses_api_models.convert.requests import wants_logprobs
+from rollyard.responses_api_models.streaming.items import GrowingCall, GrowingText
+from rollyard.responses_api_models.think_tags import ThinkTags
+from rollyard.services.errors import Failure, FailureKind
+from rollyard.services.responses import stream_events
+from rollyard.services.responses.response_validity import check_finish, malformed
+from rollyard.services.responses.stream_events import Event
+from rollyard.services.responses.tool_calls import read_arguments, read_name
+from rollyard.services.types import Json, Problem
+
+_READ = frozenset({"role", "content", "reasoning", "reasoning_content", "refusal", "annotations", "tool_calls"})
+
+
+def _nothing(response: Json) -> None:
+    pass
+
+
+class ResponseEvents:
+    """One stream, from its first chunk to its end."""
+
+    def __init__(self, request: Json, dialect: Dialect, last_look: Callable[[Json], None] = _nothing) -> None:
+        self._request = request
+        self._last_look = last_look
+        self._tags = ThinkTags() if dialect.think_tags else None
+        self._with_logprobs = wants_logprobs(request)
+        self._answer: Json = {}
+        """What the chunks say besides their choices; empty before the first."""
+        self._besides: Json = {}
+        """What their deltas say that no API knows."""
+        self._output: list[Json] = []
+        self._open: list[GrowingText] | list[GrowingCall] = []
+        """The text that is being said, or the calls that are being written."""
+        self._call_ids: set[str] = set()
+        self._logprobs: list[Json] = []
+        """Those of tokens of which no text was said yet."""
+        self._annotations: list[Json] = []
+        self._finish_reason: str | None = None
+        self._sent = 0
+
+    def chunk(self, chunk: Json) -> bytes:
+        """The events that `chunk` makes. Raises Failure: what the engine reports, or malformed_answer."""
+        return self._encoded(self._read(chunk), chunk)
+
+    def end(self) -> bytes:
+        """The last events, after the last chunk. Raises Failure connection_lost where the answer is not whole."""
+        if self._finish_reason is None:
+            raise Failure(FailureKind.CONNECTION_LOST, "the engine's stream ended before its answer did")
+        return self._encoded(self._finish(), self._answer)
+
+    def broken_off(self, problem: Problem) -> bytes:
+        """The last events of a stream that will never be whole."""
+        self._answer.pop("usage", None)  # it may be what could not be read
+        unfinished = self._response() if self._answer else None
+        return self._encoded(stream_events.broken_off(unfinished, problem), self._answer)
+
+    def _encoded(self, events: Iterator[Event], read: Json) -> bytes:
+        try:
+            known = list(events)
+        except (KeyError, TypeError, AttributeError, ValueError) as error:
+            raise malformed(f"has a chunk of unknown shape ({type(error).__name__}: {error})", read) from error
+        self._sent += len(known)
+        return stream_events.encoded(known, self._sent - len(known))
+
+    def _read(self, chunk: Json) -> Iterator[Event]:
+        if error := chunk.get("error"):
+            told = error.get("message") if isinstance(error, dict) else error
+            raise Failure(FailureKind.UPSTREAM_ERROR, f"the engine broke its answer off: {told}")
+        said = {key: value for key, value in chunk.items() if key != "choices" and value is not None}
+        if self._answer:
+            self._answer.update({key: value for key, value in said.items() if key not in ("id", "created")})
+        else:
+            serial = str(said.get("id") or uuid.uuid4().hex).removeprefix("chatcmpl-")
+            self._answer = {"created": int(time.time()), **said, "id": serial}
+            yield from stream_events.began(self._response())
+        for choice in chunk.get("choices") or ():
+            if choice.get("index"):
+                continue  # a Response holds one answer
+            yield from self._delta(choice.get("delta") or {}, choice)
+            if reason := choice.get("finish_reason"):
+                check_finish(reason)
+                self._finish_reason = reason
+
+    def _delta(self, delta: Json, choice: Json) -> Iterator[Event]:
+        thought = delta.get("reasoning_content") or delta.get("reasoning") or ""
+        content = text_of(delta.get("content"))
+        if content and self._tags is not None:
+            found, content = self._tags.split(content)
+            thought += found
+        if thought:
+            yield from self._say("summary_text", thought)
+        if self._with_logprobs:
+            self._logprobs += text_logprobs(choice)
+        self._annotations += [annotation(entry) for entry in delta.get("annotations") or ()]
+        if content:
+            yield from self._say("output_text", content, self._taken_logprobs(content))
+        if refusal := delta.get("refusal"):
+            yield from self._say("refusal", refusal)
+        if self._annotations and self._open and isinstance(text := self._open[-1], GrowingText):
+            self._annotations = text.annotate(self._annotations)
+        calls = delta.get("tool_calls") or ()
+        for call in [calls] if isinstance(calls, dict) else calls:
+            yield from self._call(call if isinstance(call, dict) else {"function": {"arguments": call}})
+        for key in delta.keys() - _READ:
+            self._besides[key] = _joined(self._besides.get(key), delta[key])
+
+    def _say(self, kind: str, text: str, logprobs: list[Json] | None = None) -> Iterator[Event]:
+        item_kind = "reasoning" if kind == "summary_text" else "message"
+        growing = self._open[-1] if self._open else None
+        if not isinstance(growing, GrowingText) or growing.kind != item_kind:
+            yield from self._close()
+            blank: Json = {"type": item_kind, "status": "completed"}
+            blank |= {"summary": []} if item_kind == "reasoning" else {"role": "assistant", "content": []}
+            growing = GrowingText({"id": self._id(item_kind), **blank}, len(self._output))
+            self._open = [growing]
+            yield growing.begin()
+        yield from growing.say(kind, text, logprobs or ())
+
+    def _taken_logprobs(self, text: str) -> list[Json]:
+        """Those that waited, as far as they are the text's: before its first words they may be the reasoning's."""
+        waiting, self._logprobs = self._logprobs, []
+        goes_on = self._open and isinstance(self._open[-1], GrowingText) and self._open[-1].kind == "message"
+        return waiting if goes_on else spoken_logprobs(waiting, text)
+
+    def _call(self, call: Json) -> Iterator[Event]:
+        writing = [one for one in self._open if isinstance(one, GrowingCall)]
+        growing = next((one for one in reversed(writing) if one.goes_on_with(call)), None)
+        if growing is None:
+            if not writing:
+                yield from self._close()
+            index = len(self._output) + len(writing)
+            growing = GrowingCall(call, index, self._id("function_call", len(writing)), self._call_ids)
+            self._open = [*writing, growing]
+            yield growing.begin()
+        function = call.get("function")
+        if isinstance(function, dict):
+            arguments = function.get("arguments")
+            text = "" if arguments is None else read_arguments(arguments)
+            yield from growing.say(read_name(function.get("name")), text)
+
+    def _close(self) -> Iterator[Event]:
+        """What is open is whole."""
+        for growing in self._open:
+            yield from growing.end()
+            self._output.append(growing.item)
+            yield stream_events.item_done(growing.item, growing.index)
+        self._open = []
+
+    def _finish(self) -> Iterator[Event]:
+        thought, held = self._tags.rest() if self._tags is not None else ("", "")
+        if thought:
+            yield from self._say("summary_text", thought)
+        if held or not self._open:
+            yield from self._say("output_text", held, self._taken_logprobs(held))
+        elif isinstance(text := self._open[-1], GrowingText) and text.kind == "message":
+            yield from text.add_logprobs(self._logprobs)
+        finish_last(self._open[-1].item, self._finish_reason, self._besides)
+        yield from self._close()
+        response = self._response(self._finish_reason)
+        self._last_look(response)
+        yield stream_events.ended(response)
+
+    def _id(self, kind: str, more: int = 0) -> str:
+        """The id that `chat_to_response` would give; a second text gets one of its own. `more`: open ones."""
+        serial, before = self._answer["id"], sum(item["type"] == kind for item in self._output) + more
+        if kind == "function_call":
+            return f"fc_{serial}_{before}"
+        prefix = "rs" if kind == "reasoning" else "msg"
+        return f"{prefix}_{serial}_{before}" if before else f"{prefix}_{serial}"
+
+    def _response(self, finish_reason: str | None = None) -> Json:
+        return response_around(self._output, self._answer, self._request, finish_reason)
+
+
+def _joined(before: Any, value: Any) -> Any:
+    """Two deltas' values of an unknown field: lists go on, of anything else the last counts."""
+    if isinstance(before, list) and isinstance(value, list):
+        return before + value
+    return before if value is None else value

@@ -1,0 +1,119 @@
+"""Items of a Responses stream while they grow: each makes the events of its beginning, of more of it, of its end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from rollyard.responses_api_models.convert.answers import call_item
+from rollyard.services.responses import stream_events
+from rollyard.services.responses.stream_events import TEXT_FIELD, Event
+from rollyard.services.types import Json
+
+
+class GrowingText:
+    """A message or the reasoning: parts, one after the other."""
+
+    def __init__(self, item: Json, index: int) -> None:
+        self.item = item
+        self.index = index
+        self._group = "content" if "content" in item else "summary"
+        self._said: list[str] = []
+        self._logprobs: list[Json] = []
+
+    @property
+    def kind(self) -> str:
+        """`message` or `reasoning`."""
+        return str(self.item["type"])
+
+    def begin(self) -> Event:
+        """It is there."""
+        return stream_events.item_added(self.item, self.index)
+
+    def say(self, kind: str, text: str, logprobs: Iterable[Json] = ()) -> Iterator[Event]:
+        """More of a part of this type; another type than before begins another part."""
+        if not self._parts or self._parts[-1]["type"] != kind:
+            yield from self.end()
+            self._parts.append({"type": kind, TEXT_FIELD[kind]: "", **_more(kind)})
+            yield stream_events.part_added(self._where, self._parts[-1])
+        if text:
+            given = list(logprobs)
+            self._said.append(text)
+            self._logprobs.extend(given)
+            yield stream_events.part_delta(self._where, self._parts[-1], text, given)
+
+    def annotate(self, annotations: list[Json]) -> list[Json]:
+        """Put annotations on the open text; those for which there is none yet."""
+        if not self._parts or "annotations" not in self._parts[-1]:
+            return annotations
+        self._parts[-1]["annotations"].extend(annotations)
+        return []
+
+    def add_logprobs(self, logprobs: list[Json]) -> Iterator[Event]:
+        """Those of tokens without text that end the turn, in a delta without text: the deltas add up to the whole."""
+        if logprobs and self._parts:
+            self._logprobs.extend(logprobs)
+            yield stream_events.part_delta(self._where, self._parts[-1], "", logprobs)
+
+    def end(self) -> Iterator[Event]:
+        """The open part is whole."""
+        if self._parts:
+            part = self._parts[-1]
+            part[TEXT_FIELD[part["type"]]] = "".join(self._said)
+            if "logprobs" in part:
+                part["logprobs"] = self._logprobs
+            self._said, self._logprobs = [], []
+            yield from stream_events.part_done(self._where, part)
+
+    @property
+    def _parts(self) -> list[Json]:
+        parts: list[Json] = self.item[self._group]
+        return parts
+
+    @property
+    def _where(self) -> Json:
+        place = {"output_index": self.index, "item_id": self.item["id"]}
+        return {**place, f"{self._group}_index": len(self._parts) - 1}
+
+
+class GrowingCall:
+    """A tool call: its arguments grow, and those of several calls may come in turns."""
+
+    kind = "function_call"
+
+    def __init__(self, call: Json, index: int, item_id: str, taken: set[str]) -> None:
+        function = call.get("function")
+        blank = {**(function if isinstance(function, dict) else {}), "arguments": ""}
+        self.item = call_item({**call, "function": blank}, item_id, taken)
+        self.index = index
+        self._number = call.get("index")
+        self._id = call.get("id")
+        self._arguments: list[str] = []
+
+    def begin(self) -> Event:
+        """It is there."""
+        return stream_events.item_added(self.item, self.index)
+
+    def goes_on_with(self, call: Json) -> bool:
+        """True when `call` is more of this one. Some engines number every call 0 and tell them apart by id."""
+        other = call.get("id") and call["id"] != self._id
+        return call.get("index") == self._number and not other
+
+    def say(self, name: str, arguments: str) -> Iterator[Event]:
+        """More of its arguments; some engines give the name later."""
+        self.item["name"] = self.item["name"] or name
+        if arguments:
+            self._arguments.append(arguments)
+            yield stream_events.arguments_delta(self._where, arguments)
+
+    def end(self) -> Iterator[Event]:
+        """Its arguments are whole."""
+        self.item["arguments"] = "".join(self._arguments)
+        yield stream_events.arguments_done(self._where, self.item)
+
+    @property
+    def _where(self) -> Json:
+        return {"output_index": self.index, "item_id": self.item["id"]}
+
+
+def _more(kind: str) -> Json:
+    return {"annotations": [], "logprobs": []} if kind == "output_text" else {}

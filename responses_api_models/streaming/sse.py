@@ -1,0 +1,69 @@
+"""Server-sent events out of a body that arrives in pieces, cut wherever the network cut it."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import AsyncGenerator, AsyncIterator
+
+import orjson
+
+from rollyard.services.errors import Failure, FailureKind
+from rollyard.services.types import Json
+
+DONE = b"[DONE]"
+"""The data of the event that ends a stream of Chat Completions."""
+EVENT_BYTES = 16 * 1024 * 1024
+"""Longest event: the last one of a Responses stream holds the whole answer."""
+_BLANK_LINE = re.compile(rb"\r?\n\r?\n")
+_FIELDS = (b"data:", b"event:", b"id:", b"retry:", b":")
+
+
+async def whole_events(pieces: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
+    """One event after the other, as it came, the blank line at its end included.
+
+    Raises Failure: what `pieces` raises, and connection_lost where the body ends within an event or one is too long.
+    """
+    rest = b""
+    async with contextlib.aclosing(pieces):  # type: ignore[type-var]
+        async for piece in pieces:
+            begin, searched = 0, max(len(rest) - 3, 0)
+            rest += piece
+            while end := _BLANK_LINE.search(rest, max(searched, begin)):
+                yield rest[begin : end.end()]
+                begin = end.end()
+            rest = rest[begin:]
+            if len(rest) > EVENT_BYTES:
+                raise Failure(FailureKind.CONNECTION_LOST, f"an event of the stream is longer than {EVENT_BYTES} bytes")
+    if rest.strip() == b"data: " + DONE:
+        yield rest.strip() + b"\n\n"
+    elif rest.strip():
+        excerpt = rest[-200:].decode("utf-8", "replace").strip()
+        raise Failure(FailureKind.CONNECTION_LOST, f"the stream ended within an event: {excerpt}")
+
+
+def is_event(event: bytes) -> bool:
+    """False for what an endpoint sends that was asked for a stream and answers something else."""
+    return event.lstrip().startswith(_FIELDS)
+
+
+def data_of(event: bytes) -> bytes:
+    """The data of an event; empty for a comment."""
+    lines = [line[5:].removeprefix(b" ") for line in event.splitlines() if line.startswith(b"data:")]
+    return b"\n".join(lines)
+
+
+def error_in(event: bytes) -> Json | None:
+    """The error that an event reports, in the shapes of OpenAI's two APIs; None for every other event."""
+    if b"error" not in event:
+        return None
+    try:
+        data = orjson.loads(data_of(event))
+    except orjson.JSONDecodeError:
+        return None
+    if not isinstance(data, dict):
+        return None
+    error = data.get("error")
+    if isinstance(error, dict | str) and error:
+        return error if isinstance(error, dict) else {"message": error}
+    return data if data.get("type") == "error" else None

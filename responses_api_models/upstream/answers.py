@@ -1,0 +1,141 @@
+"""What a foreign endpoint's answer says: an object, an error message, a pause asked for."""
+
+from __future__ import annotations
+
+import contextlib
+import email.utils
+import math
+import re
+import time
+from collections.abc import Iterator
+
+import orjson
+
+from rollyard.services.errors import Failure, FailureKind
+from rollyard.services.http.transport import Answer
+from rollyard.services.responses.lenient_json import loads
+from rollyard.services.responses.response_validity import check_completion, check_response
+from rollyard.services.types import Json
+
+EXCERPT_CHARS = 300
+_PASSING = frozenset({408, 409, 425})
+"""Refusals that may come out otherwise: too slow a request, a conflict with another, one that came too early."""
+RETRY_AFTER_CAP_S = 60.0
+"""Longest pause that an endpoint can ask for."""
+OVERFLOW_CODE = "context_length_exceeded"
+"""OpenAI's word for a conversation that no longer fits; clients look for it."""
+_OVERFLOW = re.compile(
+    r"maximum (context|model|input) length|longer than the (maximum|model)|prompt is too long"
+    r"|exceeds? (the )?(available |model's )?context|max_tokens must be at least 1, got 0",
+    re.IGNORECASE,
+)
+
+
+def json_object(body: bytes) -> Json:
+    """The body as a JSON object. Raises Failure malformed_answer with an excerpt."""
+    try:
+        value = loads(body)
+    except ValueError as error:
+        raise _malformed(f"no JSON ({error})", body) from error
+    if not isinstance(value, dict):
+        raise _malformed(f"a JSON {type(value).__name__} and no object", body)
+    return value
+
+
+def json_bytes(body: bytes) -> bytes:
+    """The body as it came, after a look at its first and last byte: enough to tell an error page or a torn answer."""
+    if body[:1] != b"{" or body.rstrip()[-1:] != b"}":
+        json_object(body)  # names what is wrong; leading white space is fine
+    return body
+
+
+def completion_bytes(body: bytes) -> bytes:
+    """The body of a chat completion as it came. One that is no turn of the model is a failure, never a turn."""
+    check_completion(json_object(body))
+    return body
+
+
+def response_bytes(body: bytes) -> bytes:
+    """The body of a Response as it came. One that is no turn of the model is a failure, never a turn."""
+    check_response(json_object(body))
+    return body
+
+
+def written(request: Json) -> bytes:
+    """A request as it is sent. Raises Failure bad_request for one that is nested deeper than JSON can be written."""
+    try:
+        return orjson.dumps(request)
+    except TypeError as error:
+        raise Failure(FailureKind.BAD_REQUEST, f"the request cannot be sent on ({error})") from error
+
+
+def _malformed(what: str, body: bytes) -> Failure:
+    return Failure(FailureKind.MALFORMED_ANSWER, f"the endpoint answered 200 with {what}: {_excerpt(body)}")
+
+
+def retry_after_s(header: str | None) -> float:
+    """Seconds that a Retry-After header (seconds or an HTTP date) asks for, capped; 0 without or when unreadable."""
+    if not header:
+        return 0.0
+    seconds = 0.0
+    try:
+        seconds = float(header)
+    except ValueError:
+        with contextlib.suppress(ValueError):
+            seconds = email.utils.parsedate_to_datetime(header).timestamp() - time.time()
+    return 0.0 if math.isnan(seconds) else min(max(seconds, 0.0), RETRY_AFTER_CAP_S)
+
+
+def named_failure(answer: Answer, endpoint: str, hint: str) -> Failure:
+    """The failure that an error answer of `endpoint` reports, with the endpoint's own error code where it gives one."""
+    status = answer.status
+    said = error_message(answer.body)
+    detail = f"{endpoint} answered {status}: {said}"
+    code = _code(answer.body)
+    shown: int | None = None
+    if status == 429:
+        kind = FailureKind.RATE_LIMITED
+    elif status >= 500 or status in _PASSING:
+        kind, shown = FailureKind.UPSTREAM_ERROR, status if status in _PASSING else None
+    elif status in (400, 413, 422) and (code == OVERFLOW_CODE or _OVERFLOW.search(said)):
+        kind, code = FailureKind.CONTEXT_OVERFLOW, OVERFLOW_CODE
+    else:
+        kind, shown = FailureKind.UPSTREAM_REFUSED, status if status >= 400 else None
+        detail += f" ({hint})" if hint else ""
+    failure = Failure(kind, detail, status=shown, upstream_status=status, code=code or "")
+    return Failure.of(failure.problem.model_copy(update=dict(_beside(answer))))
+
+
+def _beside(answer: Answer) -> Iterator[tuple[str, str]]:
+    """What an error answer's headers say to whoever meets it: problems.py makes headers of it again."""
+    for member, header in (("request_id", "x-request-id"), ("retry_after", "retry-after")):
+        if value := answer.headers.get(header):
+            yield member, value
+
+
+def _code(body: bytes) -> str | None:
+    with contextlib.suppress(orjson.JSONDecodeError, KeyError, TypeError):
+        code = orjson.loads(body)["error"]["code"] if b'"code"' in body else None
+        return code if isinstance(code, str) else None
+    return None
+
+
+def error_message(body: bytes) -> str:
+    """What the endpoint says in its error answer, in the shapes that OpenAI, vLLM and problem details use."""
+    try:
+        value = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return _excerpt(body)
+    if isinstance(value, dict):
+        error = value.get("error")
+        for said in (error.get("message") if isinstance(error, dict) else error, value.get("message")):
+            if isinstance(said, str):
+                return said[:EXCERPT_CHARS]
+        if isinstance(value.get("detail"), str):
+            return str(value["detail"])[:EXCERPT_CHARS]
+    return _excerpt(body)
+
+
+def _excerpt(body: bytes) -> str:
+    text = body[: EXCERPT_CHARS * 4].decode("utf-8", "replace")[:EXCERPT_CHARS]
+    return text.strip() or "(an empty body)"

@@ -1,0 +1,95 @@
+"""Passage: what one incoming call takes along to the endpoint, and what comes back beside the answer.
+
+Cookies, tracing and affinity headers go through unchanged in both directions, and so does the query of the address, so
+that a load balancer or a router between this server and the engines works as if nobody stood in between.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Self
+
+from rollyard.responses_api_models.upstream.endpoint import Endpoint
+from rollyard.responses_api_models.upstream.replicas import Affinity
+from rollyard.services.http.client import EPISODE_HEADER
+from rollyard.services.http.request import Call
+from rollyard.services.http.transport import Answer
+from rollyard.services.server.settings import is_secret
+
+_IN = frozenset({"cookie", "traceparent", "tracestate", "baggage"})
+_NOT_IN = ("x-rollyard-", "x-stainless-", "x-forwarded-", "x-real-ip")
+_OUT = frozenset({"retry-after", "openai-processing-ms", "openai-version", "openai-organization"})
+_NOT_OUT = ("x-rollyard-", "x-content-", "x-frame-")
+_CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
+
+
+class Passage:
+    """One call on its way through a model server; its requests go to the same engine while that answers."""
+
+    def __init__(self, headers: Mapping[str, str], affinity: Affinity | None = None, query: str = "") -> None:
+        self.headers = headers
+        self.affinity = affinity
+        self.query = query
+        """What the caller put behind its address, with the question mark."""
+        self.endpoint: Endpoint | None = None
+        """Where its latest request was answered; None before the first."""
+        self.answer_headers: tuple[tuple[bytes, bytes], ...] = ()
+
+    @classmethod
+    def of(cls, call: Call, cache_key: object = None) -> Self:
+        """The passage of `call`; `cache_key` is its body's `prompt_cache_key`, for calls that name no episode."""
+        headers = dict(_taken(call.headers))
+        affinity = None
+        if episode := headers.get(EPISODE_HEADER):
+            affinity = Affinity(episode)
+        elif isinstance(cache_key, str) and cache_key:
+            affinity = Affinity(cache_key, binding=False)
+        return cls(headers, affinity, _query(call.query))
+
+    @property
+    def url(self) -> str | None:
+        """Address of the endpoint that answered."""
+        return self.endpoint.url if self.endpoint else None
+
+    def came_back(self, answer: Answer) -> None:
+        """Keep what the endpoint said beside its answer."""
+        kept = [
+            (name.lower().encode(), _bytes(value))
+            for name, value in answer.headers.items()
+            if _passes(name.lower(), _OUT, _NOT_OUT) and _sendable(name, value)
+        ]
+        cookies = [(b"set-cookie", _bytes(cookie)) for cookie in answer.cookies if _sendable("", cookie)]
+        self.answer_headers = (*kept, *cookies)
+
+
+def _bytes(value: str) -> bytes:
+    """The value as it came: our own connections read headers as Latin-1, aiohttp as UTF-8."""
+    try:
+        return value.encode("latin-1")
+    except UnicodeEncodeError:
+        return value.encode("utf-8", "surrogateescape")
+
+
+def _sendable(name: str, value: str) -> bool:
+    """False for a header that no HTTP answer may carry."""
+    return name.isascii() and not _CONTROL.search(value)
+
+
+def _query(query: bytes) -> str:
+    pairs = [pair for pair in query.decode("latin-1").split("&") if pair and not is_secret(pair.partition("=")[0])]
+    return "?" + "&".join(pairs) if pairs else ""
+
+
+def _taken(headers: Iterable[tuple[bytes, bytes]]) -> Iterable[tuple[str, str]]:
+    for raw_name, value in headers:
+        name = raw_name.decode("latin-1").lower()
+        if _passes(name, _IN, _NOT_IN):
+            yield name, value.decode("latin-1")
+
+
+def _passes(name: str, named: frozenset[str], barred: tuple[str, ...]) -> bool:
+    if name in named:
+        return True
+    # A caller's x-api-key is meant for this server, not for the endpoint, which has its own.
+    return name.startswith("x-") and not name.startswith(barred) and not is_secret(name.replace("-", "_"))

@@ -1,0 +1,181 @@
+"""Upstream: one foreign OpenAI-compatible endpoint, or engines of our own, as one thing that can be asked.
+
+How often it is asked, and where, is `tries`'. A stream is asked again only before its answer has begun. The key is sent
+and never shown.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import time
+from collections.abc import AsyncIterator, Callable
+from typing import TypeVar
+
+from pydantic import SecretStr
+
+from rollyard.responses_api_models.streaming.first_events import OpenedStream, Opening
+from rollyard.responses_api_models.streaming.sse import data_of, error_in, is_event, whole_events
+from rollyard.responses_api_models.upstream.answers import named_failure, retry_after_s
+from rollyard.responses_api_models.upstream.endpoint import Endpoint
+from rollyard.responses_api_models.upstream.replicas import Replicas
+from rollyard.responses_api_models.upstream.request_context import Passage
+from rollyard.responses_api_models.upstream.retries import Refused, Tries, joined
+from rollyard.responses_api_models.upstream.settings import CallSettings
+from rollyard.services.errors import Failure, FailureKind, OperatorError
+from rollyard.services.http.transport import Answer, Transport
+
+T = TypeVar("T")
+
+_MODEL = re.compile(rb'"model"\s*:\s*"([^"\\]*)"')
+
+
+class Upstream:
+    """Posts to the replica on which a call's episode sits."""
+
+    def __init__(
+        self, replicas: Replicas, settings: CallSettings, api_key: SecretStr | None, transport: Transport
+    ) -> None:
+        self.replicas = replicas
+        self._settings = settings
+        self._key = api_key.get_secret_value().strip() if api_key else ""
+        if not self._key.isprintable() or not self._key.isascii():
+            raise OperatorError("api_key holds characters that no HTTP header can carry; check how it was copied")
+        self._headers = {"content-type": "application/json", "accept": "application/json", "user-agent": "rollyard"}
+        self._headers.update({name.lower(): value for name, value in settings.default_headers.items()})
+        if odd := [name for name, value in self._headers.items() if not _is_header(name, value)]:
+            raise OperatorError(f"default_headers: {', '.join(map(repr, odd))} cannot travel in an HTTP header")
+        if self._key:
+            self._headers["authorization"] = f"Bearer {self._key}"
+        self._transport = transport
+        self._tries = Tries(replicas, settings)
+
+    def __repr__(self) -> str:
+        return f"Upstream({self.replicas.urls})"
+
+    async def post(self, path: str, body: bytes, read: Callable[[bytes], T], passage: Passage | None = None) -> T:
+        """What `read` makes of the answer's body; a Failure malformed_answer from it is tried again.
+
+        `path` is below the address; one that begins with `/../` stands beside its `/v1`.
+        """
+        passage = passage or Passage({})
+
+        async def once(endpoint: Endpoint, timeout_s: float) -> T:
+            target = joined(endpoint.url, path)
+            answer = await self._transport.send("POST", target + passage.query, body, self._sent(passage), timeout_s)
+            if not 200 <= answer.status < 300:
+                raise self._failure(answer, target)
+            value = self._read(answer.body, read)
+            self._check_model(answer.body, endpoint)
+            passage.came_back(answer)
+            return value
+
+        return await self._tries.make(path, passage, once)
+
+    async def stream(
+        self, path: str, body: bytes, passage: Passage, opening: Opening = lambda: is_event
+    ) -> AsyncIterator[bytes]:
+        """The answer's server-sent events as they come, each whole. One that begins with an error is that failure.
+
+        Events are held back for a moment, until the answer begins as `opening` says for one stream; a Failure up to
+        then is tried again. Closing the stream hangs up, so that an engine aborts the request.
+        """
+
+        async def once(endpoint: Endpoint, timeout_s: float) -> tuple[Endpoint, OpenedStream]:
+            target = joined(endpoint.url, path)
+            headers = {**self._sent(passage), "accept": "text/event-stream"}
+            answer, pieces = await self._transport.stream("POST", target + passage.query, body, headers, timeout_s)
+            try:
+                if not 200 <= answer.status < 300 or "json" in answer.headers.get("content-type", ""):
+                    whole = b"".join([piece async for piece in pieces])
+                    raise self._no_stream(Answer(answer.status, answer.headers, whole), target)
+                opened = OpenedStream(whole_events(pieces), opening())
+                first = await opened.first()
+                self._check_event(first, answer, target)
+                self._check_model(first, endpoint)
+                await opened.hold()
+            except BaseException:
+                await pieces.aclose()  # type: ignore[attr-defined]
+                raise
+            passage.came_back(answer)
+            return endpoint, opened
+
+        endpoint, opened = await self._tries.make(path, passage, once)
+        return self._flowing(path, endpoint, opened)
+
+    async def send(self, method: str, url: str, path: str, body: bytes = b"", timeout_s: float | None = None) -> Answer:
+        """One request to the engine at `url`, not tried again: its answer of any status. Raises Failure without one."""
+        limit_s = timeout_s or self._settings.request_timeout_s
+        answer = await self._transport.send(method, joined(url, path), body, self._headers, limit_s)
+        return Answer(answer.status, answer.headers, self._without_key(answer.body))
+
+    def _check_event(self, event: bytes, answer: Answer, target: str) -> None:
+        if error := error_in(event):
+            code = error.get("code")
+            status = code if isinstance(code, int) and 400 <= code < 600 else 500
+            raise self._failure(Answer(status, answer.headers, data_of(event)), target)
+        if not is_event(event):
+            raise self._no_stream(Answer(answer.status, answer.headers, event), target)
+
+    def _check_model(self, body: bytes, endpoint: Endpoint) -> None:
+        """An endpoint of several that serves another model than the rest would mix two policies."""
+        if len(self.replicas) < 2 or not (found := _MODEL.search(body)):
+            return
+        model = found[1].decode("utf-8", "replace")
+        if not self.replicas.answers_as(endpoint, model, self._settings.model):
+            told = f"{endpoint.url} answers for the model {model!r}; {self._settings.model!r} was asked for"
+            raise Failure(FailureKind.MALFORMED_ANSWER, told)
+
+    def _no_stream(self, answer: Answer, target: str) -> Failure:
+        if not 200 <= answer.status < 300:
+            return self._failure(answer, target)
+        found = self._without_key(answer.body)[:300].decode("utf-8", "replace").strip() or "(an empty body)"
+        return Failure(FailureKind.MALFORMED_ANSWER, f"{target} answered 200 with no stream of events: {found}")
+
+    async def _flowing(self, path: str, endpoint: Endpoint, opened: OpenedStream) -> AsyncIterator[bytes]:
+        begun = time.monotonic()
+        with endpoint.busy():
+            try:
+                async with contextlib.aclosing(opened.events()) as events:
+                    async for event in events:
+                        yield event
+            except Failure:
+                endpoint.fail(path, begun)
+                raise
+
+    def _sent(self, passage: Passage) -> dict[str, str]:
+        return {**passage.headers, **self._headers} if passage.headers else self._headers
+
+    def _read(self, body: bytes, read: Callable[[bytes], T]) -> T:
+        try:
+            return read(body)
+        except Failure:
+            # An endpoint that echoes its request would put the key into the excerpt.
+            if (shown := self._without_key(body)) != body:
+                read(shown)
+            raise
+
+    def _failure(self, answer: Answer, endpoint: str) -> Failure:
+        shown = Answer(answer.status, answer.headers, self._without_key(answer.body))
+        failure = named_failure(shown, endpoint, self._hint(answer, endpoint))
+        return Refused(failure, retry_after_s(answer.headers.get("retry-after")))
+
+    def _hint(self, answer: Answer, endpoint: str) -> str:
+        status = answer.status
+        if status == 403 and endpoint.endswith(("/render", "/derender", "/generate")):
+            return "vLLM opens it with --enable-scale-out"
+        if status == 401 or status == 403:
+            return "check policy_api_key" if self._key else "no api_key is set; check policy_api_key"
+        if status == 404:
+            missing = [url for url in self.replicas.urls if not url.endswith("/v1")]
+            return "check policy_model_name" + (f", and whether {missing[0]} lacks its /v1" if missing else "")
+        if status < 400:
+            return f"it redirects to {answer.headers.get('location')}; put the final address into policy_base_url"
+        return ""
+
+    def _without_key(self, body: bytes) -> bytes:
+        return body.replace(self._key.encode(), b"***") if self._key else body
+
+
+def _is_header(name: str, value: str) -> bool:
+    return name.isascii() and name.isprintable() and all(char.isprintable() and char <= "\xff" for char in value)

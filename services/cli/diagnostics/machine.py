@@ -1,0 +1,115 @@
+"""ng_doctor: checks this machine and plays one rollout through the whole stack on the built-in policy."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+
+import orjson
+import uvloop
+from pydantic import Field
+
+from rollyard.services.cli.diagnostics import checks
+from rollyard.services.cli.diagnostics.findings import Finding, failed, ok, shown, verdict
+from rollyard.services.cli.diagnostics.rollout import tried
+from rollyard.services.cli.options import EXIT_DONE, EXIT_FAILED, Options, read_options
+from rollyard.services.config.load import RunConfig, load
+from rollyard.services.errors import OperatorError, RunError, nearest
+from rollyard.services.io.search_path import INSTALLED
+from rollyard.services.runtime.preflight import Preflight
+from rollyard.services.runtime.process_setup import raise_file_limit
+from rollyard.services.runtime.stack import new_keys
+
+EXAMPLE = "ng_doctor"
+STUB = "configs/sokoban_builtin.yaml"
+"""A run that needs neither GPU nor key."""
+
+
+class DoctorOptions(Options):
+    """Options of ng_doctor; other keys go into the configs, as with ng_run."""
+
+    config_paths: tuple[str, ...] = ()
+    """Configs of a run that you want to start: what it needs is checked, too."""
+    server_roots: tuple[str, ...] = ()
+    """As for ng_run."""
+    rollout: bool | None = None
+    """Play one rollout: by default on the built-in policy; true: with config_paths on that run; false: none."""
+    agent_name: str | None = None
+    """Agent of config_paths that plays it, if there are several."""
+    input_jsonl_fpath: Path | None = None
+    """Its row is the first of this file; default: the environment's own example."""
+    json_output: bool = Field(default=False, alias="json")
+    """Findings as JSON."""
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Check this machine and play one rollout through the whole stack; what would fail is named with its mend.
+
+    `ng_doctor sandbox` and `ng_doctor tokens` look closer. Exit status 1 when something that a run needs fails.
+    """
+    options, overrides = read_options(DoctorOptions, arguments, rest=True)
+    if overrides and not options.config_paths:
+        hint = nearest(overrides[0].top, DoctorOptions.model_fields)
+        raise OperatorError(
+            f"unknown option {overrides[0].shown!r}{hint}; settings of servers need +config_paths=[...]"
+        )
+    here = Path.cwd()
+    roots = [here, *(Path(root).resolve() for root in options.server_roots), INSTALLED]
+    names = DoctorOptions.model_fields
+    config = load(options.config_paths, overrides, roots, os.environ, options=names) if options.config_paths else None
+    findings = uvloop.run(_examined(options, here, config))
+    if options.json_output:
+        well = not any(finding.status == "failed" for finding in findings)
+        listed = [finding.model_dump() for finding in findings]
+        print(orjson.dumps({"ok": well, "findings": listed}, option=orjson.OPT_INDENT_2).decode())
+    else:
+        print(verdict(findings))
+    return EXIT_FAILED if any(finding.status == "failed" for finding in findings) else EXIT_DONE
+
+
+async def _examined(options: DoctorOptions, here: Path, config: RunConfig | None) -> list[Finding]:
+    findings: list[Finding] = []
+    async for finding in _all(options, here, config):
+        findings.append(finding)
+        if not options.json_output:
+            print(shown(finding), flush=True)
+    return findings
+
+
+async def _all(options: DoctorOptions, here: Path, config: RunConfig | None) -> AsyncIterator[Finding]:
+    raise_file_limit()
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rollyard"
+    for finding in checks.machine(here):
+        yield finding
+    yield await checks.sandbox()
+    if config is not None:
+        async for finding in _config(config, cache):
+            yield finding
+    if options.rollout is not False:
+        chosen = config if config is not None and options.rollout else load([STUB], [], [INSTALLED], {})
+        mine = chosen is config
+        rows, agent = (options.input_jsonl_fpath, options.agent_name) if mine else (None, None)
+        came, why = await tried(chosen, cache, os.environ, agent=agent, rows=rows)
+        policy = "" if mine else " on the built-in policy"
+        if came:
+            yield ok("rollout", f"{came}{policy}")
+        else:
+            yield failed(
+                "rollout", f"one{policy} did not come through: {why}", "mend what is named; +debug=true tells more"
+            )
+
+
+async def _config(config: RunConfig, cache: Path) -> AsyncIterator[Finding]:
+    preflight = Preflight(config.servers, new_keys(), os.environ)
+    try:
+        await preflight.check(cache, head=None, colocate=False)
+        advice = await preflight.advice()
+        for text in advice:
+            yield failed("endpoint", text)
+        if not advice:
+            yield ok("config", f"{len(config.servers)} servers are well configured; their endpoints answer")
+    except (OperatorError, RunError) as error:
+        yield failed("config", str(error))
+    finally:
+        await preflight.close()

@@ -1,0 +1,60 @@
+"""ng_doctor sandbox: tries the isolation of untrusted code on this machine and says what is in force."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import orjson
+import uvloop
+from pydantic import Field
+
+from rollyard.services.cli.options import EXIT_DONE, EXIT_FAILED, Options, read_options
+from rollyard.services.errors import OperatorError
+from rollyard.services.sandbox.records import Layers, Limits
+from rollyard.services.sandbox.sandbox import Sandbox
+
+EXAMPLE = "ng_doctor sandbox"
+
+
+class SandboxOptions(Options):
+    """Options of ng_doctor sandbox."""
+
+    python: str | None = None
+    """The Python that runs answers, as a world's sandbox_python; default: this one."""
+    json_output: bool = Field(default=False, alias="json")
+    """The layers as JSON."""
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Start the sandbox that the programming worlds use, try to break out of it, and list the layers in force.
+
+    Exit status 1 when no isolation holds here.
+    """
+    options, _ = read_options(SandboxOptions, arguments)
+    try:
+        layers = uvloop.run(_tried(options.python))
+    except OperatorError as error:
+        print(f"ng_doctor sandbox: {error}")
+        return EXIT_FAILED
+    print(
+        orjson.dumps(layers.model_dump(), option=orjson.OPT_INDENT_2).decode() if options.json_output else told(layers)
+    )
+    return EXIT_DONE
+
+
+def told(layers: Layers) -> str:
+    """The layers in words."""
+    lines = [f"untrusted code is held by {layers.mode}; a trial of it worked, and held", "in force:"]
+    lines += [f"  {layer}" for layer in layers.in_force]
+    if layers.missing:
+        lines += ["missing:", *(f"  {layer}" for layer in layers.missing)]
+    return "\n".join(lines)
+
+
+async def _tried(python: str | None) -> Layers:
+    sandbox = Sandbox(Limits(), python=python)
+    try:
+        await sandbox.start()
+        return sandbox.layers
+    finally:
+        await sandbox.stop()

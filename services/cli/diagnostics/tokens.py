@@ -1,0 +1,159 @@
+"""ng_doctor tokens: asks a model server for its token check and words the answer."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import orjson
+import uvloop
+from pydantic import Field
+
+from rollyard.services.cli.find_run import find_run
+from rollyard.services.cli.options import EXIT_DONE, EXIT_FAILED, Options, read_options
+from rollyard.services.config.load import load
+from rollyard.services.config.overrides import Override
+from rollyard.services.errors import OperatorError, nearest
+from rollyard.services.head.client import HeadLink
+from rollyard.services.http.client import AddressBook, ServerClient
+from rollyard.services.http.transport import HttpTransport
+from rollyard.services.io.search_path import INSTALLED
+from rollyard.services.runtime.run_dir import RunFolder
+from rollyard.services.runtime.stack import Stack, new_keys
+from rollyard.services.types import Json, Keys
+
+EXAMPLE = "ng_doctor tokens +config_paths=[responses_api_models/vllm_model/configs/vllm_model.yaml]"
+MODELS = "responses_api_models"
+
+
+class TokenOptions(Options):
+    """Options of ng_doctor tokens; other keys go into the configs, as with ng_run."""
+
+    config_paths: list[str] = Field(default_factory=list)
+    """Configs with the model server to check; empty: a running stack's."""
+    model_server: str | None = None
+    """Its name; default: the only one there is."""
+    samples: int = Field(default=8, ge=0, le=1000)
+    """Turns that the model itself samples."""
+    json_output: bool = Field(default=False, alias="json")
+    """The report as JSON."""
+    head: str | None = None
+    """HOST:PORT of the head; default: the run started from this folder, then this user's at 127.0.0.1:11000."""
+    token: str | None = None
+    """Run token, if not in the run's folder; also read from the variable ROLLYARD_TOKEN."""
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Tell whether multi-turn is contiguous with a model, its template and tool parser, and where it breaks.
+
+    Exit status 1 when prompts built from token ids are not.
+    """
+    options, overrides = read_options(TokenOptions, arguments, rest=True)
+    report = uvloop.run(_ask(options, overrides))
+    print(orjson.dumps(report, option=orjson.OPT_INDENT_2).decode() if options.json_output else worded(report))
+    return EXIT_DONE if sound(report) else EXIT_FAILED
+
+
+async def _ask(options: TokenOptions, overrides: list[Override]) -> Json:
+    async with _started(options, overrides) if options.config_paths else _running(options, overrides) as client:
+        directory = await client.book.current()
+        models = [name for name, family in directory.families.items() if family == MODELS]
+        name = options.model_server or (models[0] if len(models) == 1 else None)
+        if name not in models:
+            found = ", ".join(models) or "none"
+            raise OperatorError(f"say which model server with +model_server=...; there are: {found}")
+        answer = await client.post(name, "/token_check", orjson.dumps({"samples": options.samples}), 600.0)
+        report: Json = orjson.loads(answer.body)
+        return report
+
+
+@asynccontextmanager
+async def _running(options: TokenOptions, overrides: list[Override]) -> AsyncIterator[ServerClient]:
+    if overrides:
+        hint = nearest(overrides[0].top, TokenOptions.model_fields)
+        raise OperatorError(
+            f"unknown option {overrides[0].shown!r}{hint}; settings of servers need +config_paths=[...]"
+        )
+    transport = HttpTransport()
+    try:
+        head = await find_run(transport, Path.cwd(), options.head, options.token or os.environ.get("ROLLYARD_TOKEN"))
+        keys = Keys(run_id=head.run_id, secret="", token=head.token)
+        yield ServerClient(transport, keys, AddressBook(HeadLink(transport, head.url, keys).directory))
+    finally:
+        await transport.close()
+
+
+@asynccontextmanager
+async def _started(options: TokenOptions, overrides: list[Override]) -> AsyncIterator[ServerClient]:
+    """The configs' servers in this process, on free ports, for as long as the check takes."""
+    roots = [Path.cwd(), INSTALLED]
+    config = load(options.config_paths, overrides, roots, os.environ, options=TokenOptions.model_fields)
+    with tempfile.TemporaryDirectory() as folder:
+        keys = new_keys()
+        stack = Stack(config, keys, RunFolder.create(Path(folder), keys.run_id), say=_quiet, launcher=None, head_port=0)
+        try:
+            await stack.start()
+            yield stack.client
+        finally:
+            await stack.stop()
+
+
+def _quiet(text: str) -> None:
+    """The check's own words are enough."""
+
+
+def sound(report: Json) -> bool:
+    """True when prompts built from token ids are contiguous, or the messages' own rendering always is."""
+    by_tokens = report["token_in"] != "off" and not any(case.get("token_in") for case in report["template"])
+    by_messages = not report["sampled"]["broken"] and not any(case.get("retokenized") for case in report["template"])
+    return by_tokens or by_messages
+
+
+def worded(report: Json) -> str:
+    """The report for a person."""
+    lines = [
+        f"model {report['model']}: token ids go in by {report['token_in']!r}, logprobs are {report['logprobs_mode']}"
+    ]
+    lines.append("")
+    lines.append("The chat template, a turn as it writes it itself and then the next prompt:")
+    for case in report["template"]:
+        if "error" in case:
+            lines.append(f"  {case['case']:<36} {case['error']}")
+            continue
+        broken = case["retokenized"]
+        messages = f"breaks at token {broken['position']}" if broken else "contiguous"
+        tokens = "WRONG" if case["token_in"] else "contiguous"
+        parser = "" if case["parser"] in ("ok", None) else "   tool parser: " + case["parser"]
+        lines.append(f"  {case['case']:<36} as messages: {messages:<22} as token ids: {tokens}{parser}")
+        if broken:
+            lines.append(f"      after     {broken['before']!r}")
+            lines.append(f"      expected  {broken['expected']!r}")
+            lines.append(f"      found     {broken['found']!r}")
+        if case["token_in"]:
+            lines.append(f"      token ids: {case['token_in']}")
+    sampled = report["sampled"]
+    lines.append("")
+    lines.append(f"Turns that the model sampled, sent on as messages: {sampled['broken']} of {sampled['turns']} break.")
+    if first := sampled["first"]:
+        lines.append(f"  the first at token {first['position']}, after {first['before']!r}:")
+        lines.append(f"      generated {first['expected']!r}")
+        lines.append(f"      sent on   {first['found']!r}")
+    lines.append("")
+    lines.append(_verdict(report))
+    return "\n".join(lines)
+
+
+def _verdict(report: Json) -> str:
+    if not sound(report):
+        return (
+            "Multi-turn is NOT contiguous here: trajectories would be split into segments. Start vLLM with "
+            "--enable-scale-out, or set token_in: completions (with text_tool_parser where the model calls tools)."
+        )
+    if report["token_in"] == "off":
+        return "Multi-turn is contiguous as messages, as far as was seen; token_in: auto makes it so by construction."
+    return (
+        "Multi-turn is contiguous: later turns are sent as token ids (return_token_id_information: true records them)."
+    )

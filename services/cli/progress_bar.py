@@ -1,0 +1,143 @@
+"""The collector's live line: a bar in a terminal, plain lines now and then elsewhere."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from typing import Protocol
+
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.table import Column
+
+from rollyard.services.cli.console import console, is_terminal
+from rollyard.services.io.durations import duration
+from rollyard.services.metrics.running_mean import ClusteredMean
+from rollyard.services.rollouts.progress import Tally
+
+PLAIN_EVERY_S = 10.0
+BAR_LEAST = 10
+BAR_MOST = 24
+OLD_S = 1.0
+"""A rollout younger than that is not worth its place on the line."""
+
+
+class Display(Protocol):
+    """Shows a tally while it grows."""
+
+    def show(self, tally: Tally) -> None:
+        """Bring the display up to date."""
+        ...
+
+    def say(self, text: str) -> None:
+        """Print a line of its own."""
+        ...
+
+    def close(self) -> None:
+        """Leave the terminal as it was."""
+        ...
+
+
+class Bar:
+    """A progress bar that is redrawn in place."""
+
+    def __init__(self, expected: int) -> None:
+        self._progress = Progress(
+            TextColumn("rollouts", table_column=Column(no_wrap=True)),
+            BarColumn(bar_width=None, table_column=Column(min_width=BAR_LEAST, max_width=BAR_MOST)),
+            MofNCompleteColumn(table_column=Column(no_wrap=True)),
+            TextColumn("{task.fields[numbers]}", table_column=Column(no_wrap=True)),
+            console=console(sys.stderr),
+            auto_refresh=False,
+        )
+        self._task = self._progress.add_task("rollouts", total=expected, numbers="")
+        self._progress.start()
+
+    def show(self, tally: Tally) -> None:
+        """See `Display.show`."""
+        done = f"rollouts {tally.measured}/{tally.expected} "
+        room = self._progress.console.width - len(done) - BAR_LEAST - 3
+        self._progress.update(self._task, completed=tally.measured, numbers=numbers(tally, room))
+        self._progress.refresh()
+
+    def say(self, text: str) -> None:
+        """See `Display.say`."""
+        self._progress.console.print(text, markup=False, highlight=False)
+
+    def close(self) -> None:
+        """See `Display.close`."""
+        self._progress.stop()
+
+
+class PlainLines:
+    """A line every ten seconds, for logs."""
+
+    def __init__(self) -> None:
+        self._next = time.monotonic() + PLAIN_EVERY_S
+
+    def show(self, tally: Tally) -> None:
+        """See `Display.show`."""
+        if time.monotonic() >= self._next:
+            self._next = time.monotonic() + PLAIN_EVERY_S
+            self.say(f"rollouts {tally.measured}/{tally.expected}  {numbers(tally)}")
+
+    def say(self, text: str) -> None:
+        """See `Display.say`."""
+        print(text, file=sys.stderr, flush=True)
+
+    def close(self) -> None:
+        """See `Display.close`."""
+
+
+def display_for(expected: int) -> Display:
+    """A bar where someone looks on, lines elsewhere."""
+    return Bar(expected) if is_terminal(sys.stderr) else PlainLines()
+
+
+async def keep_showing(display: Display, tally: Tally) -> None:
+    """Refresh until cancelled."""
+    while True:
+        display.show(tally)
+        await asyncio.sleep(0.25)
+
+
+def numbers(tally: Tally, room: int | None = None) -> str:
+    """Success rate, mean reward, speed, time left, what is in flight, failures; in `room` characters the weightiest."""
+    parts = _parts(tally)
+    while room is not None and len(parts) > 1 and sum(len(text) + 2 for _, text in parts) - 2 > room:
+        parts.remove(max(parts))
+    return "  ".join(text for _, text in parts)
+
+
+def _parts(tally: Tally) -> list[tuple[int, str]]:
+    """In the order in which they are shown; where room is short, those of the highest number go first."""
+    parts: list[tuple[int, str]] = []
+    means = tally.means(exact=False)
+    if means.success is not None:
+        parts.append((3, f"success {means.success.value:.1%}{_error(means.success)}"))
+    if means.reward is not None:
+        error = f" ± {means.reward.stderr:.2f}" if means.reward.stderr is not None else ""
+        parts.append((4, f"reward {means.reward.value:.2f}{error}"))
+    parts.append((0, f"{tally.rate:.1f}/s"))
+    if tally.eta_s is not None:
+        parts.append((1, f"{duration(tally.eta_s)} left"))
+    if tally.in_flight:
+        parts.append((5, f"{tally.in_flight} in flight"))
+    if tally.oldest_s >= OLD_S:
+        parts.append((6, f"oldest {duration(tally.oldest_s)}"))
+    if tally.drift:
+        parts.append((7, f"drift {tally.drift:.1%} of turns"))
+    if tally.failed_attempts:
+        parts.append((2, f"{tally.failed_attempts} failed"))
+    if tally.failed:
+        parts.append((2, f"{tally.failed} given up"))
+    return parts
+
+
+def _error(rate: ClusteredMean) -> str:
+    """` ± 2.1%`; at 0 and 100 %, where there is none, the bound that the number of tasks gives."""
+    if rate.stderr is not None:
+        return f" ± {rate.stderr:.1%}"
+    if rate.value not in (0.0, 1.0) or (interval := rate.share_interval) is None:
+        return ""
+    return f" (at most {interval[1]:.1%})" if rate.value == 0 else f" (at least {interval[0]:.1%})"

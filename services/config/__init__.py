@@ -1,0 +1,1 @@
+"""YAML files and command-line overrides become typed settings; plug-in folders become classes."""

@@ -1,0 +1,288 @@
+"""Overrides and YAML files become typed settings, checked before anything starts. No code below walks dictionaries.
+
+Order, later wins: the files of `config_paths` left to right, `env.yaml` in the working directory, the command line.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, ListConfig, OmegaConf
+from omegaconf.errors import (
+    GrammarParseError,
+    InterpolationKeyError,
+    InterpolationResolutionError,
+    OmegaConfBaseException,
+)
+from yaml import MarkedYAMLError, YAMLError
+
+from rollyard.services.config.overrides import Override, apply
+from rollyard.services.config.plugins import ALIASES, FAMILIES, find_folder, load_server
+from rollyard.services.config.venv import asks_for_isolation
+from rollyard.services.errors import OperatorError, nearest
+from rollyard.services.io.search_path import find_file
+from rollyard.services.server.settings import ServerSettings, is_secret, parse_settings, redacted, without_secrets
+from rollyard.services.types import Json, ServerRef
+
+_PLAIN_REFERENCE = re.compile(r"(?<!\\)\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
+
+_USUAL_FAMILY = {"resources_server": "resources_servers", "model_server": "responses_api_models"}
+
+
+@dataclass(frozen=True)
+class ServerSpec:
+    """One named server of a run, checked."""
+
+    name: str
+    family: str
+    implementation: str
+    folder: Path
+    settings: ServerSettings
+    raw: Json = field(repr=False)
+    """The settings as resolved from YAML: what a server's process is told."""
+    isolated: bool
+    """Its folder asks for an environment of its own; then only the base settings were checked here."""
+
+    def deciding(self) -> Json:
+        """The given settings that decide a rollout, as they were understood: `10` and `"10"` may mean the same."""
+        understood = self.settings.model_dump(mode="json", by_alias=True, exclude_unset=True)
+        return {
+            key: redacted(understood.get(key, value))
+            for key, value in self.raw.items()
+            if key not in self.settings.NOT_IDENTITY and not is_secret(key)
+        }
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """All servers of a run, and the merged tree that they came from."""
+
+    servers: tuple[ServerSpec, ...]
+    tree: Json = field(repr=False)
+    """Resolved, secrets included: never print it, use `redacted`."""
+
+    def redacted(self) -> Json:
+        """The tree with every secret replaced by `***`."""
+        shown: Json = without_secrets(self.tree)
+        return shown
+
+    def identity(self) -> Json:
+        """What decides a rollout: every server's settings without addresses, secrets and catalogue entries."""
+        return {
+            spec.name: {"implementation": f"{spec.family}/{spec.implementation}", **spec.deciding()}
+            for spec in self.servers
+        }
+
+
+def load(
+    config_paths: Sequence[str],
+    overrides: Sequence[Override],
+    roots: Sequence[Path],
+    environ: Mapping[str, str],
+    *,
+    options: Iterable[str] = (),
+) -> RunConfig:
+    """Merge, resolve and check. Raises OperatorError: what was found, what was expected, what to do.
+
+    `options` are the command's own, named when an unknown key looks like one of them.
+    """
+    if not config_paths:
+        raise OperatorError("no config: expected '+config_paths=[a.yaml,b.yaml]'")
+    tree = OmegaConf.create({})
+    for path in config_paths:
+        tree = _merge(tree, _read_yaml(_find_file(path, roots)))
+    env_file = roots[0] / "env.yaml"
+    if env_file.is_file():
+        tree = _merge(tree, _read_yaml(env_file))
+    _check_tops(tree, overrides, options)
+    apply(tree, overrides)
+    _fill_from_environment(tree, environ)
+    resolved = _resolve(tree)
+    servers = tuple(_servers(resolved, roots))
+    if not servers:
+        expected = f"a name with {' / '.join(FAMILIES)} below it"
+        raise OperatorError(
+            f"the configs name no server (found keys: {', '.join(resolved) or 'none'}); expected {expected}"
+        )
+    _check_references(servers)
+    return RunConfig(servers, resolved)
+
+
+def servers_named(settings: Any, servers: Container[str]) -> list[str]:
+    """The servers that settings refer to ({type: ..., name: ...}), at any depth."""
+    if isinstance(settings, list):
+        return [name for item in settings for name in servers_named(item, servers)]
+    if not isinstance(settings, dict):
+        return []
+    name = settings.get("name")
+    own = [name] if settings.keys() <= {"type", "name"} and isinstance(name, str) and name in servers else []
+    return [*own, *(below for item in settings.values() for below in servers_named(item, servers))]
+
+
+def _find_file(path: str, roots: Sequence[Path]) -> Path:
+    if found := find_file(path, roots):
+        return found
+    if any((root / path).is_dir() for root in roots):
+        raise OperatorError(f"{path!r} is a folder; expected a config file in it, such as configs/sokoban_builtin.yaml")
+    known = [str(found.relative_to(root)) for root in roots for found in _known_configs(root)]
+    places = ", ".join(str(root) for root in roots)
+    raise OperatorError(f"config file {path!r} not found{nearest(path, known)} (looked in {places})")
+
+
+def _known_configs(root: Path) -> Iterator[Path]:
+    yield from (root / "configs").glob("*.yaml")
+    for family in (*FAMILIES, *ALIASES):
+        yield from (root / family).glob("*/configs/*.yaml")
+
+
+def _read_yaml(path: Path) -> DictConfig:
+    try:
+        loaded = OmegaConf.load(path)
+    except OmegaConfBaseException as error:
+        raise OperatorError(f"{path}: {_unreadable(error)}") from error
+    except RecursionError as error:
+        raise OperatorError(f"{path} holds itself, or is nested too deep") from error
+    except (OSError, ValueError, YAMLError) as error:
+        raise OperatorError(f"{path} cannot be read as YAML: {_place_of(error)}") from error
+    if isinstance(loaded, ListConfig):
+        raise OperatorError(f"{path} holds a list; a config maps server names to their settings")
+    return loaded
+
+
+def _unreadable(error: OmegaConfBaseException) -> str:
+    """What OmegaConf cannot read or fill in, in plain words: its own hold a grammar's tokens and Python's names."""
+    key, found = error.full_key or "its content", str(error).splitlines()[0]
+    if isinstance(error, GrammarParseError):
+        return f"{key} holds a ${{...}} that cannot be read; expected ${{name}}, ${{a.b}} or ${{oc.env:NAME}}"
+    if isinstance(error, InterpolationKeyError):
+        return f"{key}: {found.replace('Interpolation key', 'there is no', 1).removesuffix(' not found')} to fill in"
+    if isinstance(error, InterpolationResolutionError) and '"' in found:
+        return f"{key} cannot be filled in: {found.partition(chr(34))[2].rstrip(chr(34))}"
+    return f"{key}: {found}" if error.full_key else "expected names of servers with their settings below"
+
+
+def _place_of(error: Exception) -> str:
+    """A YAML error in one line."""
+    if isinstance(error, MarkedYAMLError) and error.problem_mark is not None:
+        mark = error.problem_mark
+        return f"{error.problem or error.context} in line {mark.line + 1}, column {mark.column + 1}"
+    return getattr(error, "strerror", None) or " ".join(str(error).split())
+
+
+def _merge(tree: DictConfig, other: DictConfig) -> DictConfig:
+    merged = OmegaConf.merge(tree, other)
+    assert isinstance(merged, DictConfig)
+    return merged
+
+
+def _check_tops(tree: DictConfig, overrides: Sequence[Override], options: Iterable[str]) -> None:
+    """A key that no config has and no `${...}` asks for is a typing mistake."""
+    text = OmegaConf.to_yaml(tree)
+    known = {*(str(key) for key in tree), *_PLAIN_REFERENCE.findall(text)}
+    for override in overrides:
+        if override.top in known:
+            continue
+        below = override.key.partition(".")[2].partition(".")[0]
+        names_a_family = below in {*FAMILIES, *ALIASES} or (
+            isinstance(override.value, dict) and bool({*FAMILIES, *ALIASES} & override.value.keys())
+        )
+        if override.adds and names_a_family:
+            continue  # a whole server given on the command line
+        hint = nearest(override.top, [*known, *options])
+        raise OperatorError(
+            f"unknown option {override.top!r} in {override.shown!r}{hint}: "
+            "no option of this command, no server of the configs and no ${...} of theirs has that name"
+        )
+
+
+def _fill_from_environment(tree: DictConfig, environ: Mapping[str, str]) -> None:
+    wanted = [name for name in dict.fromkeys(_PLAIN_REFERENCE.findall(OmegaConf.to_yaml(tree))) if name not in tree]
+    if absent := [name for name in wanted if not environ.get(name)]:
+        name, *others = absent
+        where = next(_users_of(name, OmegaConf.to_container(tree), ""), "a config")
+        also = f" (also set nowhere: {', '.join(others)})" if others else ""
+        raise OperatorError(
+            f"{where} needs ${{{name}}}, which is set nowhere: export {name}=..., "
+            f"add '+{name}=...', or put `{name}: ...` into env.yaml{also}"
+        )
+    for name in wanted:
+        tree[name] = environ[name]
+
+
+def _users_of(name: str, node: Any, path: str) -> Iterator[str]:
+    if isinstance(node, dict):
+        for key, value in node.items():
+            yield from _users_of(name, value, f"{path}.{key}" if path else str(key))
+    elif isinstance(node, str) and f"${{{name}}}" in node:
+        yield path
+
+
+def _resolve(tree: DictConfig) -> Json:
+    try:
+        resolved = OmegaConf.to_container(tree, resolve=True, throw_on_missing=True)
+    except OmegaConfBaseException as error:
+        raise OperatorError(f"config value {_unreadable(error)}") from error
+    assert isinstance(resolved, dict)
+    return {str(key): value for key, value in resolved.items()}
+
+
+def _servers(resolved: Json, roots: Sequence[Path]) -> Iterator[ServerSpec]:
+    for name, node in resolved.items():
+        families = [key for key in node if ALIASES.get(key, key) in FAMILIES] if isinstance(node, dict) else []
+        if not families:
+            hints = [nearest(str(key), (*FAMILIES, *ALIASES)) for key in node] if isinstance(node, dict) else []
+            if any(hints):
+                raise OperatorError(f"{name} has {', '.join(map(str, node))}{next(filter(None, hints))}")
+            continue
+        if len(families) > 1:
+            raise OperatorError(f"{name} holds {' and '.join(families)}; a server belongs to one family")
+        (key,) = families
+        if beside := [other for other in node if other != key]:
+            at = f"{name}.{key}.{next(iter(node[key] or {'...': None}), '...')}"
+            raise OperatorError(f"{name} has {', '.join(map(str, beside))} beside {key}; settings stand below {at}")
+        implementations = node[key]
+        if not isinstance(implementations, dict) or len(implementations) != 1:
+            raise OperatorError(f"{name}.{key} must hold exactly one implementation (a folder's name)")
+        ((implementation, raw),) = implementations.items()
+        if not isinstance(raw, dict | None):
+            raise OperatorError(f"{name}.{key}.{implementation} holds {raw!r}; expected its settings, a mapping")
+        yield _server(name, ALIASES.get(key, key), str(implementation), raw or {}, roots)
+
+
+def _server(name: str, family: str, implementation: str, raw: Json, roots: Sequence[Path]) -> ServerSpec:
+    folder = find_folder(family, implementation, roots)
+    isolated = asks_for_isolation(folder)
+    if isolated:
+        base = {key: value for key, value in raw.items() if key in ServerSettings.model_fields}
+        settings = parse_settings(ServerSettings, base, name)
+    else:
+        kind = load_server(family, folder, str(raw.get("entrypoint", "app.py")))
+        settings = parse_settings(kind.Settings, raw, name)
+    return ServerSpec(name, family, implementation, folder, settings, raw, isolated)
+
+
+def _check_references(servers: Sequence[ServerSpec]) -> None:
+    families = {spec.name: spec.family for spec in servers}
+    for spec in servers:
+        for key, name, kind in _references(spec):
+            if name not in families:
+                have = ", ".join(sorted(families))
+                hint = nearest(name, families)
+                raise OperatorError(f"{spec.name}.{key} names {name!r}, no server of this run{hint} (it has {have})")
+            expected = ALIASES.get(kind, kind) or _USUAL_FAMILY.get(key)
+            if expected is not None and families[name] != expected:
+                raise OperatorError(f"{spec.name}.{key} names {name!r}, one of {families[name]}; expected {expected}")
+
+
+def _references(spec: ServerSpec) -> Iterator[tuple[str, str, str]]:
+    """Setting, server name and type of each reference. An isolated server's settings are known as YAML only."""
+    for key, value in spec.settings:
+        if isinstance(value, ServerRef):
+            yield key, value.name, value.type
+    for key, value in spec.raw.items() if spec.isolated else ():
+        if isinstance(value, dict) and set(value) == {"type", "name"}:
+            yield key, str(value["name"]), str(value["type"])

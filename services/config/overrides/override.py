@@ -1,0 +1,134 @@
+"""An argument as key and value, read by Hydra's own parser and written into OmegaConf trees."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override as HydraOverride
+from hydra.core.override_parser.types import OverrideType
+from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import GrammarParseError, OmegaConfBaseException
+
+from rollyard.services.config.overrides.hydra_grammar import joined, tidied
+from rollyard.services.config.overrides.syntax_hints import explained
+from rollyard.services.errors import OperatorError
+from rollyard.services.server.settings import REDACTED, is_secret
+
+_VALUE_OPERATIONS = {OverrideType.CHANGE, OverrideType.ADD, OverrideType.FORCE_ADD}
+_SECRET_INSIDE = re.compile(
+    r"""((?:^|[\s{,._\-+"'])(?:key|token|secret|password|credentials?)["']?\s*[:=]\s*)(?:"[^"]*"|'[^']*'|[^\s,}\]]+)""",
+    re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True)
+class Override:
+    """One `key=value` of the command line. `~key` deletes."""
+
+    text: str
+    key: str
+    """Dotted path."""
+    value: Any
+    """Plain Python: str, int, float, bool, None, list, dict."""
+    delete: bool = False
+    adds: bool = False
+    """Typed with a +: the key need not be there."""
+
+    @property
+    def shown(self) -> str:
+        """As typed, for messages: a secret's value is left out."""
+        return shown(self.text)
+
+    @property
+    def top(self) -> str:
+        """First part of the key."""
+        return self.key.partition(".")[0]
+
+    @property
+    def typed(self) -> str:
+        """The value as it was typed: `007` where Hydra reads a number."""
+        return self.text.partition("=")[2].strip()
+
+
+def shown(text: str) -> str:
+    """An argument as messages may print it."""
+    key, equals, _ = text.partition("=")
+    if equals and is_secret(key.strip(" +~\"'").rpartition(".")[2]):
+        return f"{key}={REDACTED}"
+    return _SECRET_INSIDE.sub(lambda found: f"{found[1]}{REDACTED}", text)
+
+
+def parse_overrides(arguments: Iterable[str], known: Mapping[str, str] | None = None) -> list[Override]:
+    """Parse command-line arguments. Raises OperatorError: what is wrong with the first that is no override, and how it
+    is written.
+
+    `known` are the command's own options with a value of their kind (`true`, `[...]`), for guesses at what was meant.
+    """
+    given = joined(arguments)
+    parser = OverridesParser.create()
+    parsed: list[Override] = []
+
+    def read(text: str) -> HydraOverride | None:
+        try:
+            override = parser.parse_override(text)
+        # A function of Hydra's grammar, int(x), raises whatever Python does.
+        except (HydraException, ValueError, TypeError, AttributeError, RecursionError):
+            return None
+        usable = override.key_or_group and override.package is None and not override.is_sweep_override()
+        return override if usable else None
+
+    for number, text in enumerate(given):
+        override = read(tidied(text))
+        if override is None:
+
+            def readable(guess: str) -> bool:
+                return read(guess) is not None
+
+            raise OperatorError(explained(given, number, known or {}, readable, shown))
+        key = override.key_or_group.replace("/", ".")
+        if override.type in _VALUE_OPERATIONS:
+            parsed.append(Override(text, key, _plain(override.value()), adds=override.type is not OverrideType.CHANGE))
+        else:
+            parsed.append(Override(text, key, None, delete=True))
+    return parsed
+
+
+def apply(tree: DictConfig, overrides: Iterable[Override]) -> None:
+    """Write overrides into `tree`, later ones winning. Raises OperatorError."""
+    for override in overrides:
+        try:
+            _apply(tree, override)
+        except GrammarParseError as error:
+            told = "its ${...} cannot be read; expected ${name}, ${a.b} or ${oc.env:NAME}"
+            raise OperatorError(f"{override.shown!r}: {told}") from error
+        except (OmegaConfBaseException, ValueError, TypeError) as error:
+            told = f"{override.key!r} or what is above it holds something of another kind"
+            raise OperatorError(f"{override.shown!r} does not fit the configs: {told}") from error
+
+
+def _apply(tree: DictConfig, override: Override) -> None:
+    if not override.delete:
+        OmegaConf.update(tree, override.key, override.value, merge=True, force_add=True)
+        return
+    parent, _, last = override.key.rpartition(".")
+    node = OmegaConf.select(tree, parent) if parent else tree
+    if not isinstance(node, DictConfig) or last not in node:
+        raise OperatorError(f"{override.text!r} deletes {override.key!r}, which is not there")
+    del node[last]
+
+
+def _plain(value: Any) -> Any:
+    """Hydra keeps quotes around quoted strings as a type of its own."""
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    if isinstance(value, dict):
+        return {str(_plain(key)): _plain(item) for key, item in value.items()}
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    text = getattr(value, "text", None)
+    return text if isinstance(text, str) else str(value)

@@ -1,0 +1,251 @@
+"""What is wrong with an argument that Hydra's grammar cannot read, in plain words, and how it is written."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+
+from rollyard.services.config.overrides.hydra_grammar import open_bracket, pieces, quoted, written
+from rollyard.services.errors import nearest
+from rollyard.services.server.settings import REDACTED, is_secret
+
+_KEY = re.compile(r"(?:[A-Za-z_$][\w\-$]*)(?:\.[\w\-$]+)*", re.ASCII)
+_DASHED = re.compile(r"[-\u2010-\u2015\u2212]{1,3}([A-Za-z][\w.\-]*)(?:\s*[=:]\s*(.*))?", re.DOTALL)
+_STRAIGHT = str.maketrans({"\u201c": '"', "\u201d": '"', "\u201e": '"', "\u2018": "'", "\u2019": "'", "\u00a0": " "})
+HOW = "expected +key=value, +key=[a,b] or '+key={k: v}'"
+
+
+@dataclass(frozen=True)
+class _Found:
+    """What was found, and what was probably meant: an argument, or nothing."""
+
+    what: str
+    meant: str = ""
+
+
+def explained(
+    arguments: Sequence[str],
+    number: int,
+    known: Mapping[str, str],
+    readable: Callable[[str], bool],
+    shown: Callable[[str], str],
+) -> str:
+    """One line about `arguments[number]`. What is suggested can be read, and no secret is in it."""
+    text = arguments[number]
+    before = arguments[number - 1] if number else ""
+    after = arguments[number + 1 :]
+    found = _outside(text, before, after, known) or _key(text) or _value(text)
+    secret = before.endswith("=") and is_secret(_name(before))
+    named = REDACTED if secret else shown(text)
+    if not (found.meant and readable(found.meant)):
+        return f"cannot read the argument {named!r}: {found.what}; {HOW}"
+    key, _, value = found.meant.partition("=")
+    hidden = f"{key}={written(REDACTED)}" if value and is_secret(_name(key)) else shown(found.meant)
+    return f"cannot read the argument {named!r}: {found.what}; write {shlex.quote(hidden)}"
+
+
+def _outside(text: str, before: str, after: Sequence[str], known: Mapping[str, str]) -> _Found | None:
+    """Mistakes in how an argument is given to a command, whatever is in it."""
+    if not text.strip():
+        return _Found("it is empty (is a shell variable unset?)")
+    if dashed := _DASHED.fullmatch(text):
+        return _dashed(dashed, after, known)
+    if text in ("-", "--"):
+        return _Found("options are written without dashes")
+    if "=" not in text:
+        return _bare(text, before, after, known)
+    if text.lstrip("+~ ").startswith("="):
+        return _Found("there is no name before the =", f"{before}{text}" if _KEY.fullmatch(before.lstrip("+")) else "")
+    return None
+
+
+def _dashed(dashed: re.Match[str], after: Sequence[str], known: Mapping[str, str]) -> _Found:
+    """`--key value`, `--key=value`, `--flag`, `-k`."""
+    typed, value = dashed[1].replace("-", "_"), dashed[2]
+    name = typed if typed in known or "." in typed else _nearest(typed, known)
+    what = "options are written +key=value, without dashes"
+    if not name:
+        return _Found(f"{what}, and none is called {typed!r} (--help lists them)")
+    if value is None:
+        following = _while_bare(after)
+        if not following:
+            return _Found(what, f"+{name}={known.get(name, '...')}")
+        listing = known.get(name, "").startswith("[")
+        value = written(following) if listing and len(following) > 1 else _typed(following[0])
+    return _Found(what, f"+{name}={_typed(value)}")
+
+
+def _bare(text: str, before: str, after: Sequence[str], known: Mapping[str, str]) -> _Found:
+    """A word without `=`."""
+    name = text.strip().lstrip("+~")
+    if name in ("help", "?", "/?"):
+        return _Found("it has no =; --help lists the options")
+    if after and after[0].startswith("="):
+        value = after[0][1:] or (after[1] if len(after) > 1 else "")
+        return _Found("there are spaces around its =", f"+{name}={_typed(value)}")
+    if before.endswith("="):
+        return _Found("there is a space after the = before it", f"{before}{_typed(text)}")
+    key, colon, value = name.partition(":")
+    if colon and _KEY.fullmatch(key) and (key in known or value.startswith(" ")):
+        return _Found("a : stands where a = belongs", f"+{key}={_typed(value.strip())}")
+    what = "it has no ="
+    if name in known or name.partition(".")[0] in known:
+        following = _while_bare(after)
+        return _Found(what, f"+{name}={_typed(following[0]) if following else known.get(name, '...')}")
+    key, equals, value = before.partition("=")
+    split = _Found(
+        "it has no =; the shell splits a value at its spaces",
+        f"{key}={_typed(' '.join([value, text, *_while_bare(after)]))}",
+    )
+    if equals and "." not in value and not before.startswith("-"):
+        return split
+    if name.endswith((".yaml", ".yml")) and "config_paths" in known:
+        return _Found(what, f"+config_paths=[{', '.join(_typed(item) for item in (name, *_files(after)))}]")
+    if name.endswith(".jsonl") and (options := [one for one in known if one.endswith("jsonl_fpath")]):
+        return _Found(what, f"+{options[0]}={_typed(name)}")
+    if near := _nearest(name, known):
+        return _Found(what, f"+{near}={known[near]}")
+    return split if equals and not before.startswith("-") else _Found(what)
+
+
+def _key(text: str) -> _Found | None:
+    """Mistakes before the `=`."""
+    typed, _, value = text.partition("=")
+    if _KEY.fullmatch(re.sub(r"^(\+{1,2}|~)", "", typed)):
+        return None
+    if "@" in typed:
+        return _Found("the name before the = holds an @, which groups have and settings have not")
+    straight = typed.translate(_STRAIGHT)
+    plusses = "+" * min(2, len(straight) - len(straight.lstrip("+")))
+    name = re.sub(r"\[(\w+)\]", r".\1", re.sub(r"^[\s+~'\"]+|[\s+~'\":,]+$", "", straight)).replace(" ", "_")
+    name = ".".join(part for part in name.split(".") if part)
+    if straight[:1] in ("'", '"'):  # around the whole argument
+        value = value.translate(_STRAIGHT).rstrip().removesuffix(straight[0])
+    what = f"the name before the = is {typed!r}; one holds letters, digits, _ and dots"
+    return _Found(what, f"{plusses or '+'}{name}={_typed(value.strip())}")
+
+
+def _value(text: str) -> _Found:
+    """Mistakes behind the `=`."""
+    key, _, value = text.partition("=")
+    straight = value.translate(_STRAIGHT).strip()
+    if straight != value.strip() and _reads(straight):
+        return _Found("it has typographic quotes or spaces", f"{key}={straight}")
+    if any(not character.isprintable() for character in value):
+        return _Found("its value holds a line break or a control character")
+    if function := re.fullmatch(r"([A-Za-z_]\w*)\s*\(.*\)", straight, re.DOTALL):
+        what = f"{function[1]}(...) is read as a function; a list is written [a,b], and a text with brackets in quotes"
+        return _Found(what, _quoted(key, value))
+    if value.strip()[:1] in ("[", "{"):
+        return _bracketed(key, straight)
+    if re.search(r"\$\{[^}]*$", value):
+        return _Found("a ${ in its value is not closed by }", _quoted(key, value))
+    if bracket := open_bracket(text):
+        return _Found(f"its value holds a single {bracket}; with quotes it is a text", _quoted(key, value))
+    if straight.startswith("(") and straight.endswith(")") and "," in straight:
+        return _Found("a list is written [a, b]", _assigned(key, _as_yaml(f"[{straight[1:-1]}]")))
+    marks = [piece for kind, piece in pieces(value) if kind == "mark"]
+    if "," in marks and not {"[", "{"} & set(marks):
+        items = [item.strip() for item in value.split(",") if item.strip()]
+        what = f"it lists several values; a list is written [a,b], a text with commas {key}='\"a, b\"'"
+        if is_secret(_name(key)):
+            return _Found("it lists several values; as one text it is quoted", _quoted(key, value))
+        return _Found(what, f"{key}=[{','.join(map(_typed, items))}]")
+    if straight[:1] in ("'", '"') or straight.count("'") % 2 or straight.count('"') % 2:
+        return _Found("a quote in its value is not closed, or text stands beside a quoted one", _quoted(key, value))
+    odd = next((character for character in value if character in "=#&;<>^`!()~\"'{}[]"), "")
+    return _Found(
+        f"its value holds {odd}; with quotes it is a text" if odd else "its value has odd characters",
+        _quoted(key, value),
+    )
+
+
+def _bracketed(key: str, value: str) -> _Found:
+    """A list or a mapping that cannot be read."""
+    if bracket := open_bracket(f"x={value}"):
+        closing = {"[": "]", "{": "}"}.get(bracket)
+        what = f"the {bracket} in its value is not closed by {closing}" if closing else f"a {bracket} closes nothing"
+        guess = f"{value}{closing}" if closing and value.count(bracket) == value.count(closing) + 1 else value[:-1]
+        return _Found(what, _assigned(key, guess if _reads(guess) else _as_yaml(guess)))
+    what = "a mapping is written {k: v, l: w}, a list [a, b], and a text with other characters in quotes"
+    return _Found(what, _assigned(key, _as_yaml(value)))
+
+
+def _assigned(key: str, value: str) -> str:
+    """The argument, or nothing where there is no value to suggest."""
+    return f"{key}={value}" if value else ""
+
+
+def _as_yaml(value: str) -> str:
+    """The value as YAML or JSON reads it, in Hydra's grammar; empty where neither does."""
+    for text in (
+        value,
+        re.sub(r",(\s*,)+", ",", value).replace("[,", "["),
+        re.sub(r"([{,]\s*[\w.\-]+)\s*=", r"\1: ", value),
+    ):
+        try:
+            read: Any = yaml.safe_load(text)
+        except (yaml.YAMLError, ValueError, RecursionError):
+            continue
+        if isinstance(read, list | dict) and not (
+            isinstance(read, dict) and None in read.values() and "null" not in text
+        ):
+            return written(_plain(read))
+    return ""
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    return value if value is None or isinstance(value, bool | int | float | str) else str(value)
+
+
+def _quoted(key: str, value: str) -> str:
+    bare = value.strip().translate(_STRAIGHT)
+    if bare[:1] in ("'", '"'):
+        bare = bare[1:-1] if len(bare) > 1 and bare[0] == bare[-1] else bare[1:]
+    return f"{key}={quoted(bare)}"
+
+
+def _typed(value: str) -> str:
+    """A word as the value of an option."""
+    return value if _reads(value) else quoted(value)
+
+
+def _reads(value: str) -> bool:
+    """True for what needs no quotes: no character of it belongs to the grammar, or it is bracketed as a whole."""
+    if value[:1] in ("[", "{", "'", '"'):
+        return not open_bracket(f"x={value}")
+    return bool(value) and not re.search(r"[^\w/\-\\.+$%*@?|: \t{}]", value) and not re.search(r"(?<!\$)\{", value)
+
+
+def _nearest(name: str, known: Mapping[str, str]) -> str:
+    if starting := [one for one in known if len(name) > 2 and (one.startswith(name) or name in re.split(r"[_.]", one))]:
+        return starting[0]
+    near = nearest(name, known)
+    return near.split("'")[1] if near else ""
+
+
+def _name(key: str) -> str:
+    """The last part of a key as it is typed."""
+    return key.strip("+~ =").rpartition(".")[2]
+
+
+def _files(after: Sequence[str]) -> list[str]:
+    return [word for word in after if word.endswith((".yaml", ".yml")) and "=" not in word]
+
+
+def _while_bare(after: Sequence[str]) -> list[str]:
+    words: list[str] = []
+    for word in after:
+        if "=" in word or _DASHED.fullmatch(word):
+            break
+        words.append(word)
+    return words

@@ -1,0 +1,101 @@
+"""Finds a server's folder and loads its class. A user's own folder beside ours needs no registration."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import importlib.util
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import ModuleType
+
+from rollyard.services.errors import OperatorError, nearest
+from rollyard.services.io.search_path import INSTALLED
+from rollyard.services.server.app import Server
+
+FAMILIES = ("resources_servers", "responses_api_models", "agents")
+PLUGINS = "rollyard_plugins"
+"""The package below which users' folders are imported."""
+ALIASES = {"responses_api_agents": "agents"}
+"""NeMo Gym's name -> ours."""
+
+
+def find_folder(family: str, implementation: str, roots: Sequence[Path]) -> Path:
+    """The folder `family/implementation` in the first root that has it. Raises OperatorError with the nearest name."""
+    names = [family, *(alias for alias, name in ALIASES.items() if name == family)]
+    candidates = [root / name for root in roots for name in names]
+    folders = [folder / implementation for folder in candidates if (folder / implementation).is_dir()]
+    # A folder that holds only data or results beside the user's config is no server.
+    for folder in [*(folder for folder in folders if any(folder.glob("*.py"))), *folders]:
+        return folder.resolve()
+    known = sorted(
+        {child.name for folder in candidates if folder.is_dir() for child in folder.iterdir() if child.is_dir()}
+    )
+    hint = nearest(implementation, known)
+    places = ", ".join(str(root) for root in roots)
+    raise OperatorError(f"no folder {family}/{implementation}{hint} (looked in {places})")
+
+
+def load_server(family: str, folder: Path, entrypoint: str) -> type[Server]:
+    """The class that `entrypoint` of `folder` names `server`. Raises OperatorError saying what is missing."""
+    path = folder / entrypoint
+    if not path.is_file():
+        raise OperatorError(f"{path} does not exist; a server's folder needs its entrypoint (default app.py)")
+    module = import_file(family, folder, path)
+    server = getattr(module, "server", None)
+    if not (isinstance(server, type) and issubclass(server, Server)):
+        found = "nothing" if server is None else repr(server)
+        raise OperatorError(f"{path} must end with `server = ...`, a Server class (found {found})")
+    return server
+
+
+def import_file(family: str, folder: Path, path: Path) -> ModuleType:
+    """Import `path`, a file of the plug-in `folder`, so that relative imports between the folder's files work.
+
+    The stack's own folders are `rollyard.<family>.<name>`. A user's folder is `rollyard_plugins.<family>.<name>`,
+    wherever it lies: no plug-in becomes a top-level module, where it could hide a package of the same name.
+    """
+    own = folder.resolve() == (INSTALLED / family / folder.name).resolve()
+    package = f"{'rollyard' if own else PLUGINS}.{family}.{folder.name}"
+    try:
+        if not own and package not in sys.modules:
+            _begin(package, folder)
+        with _siblings(folder):
+            return importlib.import_module(f"{package}.{path.stem}")
+    except OperatorError:
+        raise
+    except Exception as error:
+        sys.modules.pop(package, None)
+        raise OperatorError(f"{path} cannot be imported: {type(error).__name__}: {error}") from error
+
+
+def _begin(package: str, folder: Path) -> None:
+    parent = package.rpartition(".")[0]
+    for name in (PLUGINS, parent):
+        if name not in sys.modules:
+            sys.modules[name] = ModuleType(name)
+            sys.modules[name].__path__ = []
+    init = folder / "__init__.py"
+    spec = importlib.util.spec_from_file_location(
+        package, init if init.is_file() else None, submodule_search_locations=[str(folder)]
+    ) or importlib.util.spec_from_loader(package, loader=None, is_package=True)
+    assert spec is not None
+    spec.submodule_search_locations = [str(folder)]
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[package] = module
+    if spec.loader is not None:
+        spec.loader.exec_module(module)
+
+
+@contextlib.contextmanager
+def _siblings(folder: Path) -> Iterator[None]:
+    """`import rules` beside an entrypoint means the folder's own rules.py, as in a script; afterwards nobody else's."""
+    sys.path.insert(0, str(folder))
+    try:
+        yield
+    finally:
+        sys.path.remove(str(folder))
+        for name, module in list(sys.modules.items()):
+            if "." not in name and (file := getattr(module, "__file__", None)) and Path(file).parent == folder:
+                del sys.modules[name]

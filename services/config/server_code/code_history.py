@@ -1,0 +1,104 @@
+"""Versions of the servers' code in one collection: what changed, and whether its user accepts that."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from rollyard.services.errors import OperatorError
+from rollyard.services.rollouts.manifest_records import CodeVersion
+from rollyard.services.types import ServerCode
+
+_MOST_FILES = 6
+_VERSIONS = TypeAdapter(list[CodeVersion])
+
+
+def reachable(agents: Iterable[str], references: Mapping[str, Sequence[str]]) -> set[str]:
+    """The agents, the servers that their settings name, the servers that those name, and so on."""
+    found: set[str] = set()
+    waiting = list(agents)
+    while waiting:
+        if (name := waiting.pop()) not in found:
+            found.add(name)
+            waiting += references.get(name, ())
+    return found
+
+
+def version_of(servers: Mapping[str, ServerCode], since: float) -> CodeVersion:
+    """The code of some servers as one version."""
+    text = "\n".join(f"{name} {code.digest}" for name, code in sorted(servers.items()))
+    return CodeVersion(digest=hashlib.sha256(text.encode()).hexdigest()[:12], servers=dict(servers), since=since)
+
+
+def accepted(known: Sequence[CodeVersion], now: CodeVersion, output: Path, accept: bool) -> list[CodeVersion]:
+    """The versions of a collection that goes on with `now`. Raises OperatorError for a new one that is not accepted."""
+    if any(version.digest == now.digest for version in known) or not (known or now.servers):
+        return list(known)
+    if not accept:
+        what = "\n".join(f"  {line}" for line in changes(known[-1], now)) if known else _UNKNOWN
+        raise OperatorError(
+            f"{output} was collected with other code of its servers:\n{what}\n"
+            "Restore the code and restart ng_run to go on, choose another output, +overwrite=true to move it aside, or "
+            "+accept_changed_code=true to go on and mark the rows from now on."
+        )
+    return [*known, now] if known else [CodeVersion(digest="unknown", servers={}, since=0.0), now]
+
+
+_UNKNOWN = "  its manifest is of an older Rollyard, which did not record the code: whether it changed is not known"
+
+
+def mark_of(versions: Sequence[CodeVersion], now: CodeVersion) -> str:
+    """What rows collected with `now` carry as `_ng_code`; empty for the collection's first version."""
+    return "" if not versions or versions[0].digest == now.digest else now.digest
+
+
+def changes(old: CodeVersion, new: CodeVersion) -> list[str]:
+    """What differs, a line a server."""
+    lines = []
+    for name in sorted({*old.servers, *new.servers}):
+        before, now = old.servers.get(name), new.servers.get(name)
+        if before is None or now is None:
+            lines.append(f"{name}: its code was {'not ' if before is None else ''}reported before")
+        elif before.digest != now.digest:
+            lines.append(f"{name}: {difference(before, now)}")
+    return lines
+
+
+def notes_of(recorded: Any) -> list[str]:
+    """What a reader of the rollouts should know about the versions that a manifest records."""
+    try:
+        versions = _VERSIONS.validate_python(recorded)
+    except ValidationError:
+        return []
+    if len(versions) < 2:
+        return []
+    told = "; ".join(f"{new.digest}: {', '.join(changes(old, new))}" for old, new in pairwise(versions))
+    return [f"The rollouts are of {len(versions)} versions of the servers' code (_ng_code of a row): {told}."]
+
+
+def difference(old: ServerCode, new: ServerCode) -> str:
+    """Files and packages that differ, as one line."""
+    added, removed = new.files.keys() - old.files.keys(), old.files.keys() - new.files.keys()
+    changed = {path for path in old.files.keys() & new.files.keys() if old.files[path] != new.files[path]}
+    parts = [
+        f"{what} {_listed(paths)}"
+        for what, paths in (("changed", changed), ("added", added), ("removed", removed))
+        if paths
+    ]
+    parts += [
+        f"{name} {old.packages.get(name, 'absent')} -> {new.packages.get(name, 'absent')}"
+        for name in sorted({*old.packages, *new.packages})
+        if old.packages.get(name) != new.packages.get(name)
+    ]
+    return ", ".join(parts) or "changed"
+
+
+def _listed(paths: set[str]) -> str:
+    shown = sorted(paths)[:_MOST_FILES]
+    more = len(paths) - len(shown)
+    return " ".join(shown) + (f" and {more} more" if more else "")

@@ -1,0 +1,201 @@
+"""The code that decides what a server does: its folder, own code that it imports, packages that it declares.
+
+Counted: every Python file and library of the folder and of the plug-in packages and own modules that it imports, and
+other files in those places whose name stands in the code or settings (levels, prompts, templates); files that settings
+name, wherever they are. Not counted: the stack's own `services/`, installed packages (but for the versions of declared
+ones), scripts, and files that the code finds under a name which is not in its texts.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import sys
+import sysconfig
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from rollyard.services.config.plugins import PLUGINS
+from rollyard.services.config.server_code.code_files import CODE, files_of
+from rollyard.services.config.server_code.file_name_literals import FileNames
+from rollyard.services.config.server_code.requirements import declared_packages
+from rollyard.services.config.server_code.source_scan import Source, read_source
+from rollyard.services.io.search_path import INSTALLED
+from rollyard.services.server.app import Server
+from rollyard.services.server.settings import is_secret
+from rollyard.services.types import Json, ServerCode
+
+_OWN = "rollyard"
+_SYSTEM = tuple(map(Path, ("/bin", "/dev", "/etc", "/lib", "/proc", "/run", "/sys", "/usr")))
+_LARGE = 64 << 20
+_SHORT = 12
+
+
+def code_of(folder: Path, kind: type[Server], families: Iterable[str], settings: Json) -> ServerCode:
+    """What a server in `folder` has loaded; called in its process as soon as it has.
+
+    `families`: top-level packages of plug-ins.
+    """
+    folder = folder.resolve()
+    reached = _Reached(folder, str(settings.get("entrypoint", "app.py")), frozenset(families))
+    left_out = {*kind.Settings.NOT_IDENTITY, "entrypoint"}
+    deciding = {key: value for key, value in settings.items() if key not in left_out and not is_secret(key)}
+    settled = set(_strings(deciding))
+    files = {reached.shown(path): _digest(path) for path in {*reached.files, *reached.named(settled)}}
+    files |= {name: _digest(path) for name in settled if (path := _named_file(name)) is not None}
+    absolute = (text for one in reached.taking_part.values() for text in one.texts if text.startswith("/"))
+    files |= {name: _digest(path) for name in absolute if (path := _named_file(name)) and not _is_system(path)}
+    packages = declared_packages(folder, {extra for one in reached.taking_part.values() for extra in one.extras})
+    whole = hashlib.sha256(repr((sorted(files.items()), sorted(packages.items()))).encode())
+    return ServerCode(digest=whole.hexdigest()[:_SHORT], files=dict(sorted(files.items())), packages=packages)
+
+
+class _Reached:
+    """Code files of a server's folder, what they import, what that imports, and so on."""
+
+    def __init__(self, folder: Path, entrypoint: str, families: frozenset[str]) -> None:
+        self._families = families
+        self._places = [folder]
+        """The server's folder, then the packages that it reaches."""
+        self._modules: set[tuple[str, str]] = set()
+        self.files: set[Path] = set()
+        self.taking_part: dict[Path, Source] = {}
+        """Python files, without scripts (`prepare.py`) that no other file imports or starts."""
+        scripts: dict[Path, Source] = {}
+        waiting = [path for path in files_of(folder) if path.suffix in CODE]
+        while waiting:
+            path = waiting.pop()
+            if path in self.files:
+                continue
+            self.files.add(path)
+            source = self._read(path)
+            if source.is_script and path.name != entrypoint:
+                scripts[path] = source
+            else:
+                waiting += self._take(path, source)
+            if not waiting:
+                used = {
+                    name.rpartition(".")[2] for one in self.taking_part.values() for name in (*one.imports, *one.texts)
+                }
+                for script in [script for script in scripts if script.stem in used]:
+                    waiting += self._take(script, scripts.pop(script))
+        self.files -= scripts.keys()
+
+    def named(self, settled: Iterable[str]) -> Iterator[Path]:
+        """Files of each place that its code or the settings name: no code, or scripts that it starts."""
+        for place in self._places:
+            texts = (text for path, one in self.taking_part.items() if place in path.parents for text in one.texts)
+            names = FileNames({*settled, *texts})
+            yield from (path for path in files_of(place) if names.mean(path.relative_to(place)))
+
+    def shown(self, path: Path) -> str:
+        """A file's name in a manifest: the same wherever the stack is installed."""
+        for parent in path.parents:
+            if parent.name in self._families or parent.name == "responses_api_agents":
+                return str(path.relative_to(parent.parent))
+        base = next((place for place in self._places if place in path.parents), path)
+        return str(path.relative_to(base.parent))
+
+    def _read(self, path: Path) -> Source:
+        if path.suffix != ".py":
+            return Source()
+        return read_source(path, ".".join((PLUGINS, *Path(self.shown(path)).parts[:-1])))
+
+    def _take(self, path: Path, source: Source) -> Iterator[Path]:
+        self.taking_part[path] = source
+        for name in source.imports:
+            for place in self._module(name):
+                if place.is_dir():
+                    self._places.append(place)
+                    yield from (file for file in files_of(place) if file.suffix in CODE)
+                else:
+                    yield place
+
+    def _module(self, name: str) -> list[Path]:
+        """The file or folder of an imported module that is not installed; of a package the whole folder."""
+        top, *rest = name.split(".")
+        if top in (_OWN, PLUGINS):
+            family, name = (*rest, "", "")[:2]
+            if family not in self._families or (family, name) in self._modules:
+                return []
+            self._modules.add((family, name))
+            return self._of_family(family, name)
+        if (top, "") in self._modules or top in ("", *sys.stdlib_module_names):
+            return []
+        self._modules.add((top, ""))
+        return [place for place in _found(top) if not self._is_installed(place)]
+
+    def _of_family(self, family: str, name: str) -> list[Path]:
+        """The folder or file of a plug-in of the stack, or the folder of a user's that is loaded."""
+        if not name:
+            return []
+        own = INSTALLED / family / name
+        loaded = getattr(sys.modules.get(f"{PLUGINS}.{family}.{name}"), "__path__", ())
+        for folder in (*(Path(place).resolve() for place in loaded), own):
+            if folder.is_dir():
+                return [] if folder in self._places else [folder]
+        return [file] if (file := own.with_suffix(".py")).is_file() else []
+
+    @cached_property
+    def _installed(self) -> tuple[Path, ...]:
+        paths = sysconfig.get_paths()
+        return tuple({Path(paths[name]) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
+
+    def _is_installed(self, path: Path) -> bool:
+        return any(place in path.parents for place in self._installed) or "site-packages" in path.parts
+
+
+def _found(top: str) -> list[Path]:
+    """The folders of a top-level package or the file of a top-level module, loaded or not."""
+    try:
+        spec = importlib.util.find_spec(top)
+    except (ImportError, ValueError):
+        return []
+    if spec is None:
+        return []
+    if spec.submodule_search_locations is not None:
+        return [Path(place).resolve() for place in spec.submodule_search_locations]
+    return [Path(spec.origin).resolve()] if spec.has_location and spec.origin else []
+
+
+def _strings(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for item in value.values():
+            yield from _strings(item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from _strings(item)
+
+
+def _named_file(text: str) -> Path | None:
+    """The file that a setting or an absolute path in the code names, where it is one."""
+    if not 0 < len(text) < 1024 or "\n" in text or "://" in text:
+        return None
+    try:
+        path = Path(text).expanduser().resolve()
+        return path if path.is_file() else None
+    except (OSError, RuntimeError, ValueError):
+        return None
+
+
+def _is_system(path: Path) -> bool:
+    """A file of the machine: it is not the code's, and some of them change every second."""
+    return any(place in path.parents for place in _SYSTEM)
+
+
+def _digest(path: Path) -> str:
+    """Of a file's content; of a very large one, of its size and both ends."""
+    try:
+        with path.open("rb") as file:
+            size = path.stat().st_size
+            found = hashlib.sha256(file.read(_LARGE))
+            if size > _LARGE:
+                file.seek(max(_LARGE, size - _LARGE))
+                found.update(file.read(_LARGE) + str(size).encode())
+    except OSError as error:
+        return f"unreadable ({error.strerror})"
+    return found.hexdigest()[:_SHORT]

@@ -1,0 +1,63 @@
+"""An environment of its own for a server whose folder asks for one, with a file `requirements-isolated.txt`.
+
+Environments live in the user's cache under a hash of that file, are built once under a lock, and appear whole or not
+at all. The stack's own packages are visible inside; the folder's requirements win over them.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+from rollyard.services.errors import OperatorError
+from rollyard.services.io.search_path import IMPORT_ROOT
+
+REQUIREMENTS = "requirements-isolated.txt"
+
+
+def asks_for_isolation(folder: Path) -> bool:
+    """True when the server's folder wants packages that the shared interpreter must not have."""
+    return (folder / REQUIREMENTS).is_file()
+
+
+def interpreter_for(folder: Path, cache: Path) -> Path:
+    """Python of the folder's environment, made now if need be. Raises OperatorError with pip's last words."""
+    requirements = (folder / REQUIREMENTS).read_bytes()
+    key = hashlib.sha256(requirements + sys.version.encode() + sys.prefix.encode()).hexdigest()[:16]
+    home = cache / "environments" / f"{folder.name}-{key}"
+    python = home / "bin" / "python"
+    home.parent.mkdir(parents=True, exist_ok=True)
+    with (home.parent / f"{home.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not python.exists():
+            _build(home, folder)
+    return python
+
+
+def _build(home: Path, folder: Path) -> None:
+    # The lock is ours: what is there was left by a build that was killed.
+    for left in home.parent.glob(f"{home.name}.building*"):
+        shutil.rmtree(left, ignore_errors=True)
+    building = home.with_name(f"{home.name}.building")
+    try:
+        _run([sys.executable, "-m", "venv", str(building)], folder)
+        site = next(building.glob("lib/python*/site-packages"))
+        # Read after the environment's own packages, so that those win.
+        (site / "rollyard-shared.pth").write_text(f"{sysconfig.get_path('purelib')}\n{IMPORT_ROOT}\n")
+        pip = [str(building / "bin" / "python"), "-m", "pip", "--no-input", "--disable-pip-version-check"]
+        _run([*pip, "install", "--quiet", "-r", str(folder / REQUIREMENTS)], folder)
+        building.rename(home)
+    finally:
+        shutil.rmtree(building, ignore_errors=True)
+
+
+def _run(command: list[str], folder: Path) -> None:
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        last = "\n".join((done.stdout + done.stderr).splitlines()[-5:])
+        raise OperatorError(f"the environment of {folder.name} ({folder / REQUIREMENTS}) cannot be built:\n{last}")

@@ -1,0 +1,162 @@
+"""scores: a results file of lm_eval -> rows of one table, whatever the task calls its metrics."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from rollyard.services.errors import RunError
+from rollyard.services.evaluation.benchmarks import Baseline, Benchmark
+from rollyard.services.metrics.confidence_intervals import share_bounds
+from rollyard.services.types import Record
+
+COLUMNS = (
+    "step",
+    "checkpoint",
+    "task",
+    "num_fewshot",
+    "metric",
+    "value",
+    "stderr",
+    "samples",
+    "baseline",
+    "difference",
+)
+
+
+class Score(Record):
+    """One metric of one task."""
+
+    step: int | None
+    """Of the training, where the checkpoint's name has it."""
+    checkpoint: str
+    task: str
+    num_fewshot: int | None
+    metric: str
+    """`exact_match/strict-match`, `pass@1`: lm_eval's name, with its filter only where the task has several."""
+    value: float
+    stderr: float | None
+    samples: int | None
+    baseline: float | None = None
+
+    @property
+    def difference(self) -> float | None:
+        """From the baseline."""
+        return None if self.baseline is None else self.value - self.baseline
+
+
+def newest(folder: Path) -> Path | None:
+    """The results file that lm_eval wrote last below `folder`; None when there is none."""
+    # Their names end with the time.
+    return max(folder.rglob("results_*.json"), key=lambda path: path.name, default=None)
+
+
+def read_scores(
+    path: Path, benchmark: Benchmark, checkpoint: str, step: int | None, baselines: Iterable[Baseline] = ()
+) -> list[Score]:
+    """Every metric in a results file that is a number. Raises RunError when it is none, or has none."""
+    known: dict[tuple[str, int | None, str], float] = {
+        (one.task, one.num_fewshot, one.metric): one.value for one in baselines
+    }
+    try:
+        written = json.loads(path.read_bytes())  # orjson refuses the NaN that lm_eval may write
+        results = {**written["results"], **(written.get("groups") or {})}
+        shots, samples = written.get("n-shot") or {}, written.get("n-samples") or {}
+        scores = [
+            Score(
+                step=step,
+                checkpoint=checkpoint,
+                task=task,
+                num_fewshot=(used := shots[task] if isinstance(shots.get(task), int) else benchmark.num_fewshot),
+                metric=metric,
+                value=value,
+                stderr=error,
+                samples=(samples.get(task) or {}).get("effective"),
+                baseline=known.get((task, used, metric)),
+            )
+            for task, metrics in results.items()
+            for metric, value, error in _metrics(metrics)
+        ]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise RunError(f"{path} is no results file of lm_eval: {type(error).__name__}: {error}") from error
+    if not scores:
+        raise RunError(f"{path} has no metric of {benchmark.task} that is a number")
+    return scores
+
+
+def _metrics(found: dict[str, Any]) -> Iterable[tuple[str, float, float | None]]:
+    """lm_eval's keys are `metric,filter` and `metric_stderr,filter`; before 0.4, `metric` and `metric_stderr`."""
+    new = any("," in key for key in found)
+    keys = [key for key in found if ("," in key) == new and not key.partition(",")[0].endswith("_stderr")]
+    times = Counter(key.partition(",")[0] for key in keys)
+    for key in keys:
+        name, comma, chosen = key.partition(",")
+        shown = name.replace("pass_at_", "pass@")
+        if times[name] > 1:
+            shown = f"{shown}/{chosen}"
+        if (value := _finite(found[key])) is not None:
+            yield shown, value, _finite(found.get(f"{name}_stderr{comma}{chosen}"))
+
+
+def _finite(value: object) -> float | None:
+    """A number that can be compared; None for `N/A`, NaN, true."""
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return float(value) if number and math.isfinite(value) else None  # type: ignore[arg-type]
+
+
+def as_csv(scores: Sequence[Score]) -> str:
+    """The table for programs."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    for score in scores:
+        writer.writerow(["" if (value := getattr(score, name)) is None else value for name in COLUMNS])
+    return text.getvalue()
+
+
+def as_markdown(scores: Sequence[Score]) -> str:
+    """The table for people: shares in percent with differences in points, other metrics as they are."""
+    lines = ["| step | checkpoint | task | examples | metric | value | baseline | difference |", "|" + "---|" * 8]
+    others = {(score.task, score.metric) for score in scores if not 0 <= score.value <= 1}
+    for score in scores:
+        times = 1 if (score.task, score.metric) in others else 100
+        error = _error(score, times)
+        base = "" if score.baseline is None else f"{times * score.baseline:.2f}"
+        difference = "" if score.difference is None else f"{times * score.difference:+.2f}"
+        shots = "" if score.num_fewshot is None else score.num_fewshot
+        step = "" if score.step is None else score.step
+        value = f"{times * score.value:.2f}{error}"
+        cells = (step, score.checkpoint, score.task, shots, score.metric, value, base, difference)
+        lines.append("| " + " | ".join(str(cell).replace("|", "\\|") for cell in cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def _error(score: Score, times: int) -> str:
+    """` ± 1.00`, lm_eval's standard error over examples, of which each counts once however often it was answered.
+
+    At 0 and 100 % lm_eval's error is 0: there the 95 % bound from the number of examples.
+    """
+    if score.stderr is None:
+        return ""
+    if (
+        score.stderr == 0
+        and score.value in (0, 1)
+        and score.samples
+        and (found := share_bounds(score.value, score.samples))
+    ):
+        return f" (at {'most' if score.value == 0 else 'least'} {times * found[1 - int(score.value)]:.2f})"
+    return f" ± {times * score.stderr:.2f}"
+
+
+def as_json(scores: Sequence[Score]) -> bytes:
+    """The table with everything in it."""
+    rows = [{**score.model_dump(), "difference": score.difference} for score in scores]
+    return orjson.dumps(rows, option=orjson.OPT_INDENT_2) + b"\n"

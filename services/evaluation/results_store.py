@@ -1,0 +1,139 @@
+"""Ledger: which checkpoint has been evaluated on what. A killed evaluation is not in it, and so is done again."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+from pydantic import Field, TypeAdapter, ValidationError
+
+from rollyard.services.errors import OperatorError, RunError
+from rollyard.services.evaluation.benchmarks import Benchmark
+from rollyard.services.evaluation.lm_eval_results import Score, as_csv, as_json, as_markdown
+from rollyard.services.io.jsonl import replace
+from rollyard.services.types import Record
+
+MOST_TRIES = 3
+
+
+class Entry(Record):
+    """One checkpoint on one benchmark."""
+
+    checkpoint: str
+    title: str
+    """The benchmark's."""
+    scores: list[Score]
+    """Empty while it failed."""
+    tries: int = 1
+    error: str = ""
+    measured: dict[str, str] = Field(default_factory=dict)
+    """What the scores depend on; empty in a ledger from before this was kept."""
+
+
+_ENTRIES = TypeAdapter(list[Entry])
+
+
+class Ledger:
+    """`lm_eval.json` in the output folder, replaced whole after each evaluation, and the tables made of it."""
+
+    def __init__(self, folder: Path) -> None:
+        """Raises OperatorError when the folder cannot be made, RunError when another command writes there, or when
+        there is a ledger that cannot be read.
+        """
+        self.folder = folder
+        self._path = folder / "lm_eval.json"
+        self._entries: dict[tuple[str, str], Entry] = {}
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            self._lock = os.open(folder / ".lm_eval.lock", os.O_RDWR | os.O_CREAT, 0o644)
+        except OSError as error:
+            raise OperatorError(f"output_dir {folder} cannot be written: {error.strerror or error}") from error
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            self.close()
+            raise RunError(f"another ng_lm_eval writes to {folder}: wait, or give another +output_dir") from error
+        try:
+            for entry in _ENTRIES.validate_json(self._path.read_bytes()):
+                self._entries[entry.checkpoint, entry.title] = entry
+        except FileNotFoundError:
+            return
+        except (OSError, ValidationError) as error:
+            self.close()
+            raise RunError(f"{self._path} cannot be read ({error}); move it aside to evaluate anew") from error
+        self._write_tables()  # one that was killed may have written the ledger and not these
+
+    def close(self) -> None:
+        """Let another command write here."""
+        os.close(self._lock)
+
+    def wants(self, checkpoint: str, benchmark: Benchmark, measured: Mapping[str, str]) -> bool:
+        """Whether it is to be evaluated: never done, or failed and not yet given up.
+
+        Raises OperatorError when it is done, but with other settings, of which the table could not tell.
+        """
+        entry = self._entries.get((checkpoint, benchmark.title))
+        if entry is None or entry.error:
+            return entry is None or entry.tries < MOST_TRIES or entry.measured != measured
+        keys = sorted(entry.measured.keys() | measured.keys()) if entry.measured else []
+        other = [key for key in keys if entry.measured.get(key) != measured.get(key)]
+        if other:
+            was = ", ".join(f"{key} {entry.measured.get(key)}, now {measured.get(key)}" for key in other)
+            raise OperatorError(
+                f"{self.folder} has {benchmark.title} of {checkpoint} with other settings ({was}). "
+                "Give another +output_dir, or another +name"
+            )
+        return False
+
+    def forget_failures(self, checkpoint: str | None = None) -> None:
+        """Try again what was given up, of one checkpoint or of all."""
+        kept = [
+            entry for entry in self._entries.values() if not entry.error or checkpoint not in (None, entry.checkpoint)
+        ]
+        self._entries = {(entry.checkpoint, entry.title): entry for entry in kept}
+
+    def record(self, checkpoint: str, benchmark: Benchmark, scores: list[Score], measured: Mapping[str, str]) -> None:
+        """It is done."""
+        self._keep(Entry(checkpoint=checkpoint, title=benchmark.title, scores=scores, measured=dict(measured)))
+
+    def fail(self, checkpoint: str, benchmark: Benchmark, error: str, measured: Mapping[str, str]) -> None:
+        """It failed; it is tried MOST_TRIES times in all."""
+        before = self._entries.get((checkpoint, benchmark.title))
+        tries = before.tries + 1 if before and before.measured == measured else 1
+        self._keep(
+            Entry(
+                checkpoint=checkpoint,
+                title=benchmark.title,
+                scores=[],
+                tries=tries,
+                error=error,
+                measured=dict(measured),
+            )
+        )
+
+    @property
+    def scores(self) -> list[Score]:
+        """All of them, by step and checkpoint, in the order in which they were made."""
+        found = [score for entry in self._entries.values() for score in entry.scores]
+        return sorted(found, key=lambda score: (-1 if score.step is None else score.step, score.checkpoint))
+
+    def failed(self, titles: Collection[str], checkpoint: str | None = None) -> list[Entry]:
+        """What failed last time it was tried: of these benchmarks, and of one checkpoint or all."""
+        return [
+            entry
+            for entry in self._entries.values()
+            if entry.error and entry.title in titles and checkpoint in (None, entry.checkpoint)
+        ]
+
+    def _keep(self, entry: Entry) -> None:
+        self._entries[entry.checkpoint, entry.title] = entry
+        replace(self._path, _ENTRIES.dump_json(list(self._entries.values()), indent=2))
+        self._write_tables()
+
+    def _write_tables(self) -> None:
+        scores = self.scores
+        replace(self.folder / "results.csv", as_csv(scores).encode())
+        replace(self.folder / "results.md", as_markdown(scores).encode())
+        replace(self.folder / "results.json", as_json(scores))

@@ -1,0 +1,76 @@
+"""HeadLink: what a server process says to the head, and how anybody asks it where the servers are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pydantic import TypeAdapter, ValidationError
+
+from rollyard.services.errors import Failure, FailureKind
+from rollyard.services.head.activity import Collection
+from rollyard.services.http.client import RUN_HEADER, SECRET_HEADER, blamed, good
+from rollyard.services.http.transport import Transport
+from rollyard.services.types import Directory, Heartbeat, Keys, Record, Registration, ServerCode
+
+TELL_DEADLINE_S = 2.0
+"""A collection tells how it goes beside its work: a head that is slow to listen is told the next time."""
+
+_CODE = TypeAdapter(dict[str, ServerCode])
+
+
+class HeadLink:
+    """The head, from afar."""
+
+    def __init__(self, transport: Transport, head_url: str, keys: Keys) -> None:
+        self._transport = transport
+        self._url = head_url
+        self._headers = {RUN_HEADER: keys.run_id, "content-type": "application/json"}
+        if keys.token:
+            self._headers["authorization"] = f"Bearer {keys.token}"
+        self._admission = {**self._headers, SECRET_HEADER: keys.secret}
+
+    async def register(self, registration: Registration) -> None:
+        """Say where an instance listens and whether it is ready. Raises Failure."""
+        await self._post("/register", registration)
+
+    async def beat(self, heartbeat: Heartbeat) -> Directory:
+        """Say that an instance is alive; the directory as of now. Raises Failure."""
+        return _read(await self._post("/heartbeat", heartbeat))
+
+    async def tell(self, collection: Collection) -> None:
+        """Say how a collection goes. Raises Failure."""
+        body = collection.model_dump_json(by_alias=True).encode()
+        await self._send("POST", "/collection", body, self._headers, TELL_DEADLINE_S)
+
+    async def directory(self) -> Directory:
+        """Where everybody is. Raises Failure."""
+        return _read(await self._send("GET", "/directory", b"", self._headers))
+
+    async def code(self) -> dict[str, ServerCode]:
+        """The code that every server has loaded, where it reports it. Raises Failure."""
+        body = await self._send("GET", "/server_code", b"", self._headers)
+        try:
+            return _CODE.validate_json(body)
+        except ValidationError as error:
+            raise Failure(
+                FailureKind.MALFORMED_ANSWER, f"not the servers' code: {body[:200]!r}", server="head"
+            ) from error
+
+    async def _post(self, path: str, record: Record) -> bytes:
+        return await self._send("POST", path, record.model_dump_json().encode(), self._admission)
+
+    async def _send(
+        self, method: str, path: str, body: bytes, headers: Mapping[str, str], deadline_s: float = 10.0
+    ) -> bytes:
+        try:
+            return good(await self._transport.send(method, self._url + path, body, headers, deadline_s), "head").body
+        except Failure as failure:
+            raise blamed(failure, "head") from failure
+
+
+def _read(body: bytes) -> Directory:
+    try:
+        return Directory.model_validate_json(body)
+    except ValidationError as error:
+        detail = f"no directory but {body[:200].decode('utf-8', 'replace')!r}"
+        raise Failure(FailureKind.MALFORMED_ANSWER, detail, server="head") from error

@@ -1,0 +1,226 @@
+"""Roster: who is in the run, where, and ready. Registered is not ready, and silence is absence. No HTTP here."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+from urllib.parse import urlsplit
+
+from rollyard.services.config.load import ServerSpec, servers_named
+from rollyard.services.config.server_code.code_history import difference
+from rollyard.services.errors import Failure, FailureKind, nearest
+from rollyard.services.types import Directory, Heartbeat, Json, Registration, ServerCode, ServerInstance
+
+Status = Literal["starting", "success", "timeout", "restarting"]
+RATE_S = 10.0
+"""Requests a second are counted over the heartbeats of so long."""
+
+
+@dataclass(slots=True)
+class _Member:
+    spec: ServerSpec
+    instance: str
+    started: float
+    heard: float
+    url: str | None = None
+    pid: int | None = None
+    ready: bool = False
+    requests: int = 0
+    in_flight: int = 0
+    sessions: int = 0
+    phase: str = ""
+    counts: deque[tuple[float, int]] = field(default_factory=deque)
+    """When it was heard, and its requests until then."""
+
+
+class Roster:
+    """The members of one run. `expiry_s` without a heartbeat takes an instance out of the directory."""
+
+    def __init__(
+        self,
+        run_id: str,
+        servers: Sequence[ServerSpec],
+        settings: Json,
+        *,
+        elsewhere: Collection[str] = (),
+        expiry_s: float = 10.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.run_id = run_id
+        self._settings = settings
+        self.restarts: dict[str, int] = {}
+        self.code: dict[str, ServerCode] = {}
+        """Server name -> the code of its first instance: every later one must have the same."""
+        self._changed_code: dict[str, str] = {}
+        self._specs = {spec.name: spec for spec in servers}
+        self._references = {name: servers_named(spec.raw, self._specs) for name, spec in self._specs.items()}
+        self._members: dict[str, _Member] = {}
+        self._expected: set[str] = set()
+        self._elsewhere = frozenset(elsewhere)
+        """Servers that others start: whoever has the run's secret may register an instance."""
+        self._expiry_s = expiry_s
+        self._clock = clock
+
+    @property
+    def replicas(self) -> dict[str, int]:
+        """Server name -> how many instances the config asks for."""
+        return {name: spec.settings.replicas for name, spec in self._specs.items()}
+
+    def expect(self, instance: str) -> None:
+        """Admit registrations of `instance` from now on, until it is removed. Called before its process starts."""
+        self._expected.add(instance)
+
+    def register(self, registration: Registration) -> None:
+        """An instance says where it listens, or that it is ready. Raises Failure unknown_server, also for an instance
+        that was removed: its process has a successor.
+        """
+        spec = self._specs.get(registration.name)
+        if spec is None:
+            detail = f"no server {registration.name!r} in this run{nearest(registration.name, self._specs)}"
+            raise Failure(FailureKind.UNKNOWN_SERVER, detail)
+        if registration.name in self._elsewhere:
+            self._replace_silent(registration)
+        elif registration.instance not in self._expected:
+            detail = f"instance {registration.instance!r} is not expected: it ended and was replaced, or never launched"
+            raise Failure(FailureKind.UNKNOWN_SERVER, detail)
+        self._check_code(registration)
+        member = self._members.get(registration.instance)
+        if member is not None and member.spec is not spec:
+            detail = f"instance {registration.instance!r} is one of {member.spec.name!r}, not of {registration.name!r}"
+            raise Failure(FailureKind.UNKNOWN_SERVER, detail)
+        if member is None:
+            member = _Member(spec, registration.instance, time.time(), self._clock())
+            self._members[registration.instance] = member
+        member.url, member.pid, member.heard = registration.url, registration.pid, self._clock()
+        # What was said before may arrive after.
+        member.ready, member.phase = member.ready or registration.ready, registration.phase
+
+    def _check_code(self, registration: Registration) -> None:
+        """An instance with other code would mix two meanings of a reward in one file. Raises Failure."""
+        name, code = registration.name, registration.code
+        if code is None:
+            return
+        began = self.code.setdefault(name, code)
+        if began.digest == code.digest:
+            self._changed_code.pop(name, None)
+            return
+        self._changed_code[name] = difference(began, code)
+        detail = (
+            f"the code of {name} changed since this run began ({self._changed_code[name]}): restart ng_run to use the "
+            "new code, or restore the old one"
+        )
+        raise Failure(FailureKind.BAD_REQUEST, detail)
+
+    def _replace_silent(self, registration: Registration) -> None:
+        """The end of a process that was started elsewhere is known by its silence; here comes its successor."""
+        for instance, member in list(self._members.items()):
+            if (
+                member.spec.name == registration.name
+                and instance != registration.instance
+                and self._clock() - member.heard > self._expiry_s
+            ):
+                del self._members[instance]
+
+    def beat(self, heartbeat: Heartbeat) -> None:
+        """An instance is alive. Raises Failure for one that never registered (the head restarted)."""
+        member = self._members.get(heartbeat.instance)
+        if member is None:
+            raise Failure(
+                FailureKind.UNKNOWN_SERVER, f"instance {heartbeat.instance!r} is not registered: register first"
+            )
+        member.heard = self._clock()
+        member.requests, member.in_flight = heartbeat.requests, heartbeat.in_flight
+        member.sessions, member.phase = heartbeat.sessions, heartbeat.phase
+        member.counts.append((member.heard, heartbeat.requests))
+        while len(member.counts) > 2 and member.counts[1][0] <= member.heard - RATE_S:
+            member.counts.popleft()
+
+    def remove(self, instance: str) -> None:
+        """The instance's process ended; a registration or heartbeat of it that arrives later is refused."""
+        self._expected.discard(instance)
+        self._members.pop(instance, None)
+
+    def is_ready(self, instance: str) -> bool:
+        """True when that instance said so and is still heard."""
+        member = self._members.get(instance)
+        return member is not None and self._status(member) == "success"
+
+    def phase(self, instance: str) -> str:
+        """What that instance last said it is doing to get ready."""
+        member = self._members.get(instance)
+        return "" if member is None else member.phase
+
+    def directory(self) -> Directory:
+        """Base URLs of the ready instances of every server."""
+        servers: dict[str, list[str]] = {name: [] for name in self._specs}
+        quiet: dict[str, list[str]] = {}
+        for member in self._members.values():
+            if member.url is None:
+                continue
+            if (status := self._status(member)) == "success":
+                servers[member.spec.name].append(member.url)
+            elif status == "timeout":
+                quiet.setdefault(member.spec.name, []).append(member.url)
+        families = {name: spec.family for name, spec in self._specs.items()}
+        limits = {name: spec.settings.start_timeout_s for name, spec in self._specs.items()}
+        return Directory(
+            run_id=self.run_id,
+            servers=servers,
+            quiet=quiet,
+            instances=list(self._members),
+            families=families,
+            start_timeouts_s={name: limit for name, limit in limits.items() if limit is not None},
+            settings=self._settings,
+            references=self._references,
+            changed_code=dict(self._changed_code),
+        )
+
+    def instances(self) -> list[ServerInstance]:
+        """Every instance, ready or not; a server that has none now is listed without an address."""
+        present = {member.spec.name for member in self._members.values()}
+        absent = [_Member(spec, spec.name, 0.0, 0.0) for name, spec in self._specs.items() if name not in present]
+        return [self._display(member) for member in (*self._members.values(), *absent)]
+
+    def _status(self, member: _Member) -> Status:
+        if member.url is None:
+            return "restarting" if self.restarts.get(member.spec.name) else "starting"
+        if not member.ready:
+            return "starting"  # it beats only once it has started, which may take a model's load
+        return "timeout" if self._clock() - member.heard > self._expiry_s else "success"
+
+    def _display(self, member: _Member) -> ServerInstance:
+        spec, status = member.spec, self._status(member)
+        address = urlsplit(member.url or "")
+        return ServerInstance(
+            process_name=member.instance,
+            server_type=spec.family,
+            name=spec.implementation,
+            server_name=spec.name,
+            dir_path=f"{spec.family}/{spec.implementation}",
+            entrypoint=spec.settings.entrypoint,
+            host=address.hostname,
+            port=address.port,
+            pid=member.pid,
+            config_path=spec.name,
+            url=member.url,
+            status=status,
+            start_time=member.started,
+            uptime_seconds=time.time() - member.started if member.started else 0.0,
+            ready=status == "success",
+            requests=member.requests,
+            requests_per_s=_rate(member),
+            in_flight=member.in_flight,
+            sessions=member.sessions,
+            restarts=self.restarts.get(spec.name, 0),
+            phase=member.phase,
+        )
+
+
+def _rate(member: _Member) -> float:
+    if len(member.counts) < 2:
+        return 0.0
+    (begun, before), (ended, after) = member.counts[0], member.counts[-1]
+    return round((after - before) / (ended - begun), 2) if ended > begun else 0.0

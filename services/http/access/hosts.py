@@ -1,0 +1,92 @@
+"""Hosts: the names by which a server may be called. Any other name may be one that a web page points at this machine
+(DNS rebinding).
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from rollyard.services.errors import OperatorError
+
+_AUTHORITY = re.compile(
+    r"(?:\[(?P<v6>[0-9A-Fa-f:.]{2,45})\]|(?P<name>[A-Za-z0-9._-]{1,254}))(?::(?P<port>[0-9]{0,5}))?"
+)
+_REMEMBERED = 64
+"""Accepted Host headers that are not parsed again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Authority:
+    """Host and port as URLs name them."""
+
+    host: str
+    """Lower case, without a trailing dot; addresses in their shortest form, IPv4-mapped ones as IPv4."""
+    port: int | None
+
+
+def parse_authority(text: str) -> Authority | None:
+    """`host`, `host:port`, `[::1]` or `[::1]:port`; None for anything else, user names included."""
+    found = _AUTHORITY.fullmatch(text)
+    if found is None:
+        return None
+    port = int(found["port"]) if found["port"] else None
+    if found["v6"]:
+        address = _address(found["v6"])
+        return Authority(address, port) if address else None
+    name = found["name"].lower()
+    name = name[:-1] if name.endswith(".") else name
+    if not name or name.startswith(".") or ".." in name or name.endswith("."):
+        return None
+    return Authority(_address(name) or name, port)
+
+
+def is_loopback(host: str) -> bool:
+    """True for addresses that only this machine reaches."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+class KnownHosts:
+    """Loopback's own names, and `names`."""
+
+    def __init__(self, names: Iterable[str], *, any_address: bool = False) -> None:
+        """`any_address`: an IP address is known too, because no page can point one elsewhere. Raises OperatorError."""
+        self._names = {_named(name) for name in names}
+        self._any_address = any_address
+        self._accepted: set[bytes] = set()
+
+    def knows(self, host: bytes) -> bool:
+        """Whether this Host header may reach us."""
+        if host in self._accepted:
+            return True
+        authority = parse_authority(host.decode("latin-1"))
+        if authority is None or not self._is_known(authority.host):
+            return False
+        if len(self._accepted) < _REMEMBERED:
+            self._accepted.add(host)
+        return True
+
+    def _is_known(self, host: str) -> bool:
+        return host in self._names or is_loopback(host) or (self._any_address and bool(_address(host)))
+
+
+def _address(text: str) -> str:
+    """The address in its shortest form; empty for what is none."""
+    try:
+        address = ipaddress.ip_address(text)
+    except ValueError:
+        return ""
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return str(mapped or address)
+
+
+def _named(name: str) -> str:
+    authority = parse_authority(f"[{name}]" if name.count(":") > 1 and "[" not in name else name)
+    if authority is None:
+        raise OperatorError(f"{name!r} is not a host name; expected a name or an address, such as rollouts.example.org")
+    return authority.host

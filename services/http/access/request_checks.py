@@ -1,0 +1,120 @@
+"""Checks: what a request must show where no token is asked. Web pages and other users of the machine are refused;
+clients of other projects (aiohttp, requests, the openai package) need nothing.
+"""
+
+from __future__ import annotations
+
+from rollyard.services.errors import Failure, FailureKind
+from rollyard.services.http.access.hosts import KnownHosts, parse_authority
+from rollyard.services.http.access.peer_user import own_uid, peer_of
+from rollyard.services.http.transport import Scope
+
+_LOOKED_AT = frozenset(
+    {b"host", b"origin", b"sec-fetch-site", b"sec-fetch-mode", b"content-type", b"content-length", b"transfer-encoding"}
+)
+_JSON_LINES = (b"application/x-ndjson", b"application/jsonl", b"application/json-lines")
+_DEFAULT_PORTS = {"http": 80, "https": 443}
+Headers = dict[bytes, bytes]
+
+
+class Access:
+    """Decides whether a request may be answered."""
+
+    def __init__(
+        self,
+        hosts: KnownHosts,
+        *,
+        command: str,
+        other_users: bool = False,
+        links: bool = False,
+        uid: int | None = None,
+    ) -> None:
+        """`command` takes the settings that open what is shut; `other_users` opens it to all users of the machine,
+        `links` to links on other sites' pages; `uid` is ours.
+        """
+        self._hosts = hosts
+        self._command = command
+        self._other_users = other_users
+        self._links = links
+        self._uid = own_uid() if uid is None else uid
+
+    def refusal(self, scope: Scope) -> Failure | None:
+        """Why the request is not answered; None when it is. One without a socket comes from this process."""
+        # A peer that resets its connection at once has no address any more, but its request is here.
+        if scope.get("client") is None and not peer_of(scope)[0]:
+            return None
+        headers: Headers = {}
+        for name, value in scope["headers"]:
+            if name in _LOOKED_AT:
+                # Two values of one of them match nothing that is expected.
+                headers[name] = value if name not in headers else headers[name] + b", " + value
+        return (
+            self._foreign_user(scope)
+            or self._unknown_host(headers)
+            or self._foreign_page(scope["method"], headers)
+            or _no_json(scope["method"], headers)
+        )
+
+    def _foreign_user(self, scope: Scope) -> Failure | None:
+        asked, uid = peer_of(scope)
+        if self._other_users or not asked or uid == self._uid or uid == 0:
+            return None
+        who = (
+            "whose owner cannot be found out"
+            if uid is None
+            else f"of another user of this machine (user id {uid}, this server's is {self._uid})"
+        )
+        opened = f"to let every user of this machine in, start it with {self._command} +allow_other_users=true"
+        return _refused(f"this is a connection {who}, and no token is asked here: {opened}, or with +token=...")
+
+    def _unknown_host(self, headers: Headers) -> Failure | None:
+        host = headers.get(b"host")
+        if host is None:
+            return _refused("the request has no Host header; expected the name or address of this server", 400)
+        if self._hosts.knows(host):
+            return None
+        opened = f"to allow a name, start it with {self._command} +allowed_hosts=[NAME]"
+        return _refused(f"this server is not called {_shown(host)}; expected 127.0.0.1 or localhost: {opened}", 421)
+
+    def _foreign_page(self, method: str, headers: Headers) -> Failure | None:
+        origin = headers.get(b"origin")
+        if origin is not None and not _same_place(origin, headers[b"host"]):
+            return _refused(f"a page of another origin ({_shown(origin)}) may not call this server")
+        followed = self._links and method == "GET" and headers.get(b"sec-fetch-mode") == b"navigate"
+        if b"cross-site" in headers.get(b"sec-fetch-site", b"").lower() and not followed:
+            return _refused("a page of another site may not call this server (Sec-Fetch-Site: cross-site)")
+        return None
+
+
+def _no_json(method: str, headers: Headers) -> Failure | None:
+    """What a page may send without asking first (forms, text) is not taken as JSON."""
+    if method in ("GET", "HEAD", "OPTIONS"):
+        return None
+    if headers.get(b"content-length", b"0") == b"0" and b"transfer-encoding" not in headers:
+        return None
+    given = headers.get(b"content-type")
+    kind = b"" if given is None else given.partition(b";")[0].strip().lower()
+    if kind == b"application/json" or kind in _JSON_LINES:
+        return None
+    if kind.startswith(b"application/") and kind.endswith(b"+json") and b"," not in kind:
+        return None
+    found = "the body has no content type" if given is None else f"the body's content type is {_shown(given)}"
+    return _refused(f"{found}; expected application/json (with curl: -H 'content-type: application/json')", 415)
+
+
+def _same_place(origin: bytes, host: bytes) -> bool:
+    """Whether a page of `origin` was served under the name `host`."""
+    scheme, separator, place = origin.decode("latin-1").strip().lower().partition("://")
+    default = _DEFAULT_PORTS.get(scheme)
+    theirs, ours = parse_authority(place), parse_authority(host.decode("latin-1"))
+    if not separator or default is None or theirs is None or ours is None:
+        return False
+    return (theirs.host, theirs.port or default) == (ours.host, ours.port or default)
+
+
+def _refused(detail: str, status: int = 403) -> Failure:
+    return Failure(FailureKind.FORBIDDEN, detail, status=status)
+
+
+def _shown(value: bytes) -> str:
+    return repr(value[:100].decode("latin-1"))

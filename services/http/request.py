@@ -1,0 +1,93 @@
+"""Call and Reply: one request and one answer of a hot route, as bytes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from rollyard.services.errors import Failure, FailureKind
+from rollyard.services.http.transport import Receive
+from rollyard.services.types import Json
+
+MAX_BODY_BYTES = 256 * 1024 * 1024
+
+
+def read_object(body: bytes) -> Json:
+    """A request's body as a JSON object. Raises Failure bad_request."""
+    try:
+        value = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise Failure(FailureKind.BAD_REQUEST, f"the body is not JSON: {error}") from error
+    if not isinstance(value, dict):
+        found = type(value).__name__
+        raise Failure(FailureKind.BAD_REQUEST, f"the body is a JSON {found}; a JSON object is expected")
+    return value
+
+
+@dataclass(slots=True)
+class Call:
+    """One request as a hot route sees it: raw body, headers looked up on demand."""
+
+    path: str
+    headers: Iterable[tuple[bytes, bytes]]
+    body: bytes
+    query: bytes = b""
+    """Of its address, without the question mark."""
+
+    def header(self, name: bytes) -> str | None:
+        """Value of the header with this lower-case name."""
+        for key, value in self.headers:
+            if key == name:
+                return value.decode("latin-1")
+        return None
+
+    def json(self) -> Json:
+        """The body as a JSON object. Raises Failure bad_request."""
+        return read_object(self.body)
+
+
+@dataclass(slots=True)
+class Reply:
+    """An answer that is more than 200 and bytes of JSON."""
+
+    body: bytes = b""
+    status: int = 200
+    headers: tuple[tuple[bytes, bytes], ...] = ()
+    content_type: bytes = b"application/json"
+    stream: AsyncIterator[bytes] | None = None
+    """When given, sent piece by piece instead of `body`."""
+
+
+Handler = Callable[[Call], Awaitable[bytes | Reply]]
+
+
+async def read_body(receive: Receive) -> bytes:
+    """The whole body. Raises Failure when it is too large or the caller hangs up before its end."""
+    message = await receive()
+    if message["type"] == "http.disconnect":
+        raise Failure(FailureKind.CANCELLED, "the caller hung up before its request was there")
+    body: bytes = message.get("body", b"")
+    if not message.get("more_body"):
+        return body
+    chunks, size = [body], len(body)
+    while message.get("more_body"):
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise Failure(FailureKind.CANCELLED, "the caller hung up in the middle of its request")
+        chunks.append(message.get("body", b""))
+        size += len(chunks[-1])
+        if size > MAX_BODY_BYTES:
+            raise Failure(FailureKind.BAD_REQUEST, f"the body is larger than {MAX_BODY_BYTES} bytes", status=413)
+    return b"".join(chunks)
+
+
+async def cancel_on_disconnect(receive: Receive, task: asyncio.Task[Any], hung_up: list[bool]) -> None:
+    """Wait until the caller hangs up, note it in `hung_up`, and cancel the task that works for it."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    hung_up.append(True)
+    task.cancel()

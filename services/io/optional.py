@@ -1,0 +1,69 @@
+"""Extras: packages that only some features need. They are looked for when wanted, and named with what installs them."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from dataclasses import dataclass
+from types import ModuleType
+
+from rollyard.services.errors import OperatorError
+
+
+@dataclass(frozen=True)
+class Extra:
+    """An extra of this package."""
+
+    packages: tuple[str, ...]
+    """As they are imported."""
+    purpose: str
+
+
+EXTRAS = {
+    "math": Extra(("math_verify",), "the environments gsm8k and math"),
+    "ifeval": Extra(("langdetect", "nltk"), "the environment ifeval"),
+    "hub": Extra(("huggingface_hub", "pyarrow"), "rows from the Hugging Face hub; Parquet and Arrow files"),
+    "zstd": Extra(("compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd",), "rows in .zst files"),
+    "aws": Extra(("boto3",), "rows, orders and checkpoints at s3://"),
+    "lm-eval": Extra(("lm_eval",), "ng_lm_eval"),
+    "wandb": Extra(("wandb",), "ng_track +to=wandb"),
+    "mlflow": Extra(("mlflow",), "ng_track +to=mlflow"),
+    "vllm": Extra(("vllm",), "engines that the run starts itself (local_vllm_model)"),
+    "ray": Extra(("ray",), "servers on a Ray cluster (+ray_head_node_address)"),
+}
+
+
+def is_installed(package: str) -> bool:
+    """Whether Python finds it; one that is half installed or kept from being imported is not there."""
+    try:
+        return importlib.util.find_spec(package) is not None
+    except (ImportError, ValueError):
+        return False
+
+
+def missing(extra: Extra) -> list[str]:
+    """Packages of an extra that are not installed here."""
+    return [package for package in extra.packages if not is_installed(package)]
+
+
+def installing(extra: str) -> str:
+    """The command that installs an extra here; environments made by uv have no pip."""
+    if not is_installed("pip"):
+        return f"uv pip install --python {sys.executable} 'rollyard[{extra}]'"
+    return f"{sys.executable} -m pip install 'rollyard[{extra}]'"
+
+
+def require(package: str, extra: str, wanted_for: str) -> None:
+    """Raises OperatorError with the command that installs `package` when it is not there. Imports nothing."""
+    if not is_installed(package):
+        raise OperatorError(
+            f"{wanted_for} needs the package {package}, which is not installed here. It is in the extra {extra!r}: "
+            f"{installing(extra)}"
+        )
+
+
+def load(module: str, extra: str, wanted_for: str) -> ModuleType:
+    """A module of an extra, imported. Raises OperatorError as `require` does."""
+    require(module if module in EXTRAS[extra].packages else module.partition(".")[0], extra, wanted_for)
+    return importlib.import_module(module)

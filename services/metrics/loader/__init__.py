@@ -1,0 +1,1 @@
+"""Parses rollout files into columns."""

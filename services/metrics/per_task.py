@@ -1,0 +1,137 @@
+"""ByTask: rollouts grouped by their task, and what repeats of one task say together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rollyard.services.metrics.estimators import Passes, passes
+from rollyard.services.metrics.loader.columns import Columns, Floats, Ints
+from rollyard.services.metrics.profile_records import Coverage, PassAtK, SolveBin, Tasks, ZeroVariance
+
+_FIRST = 20
+_FEW_REPEATS = 32
+"""Up to so many equal repeats, solve rates are shown as counts, `3 of 16`."""
+
+
+@dataclass(frozen=True)
+class ByTask:
+    """One entry a task, by task index; made of sorted columns."""
+
+    task: Ints
+    starts: Ints
+    """Index of its first rollout in the columns."""
+    measured: Ints
+    solved: Ints | None
+    mean: Floats
+    std: Floats
+    """n - 1; 0 for a single rollout."""
+    min: Floats
+    max: Floats
+
+    @classmethod
+    def of(cls, columns: Columns, solved: NDArray[np.bool_] | None) -> ByTask:
+        """Group measured rollouts; there is at least one."""
+        starts = np.flatnonzero(np.diff(columns.task, prepend=-1))
+        measured = np.diff(starts, append=len(columns))
+        mean = np.add.reduceat(columns.reward, starts) / measured
+        lowest = np.minimum.reduceat(columns.reward, starts)
+        highest = np.maximum.reduceat(columns.reward, starts)
+        squares = np.add.reduceat((columns.reward - np.repeat(mean, measured)) ** 2, starts)
+        return cls(
+            task=columns.task[starts],
+            starts=starts,
+            measured=measured,
+            solved=None if solved is None else np.add.reduceat(solved.astype(np.int64), starts),
+            mean=np.where(lowest == highest, lowest, mean),
+            std=np.where(lowest == highest, 0.0, np.sqrt(squares / np.maximum(measured - 1, 1))),
+            min=lowest,
+            max=highest,
+        )
+
+    def __len__(self) -> int:
+        return len(self.task)
+
+    @property
+    def solve_rate(self) -> Floats | None:
+        """Solved of measured."""
+        return None if self.solved is None else self.solved / self.measured
+
+
+def tasks(grouped: ByTask, coverage: Coverage) -> Tasks:
+    """The records of it."""
+    solved, measured = grouped.solved, grouped.measured
+    never = None if solved is None else grouped.task[solved == 0]
+    return Tasks(
+        tasks=len(grouped),
+        fewest_repeats=int(measured.min()),
+        most_repeats=int(measured.max()),
+        never_solved=None if never is None else len(never),
+        always_solved=None if solved is None else int((solved == measured).sum()),
+        never_solved_first=[] if never is None else [int(task) for task in never[:_FIRST]],
+        solve_rates=[] if solved is None else _solve_rates(measured, solved),
+        pass_at=[] if solved is None else pass_at(measured, solved, coverage),
+        zero_variance=_zero_variance(grouped),
+    )
+
+
+def _solve_rates(measured: Ints, solved: Ints) -> list[SolveBin]:
+    """By count where all tasks have the same few repeats, else in tenths with `none` and `all` apart."""
+    if measured.min() == measured.max() <= _FEW_REPEATS:
+        of = int(measured[0])
+        counts = np.bincount(solved, minlength=of + 1)
+        return [
+            SolveBin(label=f"{count} of {of}", low=count / of, high=count / of, tasks=int(tasks))
+            for count, tasks in enumerate(counts)
+        ]
+    # Whole numbers: 3 of 10 is in the tenth that begins at 30 %, whatever 0.3 * 10 rounds to.
+    tenth = 10 * solved // measured
+    bins = [SolveBin(label="none", low=0.0, high=0.0, tasks=int((solved == 0).sum()))]
+    for begin in range(10):
+        label = f"{'over 0' if begin == 0 else 10 * begin}–{10 * begin + 10}%"
+        count = int(((tenth == begin) & (solved > 0)).sum())
+        bins.append(SolveBin(label=label, low=begin / 10, high=(begin + 1) / 10, tasks=count))
+    return [*bins, SolveBin(label="all", low=1.0, high=1.0, tasks=int((solved == measured).sum()))]
+
+
+def pass_at(measured: Ints, solved: Ints, coverage: Coverage | None = None) -> list[PassAtK]:
+    """pass@k and pass^k; with a coverage, also with what is missing counted as failed."""
+    found = passes(measured, solved, int(measured.max()))
+    failed: dict[int, Passes] = {}
+    repeats, asked = (coverage.repeats, coverage.tasks_expected) if coverage else (None, None)
+    if (
+        coverage
+        and coverage.missing
+        and repeats
+        and asked is not None
+        and asked >= len(solved)
+        and measured.max() <= repeats
+    ):
+        every = np.concatenate([solved, np.zeros(asked - len(solved), np.int64)])
+        failed = {one.k: one for one in passes(np.full(asked, repeats), every, repeats)}
+    return [
+        PassAtK(
+            k=one.k,
+            tasks=one.tasks,
+            tasks_measured=len(measured),
+            any=one.any,
+            every=one.every,
+            any_missing_failed=failed[one.k].any.mean if one.k in failed else None,
+            every_missing_failed=failed[one.k].every.mean if one.k in failed else None,
+        )
+        for one in found
+    ]
+
+
+def _zero_variance(grouped: ByTask) -> ZeroVariance:
+    several = grouped.measured > 1
+    flat = several & (grouped.min == grouped.max)
+    solved = grouped.solved
+    return ZeroVariance(
+        tasks=int(flat.sum()),
+        of=int(several.sum()),
+        all_solved=None if solved is None else int((flat & (solved == grouped.measured)).sum()),
+        none_solved=None if solved is None else int((flat & (solved == 0)).sum()),
+    )

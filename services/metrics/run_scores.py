@@ -1,0 +1,92 @@
+"""RunScores: what the rollouts of a run have come to, over all and by data set, while they come in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from rollyard.services.metrics.reward_scale import NO_NAME, Scale, why_apart
+from rollyard.services.metrics.running_mean import ClusteredMean, Scores, mean_reward, success_rate
+from rollyard.services.types import Json
+
+MOST_DATASETS = 100
+"""Upper bound on distinct data set names: rows are user input."""
+_SHARE_NEW = 256
+"""Where exact figures are not asked for, they are computed again once this fraction of the tasks has a new rollout."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunMeans:
+    """Means over what is measured, with standard errors clustered by task."""
+
+    reward: ClusteredMean | None
+    """None too where data sets on different scales have no common mean."""
+    success: ClusteredMean | None
+    """None where not every data set reports success."""
+    why_no_reward: str
+    """Why there is no mean reward although rewards are measured."""
+    datasets: dict[str, tuple[ClusteredMean, ClusteredMean | None]]
+    """Mean reward and success rate by data set; empty unless there are several."""
+
+
+class RunScores:
+    """Takes measured rollouts one by one; in memory it keeps a few numbers a task."""
+
+    def __init__(self) -> None:
+        self.rollouts = 0
+        self.parts: dict[str, Scores] = {}
+        """By `dataset_name`; under an empty name what has none."""
+        self._means = RunMeans(None, None, "", {})
+        self._means_of = 0
+
+    def add(self, row: Json) -> None:
+        """One measured rollout."""
+        name, task, success = row.get("dataset_name"), row.get("_ng_task_index"), row.get("success")
+        if not isinstance(name, str) or (name not in self.parts and len(self.parts) >= MOST_DATASETS):
+            name = ""
+        if name not in self.parts:
+            self.parts[name] = Scores()
+        self.rollouts += 1
+        self.parts[name].add(
+            task if type(task) is int else None,
+            float(row["reward"]),
+            success if isinstance(success, bool) else None,
+            _agent(row.get("agent_ref")),
+        )
+
+    @property
+    def tasks(self) -> int:
+        """Tasks with a rollout."""
+        return sum(part.tasks for part in self.parts.values())
+
+    @property
+    def successes(self) -> int | None:
+        """Solved rollouts; None where not every data set reports success."""
+        parts = self.parts.values()
+        return sum(part.solved for part in parts) if parts and all(part.reported for part in parts) else None
+
+    def means(self, *, exact: bool = True) -> RunMeans:
+        """Of what was added; with `exact` false those of a moment ago may do: of very many tasks they cost some ms."""
+        if self.rollouts - self._means_of >= (1 if exact else max(1, self.tasks // _SHARE_NEW)):
+            self._means, self._means_of = self._computed(), self.rollouts
+        return self._means
+
+    def _computed(self) -> RunMeans:
+        scales = {
+            name or NO_NAME: Scale(part.low, part.high, part.unlike_success, frozenset(part.agents))
+            for name, part in self.parts.items()
+        }
+        why = why_apart(scales)
+        own = {name: (mean_reward([part]), success_rate([part])) for name, part in sorted(self.parts.items()) if name}
+        several = len(self.parts) > 1
+        return RunMeans(
+            reward=None if why else mean_reward(self.parts.values()),
+            success=success_rate(self.parts.values()),
+            why_no_reward=why,
+            datasets={name: (mean, rate) for name, (mean, rate) in own.items() if mean} if several else {},
+        )
+
+
+def _agent(ref: Any) -> str:
+    name = ref.get("name") if isinstance(ref, dict) else None
+    return name if isinstance(name, str) else ""

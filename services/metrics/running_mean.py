@@ -1,0 +1,123 @@
+"""Scores: rewards and successes as rollouts come in, a few numbers a task in memory; their means with their errors."""
+
+from __future__ import annotations
+
+import math
+import sys
+from array import array
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from rollyard.services.metrics.confidence_intervals import share_bounds, t_975
+
+_MOST_AGENTS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class ClusteredMean:
+    """A mean over rollouts, with its standard error clustered by task."""
+
+    value: float
+    stderr: float | None
+    """None: a single task, or tasks that do not differ."""
+    rollouts: int
+    tasks: int
+
+    @property
+    def share_interval(self) -> tuple[float, float] | None:
+        """The 95 % interval of a share; at 0 and 100 % a bound from the number of tasks (`share_bounds`)."""
+        if self.stderr is None:
+            return share_bounds(self.value, self.tasks)
+        reach = t_975(self.tasks - 1) * self.stderr
+        return max(0.0, self.value - reach), min(1.0, self.value + reach)
+
+
+class Scores:
+    """Rewards and successes of one data set. About 130 bytes a task."""
+
+    def __init__(self) -> None:
+        self.rollouts = 0
+        self.reported = 0
+        """Rollouts whose row says whether it succeeded."""
+        self.solved = 0
+        self.low = math.inf
+        self.high = -math.inf
+        self.unlike_success = 0
+        """Rollouts that report success with another reward than 1, or failure with a reward of 1."""
+        self.agents: set[str] = set()
+        self._places: dict[int, int] = {}
+        """Task -> its place in the arrays."""
+        self.counts, self.reward_sums, self.solved_counts = array("q"), array("d"), array("q")
+        """One entry a task."""
+
+    def add(self, task: int | None, reward: float, success: bool | None = None, agent: str = "") -> None:
+        """Count a rollout. One whose `task` is not known is a task of its own."""
+        place = self._place(task)
+        self.rollouts += 1
+        self.counts[place] += 1
+        self.reward_sums[place] += reward
+        self.low, self.high = min(self.low, reward), max(self.high, reward)
+        if success is not None:
+            self.reported += 1
+            self.solved += success
+            self.solved_counts[place] += success
+            self.unlike_success += success != (reward == 1)
+        if len(self.agents) < _MOST_AGENTS:
+            self.agents.add(agent)
+
+    @property
+    def tasks(self) -> int:
+        """Tasks with a rollout."""
+        return len(self.counts)
+
+    def _place(self, task: int | None) -> int:
+        new = len(self.counts)
+        place = new if task is None else self._places.setdefault(task, new)
+        if place == new:
+            self.counts.append(0)
+            self.reward_sums.append(0.0)
+            self.solved_counts.append(0)
+        return place
+
+
+def mean_reward(parts: Iterable[Scores]) -> ClusteredMean | None:
+    """Of all rollouts of `parts`; None without any."""
+    found = [part for part in parts if part.rollouts]
+    if not found:
+        return None
+    size = max(max(abs(part.low), abs(part.high)) for part in found)
+    flat = min(part.low for part in found) == max(part.high for part in found)
+    return _clustered([(part.reward_sums, part.counts) for part in found], size, found[0].low if flat else None)
+
+
+def success_rate(parts: Iterable[Scores]) -> ClusteredMean | None:
+    """Of all rollouts of `parts`; None where a part never says whether a rollout succeeded."""
+    found = [part for part in parts if part.rollouts]
+    if not found or not all(part.reported for part in found):
+        return None
+    solved, rollouts = sum(part.solved for part in found), sum(part.rollouts for part in found)
+    flat = solved / rollouts if solved in (0, rollouts) else None
+    return _clustered([(part.solved_counts, part.counts) for part in found], 1.0, flat)
+
+
+def _clustered(
+    parts: Sequence[tuple[Sequence[float], Sequence[int]]], size: float, flat: float | None
+) -> ClusteredMean:
+    """The mean of rollouts whose sums and counts by task are `parts`, each of at most `size`; `flat`: all are equal.
+
+    With S and m the sum and the number of a task's rollouts and T tasks, the mean is the ratio R = sum S / sum m, and
+    its variance T / (T - 1) * sum (S - m R)^2 / (sum m)^2. That is the cluster-robust variance of a mean (Miller 2024,
+    arXiv:2411.00640, section 2.2; Cameron & Miller 2015, Journal of Human Resources 50(2), section II). It holds for
+    tasks with unequal numbers of repeats, as they are while a collection runs.
+    """
+    tasks, rollouts = sum(len(counts) for _, counts in parts), sum(sum(counts) for _, counts in parts)
+    if flat is not None:
+        return ClusteredMean(flat, None, rollouts, tasks)
+    mean = math.fsum(math.fsum(sums) for sums, _ in parts) / rollouts
+    if tasks < 2:
+        return ClusteredMean(mean, None, rollouts, tasks)
+    off = sum((own - count * mean) ** 2 for sums, counts in parts for own, count in zip(sums, counts, strict=True))
+    error = math.sqrt(off * tasks / (tasks - 1)) / rollouts
+    # Sums that are equal but for their rounding do not differ.
+    noise = 8 * sys.float_info.epsilon * size * max(1.0, rollouts / tasks)
+    return ClusteredMean(mean, error if error > noise / math.sqrt(tasks) else None, rollouts, tasks)

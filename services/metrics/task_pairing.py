@@ -1,0 +1,104 @@
+"""Pairing: which tasks of two runs are the same task, by what they ask."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from rollyard.services.metrics.loader.columns import Columns, Floats, Ints
+from rollyard.services.metrics.per_task import ByTask
+from rollyard.services.metrics.profile import Run
+
+SAME_INPUT = "index"
+"""The manifests say that both runs had the same input."""
+BY_CONTENT = "content"
+"""By `_ng_task_key`, which the collector writes."""
+BY_PROMPT = "prompt"
+"""By prompts and tools, of which each run has no two alike."""
+
+
+@dataclass(frozen=True)
+class Side:
+    """The tasks of one run; those that ask the same are one. Arrays of one length."""
+
+    key: Ints
+    """Ascending."""
+    task: Ints
+    """Index of the first task that asks this."""
+    measured: Ints
+    mean: Floats
+    solve_rate: Floats | None
+
+
+@dataclass(frozen=True)
+class Pairing:
+    """Two runs' tasks side by side."""
+
+    by: str
+    """SAME_INPUT, BY_CONTENT, BY_PROMPT, or empty: nothing shows which tasks are the same."""
+    why_not: str
+    """Why there is no pair of tasks; empty where there is one."""
+    sides: tuple[Side, Side] | None = None
+    here: Ints = field(default_factory=lambda: np.empty(0, np.int64))
+    """Places of the common tasks in the first side, and in the second."""
+    there: Ints = field(default_factory=lambda: np.empty(0, np.int64))
+
+
+def pair(baseline: Run, other: Run) -> Pairing:
+    """Pairs by index where both manifests name the same input, else by content, else by prompt, else not at all."""
+    before, after = baseline.by_task, other.by_task
+    if before is None or after is None:
+        return Pairing("", "one of the two has no measured rollout that says its task")
+    inputs = [(run.profile.identity or {}).get("input_sha256") for run in (baseline, other)]
+    if inputs[0] is not None and inputs[0] == inputs[1]:
+        return _matched(SAME_INPUT, _side(before, before.task), _side(after, after.task))
+    keys = [_alike(run.columns.content, by) for run, by in ((baseline, before), (other, after))]
+    if keys[0] is not None and keys[1] is not None:
+        return _matched(BY_CONTENT, _side(before, keys[0]), _side(after, keys[1]))
+    prompts = [_distinct(run.columns, by) for run, by in ((baseline, before), (other, after))]
+    if prompts[0] is not None and prompts[1] is not None:
+        return _matched(BY_PROMPT, _side(before, prompts[0]), _side(after, prompts[1]))
+    inputs_said = (
+        "their inputs differ (input_sha256)" if None not in inputs else "no manifest says that they had the same input"
+    )
+    return Pairing(
+        "",
+        f"{inputs_said}, and their rows do not show which tasks are the same: not all carry _ng_task_key, which "
+        "ng_collect_rollouts writes, and their prompts do not tell the tasks apart",
+    )
+
+
+def _matched(by: str, first: Side, second: Side) -> Pairing:
+    _, here, there = np.intersect1d(first.key, second.key, assume_unique=True, return_indices=True)
+    why = "" if len(here) else "they have no task in common"
+    return Pairing(by, why, (first, second), here, there)
+
+
+def _alike(values: Ints, grouped: ByTask) -> Ints | None:
+    """The value of each task; None where a rollout has none, or those of a task differ."""
+    own = values[grouped.starts]
+    same = (values == np.repeat(own, grouped.measured)).all() and (own != 0).all()
+    return own if same else None
+
+
+def _distinct(columns: Columns, grouped: ByTask) -> Ints | None:
+    own = _alike(columns.prompt, grouped)
+    return own if own is not None and len(np.unique(own)) == len(own) else None
+
+
+def _side(grouped: ByTask, keys: Ints) -> Side:
+    key, first, place = np.unique(keys, return_index=True, return_inverse=True)
+    if len(key) == len(keys):
+        rate = grouped.solve_rate
+        return Side(
+            key,
+            grouped.task[first],
+            grouped.measured[first],
+            grouped.mean[first],
+            None if rate is None else rate[first],
+        )
+    measured = np.bincount(place, weights=grouped.measured).astype(np.int64)
+    mean = np.bincount(place, weights=grouped.mean * grouped.measured) / measured
+    solved = None if grouped.solved is None else np.bincount(place, weights=grouped.solved) / measured
+    return Side(key, grouped.task[first], measured, mean, solved)

@@ -1,0 +1,81 @@
+"""terminal: the headline numbers of a report, short."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from rollyard.services.io.terminal import plain_line
+from rollyard.services.metrics.profile_records import DatasetFigures, Estimate, Profile
+from rollyard.services.report.dataset_sections import over_tasks, shown, whole
+from rollyard.services.report.document import Report
+from rollyard.services.report.formatting import NOTHING, interval, measured, percent, points, reward, signed, starred
+from rollyard.services.report.headline import headlines
+
+
+def summary(report: Report, written: Sequence[Path]) -> None:
+    """Print each run's headline numbers, each with what it rests on, the differences, and where the report is."""
+    for profile in report.runs:
+        _run(profile)
+    for found in report.differences:
+        if not found.tasks:
+            print(plain_line(f"{found.name} against {found.baseline}: not compared"))
+            for note in found.notes:
+                print(f"  note          {plain_line(note)}")
+            continue
+        over_tasks = f"{found.tasks:,} tasks"
+        if found.only_baseline or found.only_here:
+            first, second = found.tasks + found.only_baseline, found.tasks + found.only_here
+            over_tasks = f"the {found.tasks:,} tasks of both (of {first:,} and {second:,})"
+        print(plain_line(f"{found.name} minus {found.baseline}, over {over_tasks}"))
+        if found.solve_rate is not None:
+            reach = interval(found.solve_rate, "points")
+            print(f"  solve rate    {points(found.solve_rate.mean)} points  95% interval {reach}")
+        if found.reward is not None:
+            print(f"  mean reward   {signed(found.reward.mean)}  95% interval {interval(found.reward, 'signed')}")
+        print(f"  tasks         {found.better:,} better, {found.worse:,} worse, {found.equal:,} equal")
+        for note in found.notes:
+            print(f"  note          {plain_line(note)}")
+    for index, path in enumerate(written):
+        print(f"{'report' if index == 0 else '':<15} {path}")
+
+
+def _run(profile: Profile) -> None:
+    covered = profile.coverage
+    print(plain_line(f"{profile.name}: {measured(covered)} ({profile.path})"))
+    for one in profile.by_dataset:
+        print(plain_line(f"  {shown(one)}: {_figures(one)}"))
+    for name, value, reach in headlines(profile):
+        if value != NOTHING:
+            about = f"  95% interval {reach}" if reach != NOTHING else ""
+            print(f"  {name:<22}  {starred(value, covered)}{about}")
+    if covered.missing:
+        one_scale = profile.rewards is not None and not profile.rewards.why_no_mean
+        zero = profile.rewards.bounds.missing_as_zero if profile.rewards and one_scale else None
+        rate = profile.solved.bounds if profile.solved else None
+        said = [f"mean reward {zero:.4f} with them as zero"] if zero is not None else []
+        if rate and rate.lowest is not None and rate.highest is not None:
+            said.insert(0, f"success rate between {rate.lowest:.2%} and {rate.highest:.2%}")
+        print(f"  * {covered.missing:,} missing: {', '.join(said) or 'nothing is measured'}")
+    if profile.rewards and profile.rewards.why_no_mean:
+        print(f"  {'mean reward':<22}  none over all: {plain_line(profile.rewards.why_no_mean)}")
+    if profile.failures.attempts:
+        kinds = ", ".join(f"{kind.kind} {kind.attempts:,}" for kind in profile.failures.kinds[:5])
+        print(f"  {'failed attempts':<22}  {profile.failures.attempts:,} ({plain_line(kinds)})")
+    for note in profile.notes:
+        print(f"  {'note':<22}  {plain_line(note)}")
+
+
+def _figures(one: DatasetFigures) -> str:
+    """A data set in a line."""
+    found = [f"mean reward {reward(one.reward.mean)}{_reach(one.reward, 'reward')}, {one.rollouts:,} rollouts"]
+    if one.rate is not None:
+        found.insert(0, f"success rate {percent(one.rate.mean)}{_reach(one.rate, 'percent')}")
+    if (at := whole(one.pass_at)) is not None and at.k > 1:
+        found.append(f"pass@{at.k} {percent(at.any.mean)}{_reach(at.any, 'percent')} {over_tasks(at)}")
+    return ", ".join(found)
+
+
+def _reach(found: Estimate, form: str) -> str:
+    text = interval(found, form)
+    return "" if text == NOTHING else f" ({text})"

@@ -1,0 +1,88 @@
+"""Whether recorded log-probabilities are those of the policy alone: what a trainer checks before it uses a turn.
+
+A trainer compares `generation_log_probs` with a forward pass of its own. The two agree where the recorded numbers are
+log softmax(logits / T): T is 1 under `raw_logprobs`, the recorded temperature under `processed_logprobs`. Measured on
+vLLM 0.32 (tests/external/vllm/test_constraint_logprobs.py), they do not agree
+
+    under a grammar (structured outputs, strict or forced tool calls)                              in both modes
+    under allowed_token_ids, bad_words, logit_bias, min_tokens, top_p, top_k, min_p and penalties  in processed_logprobs
+    at temperature 0, where nothing is sampled                                                     in both modes
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from rollyard.services.types import Json
+
+BY_GRAMMAR = frozenset(
+    {"structured_outputs", "response_format", "structural_tag", "strict_tools", "tool_choice"}
+    | {"guided_json", "guided_regex", "guided_choice", "guided_grammar", "regex", "ebnf", "grammar", "json_schema"}
+    | {"trace_decode_token_ids"}
+)
+"""Names in `sampling.constrained` of constraints that enter the log-probabilities of both modes."""
+COLDEST = 0.01
+"""vLLM's lowest temperature at which it samples."""
+_MODES = ("raw_logprobs", "processed_logprobs")
+LOWEST = -9000.0
+"""Engines write -9999 where they have no number."""
+
+
+def why_not_the_policys(item: Json) -> str:
+    """Why `generation_log_probs` of a turn's last item are not the policy's own; empty where they are."""
+    trace = item.get("token_trace")
+    sampling = trace.get("sampling") if isinstance(trace, dict) else None
+    if not isinstance(sampling, dict):
+        return "there is no record of how the turn was sampled"
+    if (mode := sampling.get("logprobs_mode")) not in _MODES:
+        return f"the engine's logprobs mode is {mode!r}; one of {', '.join(_MODES)} is expected"
+    temperature = sampling.get("temperature")
+    if not isinstance(temperature, int | float):
+        return f"the temperature on record is {temperature!r}; a number is expected"
+    if temperature < COLDEST:
+        return f"the turn was decoded greedily (temperature {temperature:g}; vLLM takes {COLDEST} for what is below it)"
+    names = sampling.get("constrained") or []
+    held = [name for name in names if mode == "processed_logprobs" or name in BY_GRAMMAR]
+    return f"{', '.join(held)} changed the distribution that they describe" if held else ""
+
+
+def temperature_of(sampling: Json) -> float:
+    """What a forward pass divides its logits by to be compared with a turn of this `token_trace.sampling`."""
+    processed = sampling["logprobs_mode"] == "processed_logprobs"
+    return float(sampling["temperature"] or 1.0) if processed else 1.0
+
+
+def invalid_numbers(ids: Any, log_probs: Any) -> str:
+    """What is wrong with a turn's generated ids and their log-probabilities; empty where nothing is."""
+    if not are_ids(ids):
+        return f"has generated ids that are not token ids: {str(ids)[:100]}"
+    if not isinstance(log_probs, list) or len(log_probs) != len(ids):
+        found = len(log_probs) if isinstance(log_probs, list) else str(log_probs)[:100]
+        return f"has {len(ids)} token ids but {found} logprobs"
+    if not log_probs or _are_log_probs(log_probs):
+        return ""
+    at = next(at for at, value in enumerate(log_probs) if not _are_log_probs([value]))
+    told = f"log-probability {log_probs[at]!r} of token {ids[at]}, number {at + 1} of {len(ids)}"
+    return f"gives {told}; a finite number up to 0 is expected ({_cause(log_probs[at])})"
+
+
+def are_ids(ids: Any) -> bool:
+    """True for a list of token ids."""
+    return isinstance(ids, list) and set(map(type, ids)) <= {int} and min(ids, default=0) >= 0
+
+
+def _are_log_probs(values: list[Any]) -> bool:
+    # A sum is finite only where every number is; rounding in half precision may leave one a little above 0.
+    return (
+        set(map(type, values)) <= {int, float}
+        and math.isfinite(sum(values))
+        and min(values) > LOWEST
+        and max(values) <= 0.01
+    )
+
+
+def _cause(value: Any) -> str:
+    if type(value) in (int, float) and math.isfinite(value) and value > 0:
+        return "is its --logprobs-mode raw_logits or processed_logits?"
+    return "engines write null, NaN, -inf or -9999 where the model's logits are not finite: check the weights"

@@ -1,0 +1,31 @@
+"""What stands in the manifest of a collection: frozen, and an unknown field is an error."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from rollyard.services.types import Json, Record, ServerCode
+
+
+class CodeVersion(Record):
+    """The code of the servers that a collection's rows reach, as one of its commands found it."""
+
+    digest: str
+    """Short; `_ng_code` of the rows that were collected with it, but for the first version's."""
+    servers: dict[str, ServerCode]
+    """Server name -> its code; a server that does not report its code is absent."""
+    since: float
+    """Unix seconds."""
+
+
+class Manifest(Record):
+    """`X_manifest.json`: the identity of a collection. `identity` must be equal for a resume."""
+
+    identity: Json
+    versions: Json
+    created: float
+    """Unix seconds."""
+    output: str = ""
+    """File name of the rollouts; empty in manifests written before it was recorded."""
+    code: list[CodeVersion] = Field(default_factory=list)
+    """The first one is the collection's own, others were accepted; empty in manifests of before code was recorded."""

@@ -1,0 +1,184 @@
+"""Hosted: a Server listening on a socket of this process, known to the head and heard by it until it stops."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import socket
+from collections.abc import Iterator
+from functools import partial
+
+import uvicorn
+
+from rollyard.services.errors import Failure, RunError
+from rollyard.services.head.client import HeadLink
+from rollyard.services.http.access.peer_user import PeerProtocol, Peers
+from rollyard.services.http.client import AddressBook
+from rollyard.services.http.listener import BoundedProtocol, Bounds, Listener
+from rollyard.services.http.loop_lag import LoopLag
+from rollyard.services.runtime.ports import owner_of_port
+from rollyard.services.server.app import Server
+from rollyard.services.server.settings import ServerSettings
+from rollyard.services.types import Heartbeat, Registration, ServerCode
+
+log = logging.getLogger(__name__)
+
+HEARTBEAT_S = 2.0
+PHASE_S = 0.5
+
+
+class _Connection(BoundedProtocol, PeerProtocol):
+    """One connection of a caller: within bounds, and of a known user."""
+
+
+class _Listener(uvicorn.Server):
+    """uvicorn, without its signal handlers: the process decides when to stop, and may host several."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A listening socket that the caller keeps: no gap between choosing a port and owning it. Raises OSError."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        sock.bind((host, port))
+        sock.listen(4096)
+    except OSError:
+        sock.close()
+        raise
+    sock.setblocking(False)
+    return sock
+
+
+def bind_for(name: str, settings: ServerSettings) -> socket.socket:
+    """The socket of a server. Raises RunError: which server, which port, who has it."""
+    try:
+        return bind(settings.host, settings.port)
+    except OSError as error:
+        owner = owner_of_port(settings.port) if settings.port else ""
+        told = f"{name} cannot listen on {settings.host}:{settings.port}{owner}: {error.strerror or error}"
+        raise RunError(told) from error
+
+
+class Hosted:
+    """One server on one socket."""
+
+    def __init__(
+        self,
+        server: Server,
+        sock: socket.socket,
+        *,
+        advertise: str | None = None,
+        bounds: Bounds | None = None,
+        lag: LoopLag | None = None,
+        peers: Peers | None = None,
+    ) -> None:
+        self.server = server
+        host, port = sock.getsockname()[:2]
+        shown = advertise or {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+        self.url = f"http://[{shown}]:{port}" if ":" in shown else f"http://{shown}:{port}"
+        self._socket = sock
+        self._lag = lag or LoopLag()
+        self._peers = peers or Peers()
+        self._connections = Listener(server.name, bounds or Bounds(), self._lag)
+        self._listener = _Listener(
+            uvicorn.Config(
+                server,
+                interface="asgi3",
+                http="httptools",
+                ws="none",
+                lifespan="off",
+                log_config=None,
+                access_log=False,
+                proxy_headers=False,
+                server_header=False,
+                date_header=False,
+                timeout_keep_alive=75,
+                timeout_graceful_shutdown=3,
+                backlog=4096,
+            )
+        )
+        self._serving: asyncio.Task[None] | None = None
+        self._beating: asyncio.Task[None] | None = None
+        server.measure(self._lag)
+
+    async def listen(self) -> None:
+        """Answer requests from now on; `/ready` says 503 until `start`."""
+        self._peers.open()
+        self._serving = asyncio.create_task(self._listener.serve(sockets=[]))  # it accepts none itself
+        while not self._listener.started:
+            if self._serving.done():
+                self._serving.result()
+                raise RunError(f"{self.server.name} stopped listening on {self.url} before it had begun")
+            await asyncio.sleep(0.002)
+        self._lag.start()
+        config, state = self._listener.config, self._listener.server_state
+        about = {"peers": self._peers, "config": config, "server_state": state, "app_state": {}}
+        self._connections.start(self._socket, partial(_Connection, self._connections, **about))
+
+    async def start(self) -> None:
+        """Run the server's own start, then be ready."""
+        await self.server.start()
+        self.server.ready = True
+
+    async def join(self, instance: str, head: HeadLink, book: AddressBook, code: ServerCode | None = None) -> None:
+        """Listen, register with the `code` that was loaded, start, say ready, and send heartbeats from then on."""
+        await self.listen()
+        registration = Registration(name=self.server.name, instance=instance, url=self.url, pid=os.getpid(), code=code)
+        await head.register(registration)
+        telling = asyncio.create_task(self._tell(registration, head))
+        try:
+            await self.start()
+        finally:
+            telling.cancel()
+        await head.register(registration.model_copy(update={"ready": True}))
+        self._beating = asyncio.create_task(self._beat(registration, head, book))
+
+    async def stop(self) -> None:
+        """Stop answering, let running requests end (a few seconds), give everything back."""
+        self.server.ready = False
+        if self._beating is not None:
+            self._beating.cancel()
+        self._connections.stop()
+        self._listener.should_exit = True
+        if self._serving is not None:
+            await self._serving
+        self._socket.close()
+        self._lag.stop()
+        self._peers.close()
+        await self.server.stop()
+
+    async def _tell(self, registration: Registration, head: HeadLink) -> None:
+        """Say what the start is doing, whenever that changes."""
+        told = ""
+        while True:
+            await asyncio.sleep(PHASE_S)
+            if (phase := self.server.phase) != told:
+                with contextlib.suppress(Failure):
+                    await head.register(registration.model_copy(update={"phase": phase}))
+                    told = phase
+
+    async def _beat(self, registration: Registration, head: HeadLink, book: AddressBook) -> None:
+        ready = registration.model_copy(update={"ready": True})
+        while True:
+            server = self.server
+            heartbeat = Heartbeat(
+                instance=registration.instance,
+                requests=server.requests,
+                in_flight=server.in_flight,
+                sessions=server.sessions,
+                phase=server.phase,
+            )
+            try:
+                book.update(await head.beat(heartbeat))
+            except Failure as failure:
+                log.warning("the head did not take a heartbeat: %s", failure)
+                with contextlib.suppress(Failure):
+                    await head.register(ready)
+            await asyncio.sleep(HEARTBEAT_S)

@@ -1,0 +1,130 @@
+"""Preflight: what would stop a run's start, found before anything is started.
+
+Every server is made as its own process would make it and asked what it lacks; ports are bound and given back. Servers
+with an environment of their own are made in it, in a process that ends. `ng_run` does this before each start, so that
+`+dry_run=true` and the start stop with the same line.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from rollyard.services.config.load import ServerSpec
+from rollyard.services.config.plugins import load_server
+from rollyard.services.errors import EXIT_OPERATOR, OperatorError, RollyardError, RunError
+from rollyard.services.http.client import AddressBook, ServerClient
+from rollyard.services.http.transport import HttpTransport, endpoint_transport
+from rollyard.services.runtime.hosting import bind, bind_for
+from rollyard.services.runtime.launcher import LocalLauncher
+from rollyard.services.runtime.stack import refuse_isolated
+from rollyard.services.server.app import Context, Server
+from rollyard.services.types import Directory, Keys, Launch
+
+
+class Preflight:
+    """The servers of a config, made and not started. Close it when done."""
+
+    def __init__(self, specs: Sequence[ServerSpec], keys: Keys, environ: Mapping[str, str]) -> None:
+        self._specs = specs
+        self._keys = keys
+        self._transport = HttpTransport()
+        self._endpoints = endpoint_transport(environ)
+        self._servers: list[Server] = []
+
+    async def check(self, cache: Path, *, head: tuple[str, int] | None, colocate: bool) -> None:
+        """Raises OperatorError or RunError: the first thing that would stop a start on this machine.
+
+        `head`: host and port, where the head starts here, too.
+        """
+        if colocate:
+            refuse_isolated(self._specs)
+        for spec in self._specs:
+            try:
+                if spec.isolated:
+                    await self._check_apart(spec, cache)
+                else:
+                    await self._check_here(spec)
+            except (OperatorError, RunError) as error:
+                if str(error).startswith(spec.name):
+                    raise
+                raise type(error)(f"{spec.name}: {error}") from error
+        self._check_ports(head)
+
+    async def advice(self) -> list[str]:
+        """What would fail later although the start works, with the server's name."""
+        found = await asyncio.gather(*(server.advice() for server in self._servers), return_exceptions=True)
+        pairs = zip(self._servers, found, strict=True)
+        return [f"{server.name}: {text}" for server, texts in pairs if isinstance(texts, list) for text in texts]
+
+    async def close(self) -> None:
+        """Give the connections back."""
+        await self._transport.close()
+        await self._endpoints.close()
+
+    async def _check_here(self, spec: ServerSpec) -> None:
+        kind = load_server(spec.family, spec.folder, spec.settings.entrypoint)
+        client = ServerClient(self._transport, self._keys, AddressBook(self._nobody))
+        try:
+            server = kind(spec.settings, Context(spec.name, self._keys, client, endpoints=self._endpoints))
+            await server.check()
+        except RollyardError:
+            raise
+        except Exception as error:
+            raise RunError(f"{spec.name} cannot start: {type(error).__name__}: {error}") from error
+        self._servers.append(server)
+
+    async def _check_apart(self, spec: ServerSpec, cache: Path) -> None:
+        launch = Launch(
+            name=spec.name,
+            instance=spec.name,
+            family=spec.family,
+            implementation=spec.implementation,
+            folder=str(spec.folder),
+            settings=spec.raw,
+            keys=self._keys,
+            head_url="",
+            parent_pid=os.getpid(),
+            check_only=True,
+        )
+        with tempfile.TemporaryDirectory(prefix="rollyard-check-") as folder:
+            log = Path(folder) / "log"
+            process = await LocalLauncher(cache).launch(launch, log)
+            try:
+                status = await process.wait()
+            finally:
+                process.kill()
+            if status:
+                said = log.read_text("utf-8", "replace").strip().splitlines()
+                kind = OperatorError if status == EXIT_OPERATOR else RunError
+                raise kind(said[-1] if said else f"{spec.name} ended with exit status {status} when it was checked")
+
+    def _check_ports(self, head: tuple[str, int] | None) -> None:
+        """All fixed ports at once: two servers may ask for the same one."""
+        with contextlib.ExitStack() as held:
+            if head is not None:
+                held.enter_context(contextlib.closing(_head_socket(*head)))
+            taken: dict[tuple[str, int], str] = {}
+            for spec in self._specs:
+                place = (spec.settings.host, spec.settings.port)
+                if place[1] and (other := taken.setdefault(place, spec.name)) != spec.name:
+                    raise OperatorError(f"{other} and {spec.name} both ask for port {place[1]} of {place[0]}")
+                held.enter_context(contextlib.closing(bind_for(spec.name, spec.settings)))
+
+    async def _nobody(self) -> Directory:
+        return Directory(run_id=self._keys.run_id, servers={}, families={}, settings={})
+
+
+def _head_socket(host: str, port: int) -> socket.socket:
+    """On another port where its own is taken, as the head does. Raises RunError."""
+    with contextlib.suppress(OSError):
+        return bind(host, port)
+    try:
+        return bind(host, 0)
+    except OSError as error:
+        raise RunError(f"the head cannot listen on {host}: {error}") from error

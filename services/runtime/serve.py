@@ -1,0 +1,99 @@
+"""One server in one process: `python -m rollyard.services.runtime.serve`, told everything through standard input."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import uvloop
+
+from rollyard.services.config.plugins import FAMILIES, load_server
+from rollyard.services.config.server_code.code_version import code_of
+from rollyard.services.errors import EXIT_OPERATOR, OperatorError, RollyardError
+from rollyard.services.head.client import HeadLink
+from rollyard.services.http.client import AddressBook, ServerClient
+from rollyard.services.http.loop_lag import LoopLag
+from rollyard.services.http.transport import HttpTransport, endpoint_transport
+from rollyard.services.io.terminal import plain, plain_output
+from rollyard.services.runtime.hosting import Hosted, bind_for
+from rollyard.services.runtime.process_setup import calm_collector, die_with_parent, raise_file_limit
+from rollyard.services.server.app import Context
+from rollyard.services.server.settings import parse_settings
+from rollyard.services.types import Launch
+
+
+async def serve(
+    launch: Launch, environ: Mapping[str, str], stop: asyncio.Event, say: Callable[[str], None] | None = None
+) -> None:
+    """Host the server until `stop`; `say` hears when it is ready."""
+    kind = load_server(launch.family, Path(launch.folder), str(launch.settings.get("entrypoint", "app.py")))
+    code = code_of(Path(launch.folder), kind, FAMILIES, launch.settings)
+    settings = parse_settings(kind.Settings, launch.settings, launch.name)
+    lag = LoopLag()
+    transport, endpoints = HttpTransport(lag=lag), endpoint_transport(environ, lag)
+    head = HeadLink(transport, launch.head_url, launch.keys)
+    book = AddressBook(head.directory)
+    logs = Path(launch.log_folder) if launch.log_folder else None
+    client = ServerClient(transport, launch.keys, book, clock=lag.lived)
+    server = kind(settings, Context(launch.name, launch.keys, client, logs, endpoints, launch.instance))
+    if launch.check_only:
+        await server.check()
+        await transport.close()
+        await endpoints.close()
+        return
+    # A fixed port belongs to one replica only; the others take free ones.
+    hosted = Hosted(server, bind_for(launch.name, settings), advertise=launch.advertise, lag=lag)
+    joining = asyncio.create_task(hosted.join(launch.instance, head, book, code))
+    stopping = asyncio.create_task(stop.wait())
+    try:
+        await asyncio.wait({joining, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        if joining.done():
+            joining.result()
+            calm_collector()
+            if say is not None:
+                say(f"  {launch.name:<36} ready  {hosted.url}")
+            await stopping
+    finally:
+        joining.cancel()
+        stopping.cancel()
+        await hosted.stop()
+        await transport.close()
+        await endpoints.close()
+
+
+async def serve_until_signalled(launch: Launch, environ: Mapping[str, str]) -> None:
+    """Host the server until SIGTERM or SIGINT."""
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    await serve(launch, environ, stop)
+
+
+def main() -> None:
+    """Read the launch from standard input and serve."""
+    launch = Launch.model_validate_json(sys.stdin.buffer.read())
+    with plain_output():  # logs are looked at in terminals
+        _main(launch)
+
+
+def _main(launch: Launch) -> None:
+    if launch.parent_pid:
+        die_with_parent(launch.parent_pid)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    raise_file_limit()
+    try:
+        uvloop.run(serve_until_signalled(launch, os.environ))
+    except OperatorError as error:
+        print(f"{launch.name}: {error}", file=sys.stderr)
+        sys.exit(EXIT_OPERATOR)
+    except (RollyardError, OSError) as error:
+        sys.exit(plain(f"{launch.name}: {error}"))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,217 @@
+"""Stack: a whole run, up and down. Its head here; its servers as processes, or all in this process (`colocate`)."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import socket
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from rollyard.services.backoff import Restarts
+from rollyard.services.config.load import RunConfig, ServerSpec
+from rollyard.services.config.plugins import FAMILIES, load_server
+from rollyard.services.config.server_code.code_version import code_of
+from rollyard.services.errors import OperatorError, RollyardError, RunError
+from rollyard.services.head.client import HeadLink
+from rollyard.services.head.registry import Roster
+from rollyard.services.head.server import Head
+from rollyard.services.http.client import AddressBook, ServerClient
+from rollyard.services.http.loop_lag import LoopLag
+from rollyard.services.http.transport import HttpTransport, LocalTransport, endpoint_transport
+from rollyard.services.runtime.hosting import Hosted, bind, bind_for
+from rollyard.services.runtime.launcher import Launcher
+from rollyard.services.runtime.ports import owner_of_port
+from rollyard.services.runtime.run_dir import RunFolder
+from rollyard.services.runtime.supervisor import TELL_EVERY_S, Progress, Supervisor
+from rollyard.services.server.app import Context
+from rollyard.services.server.settings import ServerSettings
+from rollyard.services.types import AccessRules, Directory, HeadFile, Keys
+
+Say = Callable[[str], None]
+
+
+def new_keys(token: str | None = None, access: AccessRules | None = None) -> Keys:
+    """Identity and secrets of a new run."""
+    run_id, secret = secrets.token_hex(4), secrets.token_hex(32)
+    return Keys(run_id=run_id, secret=secret, token=token, access=access or AccessRules())
+
+
+def refuse_isolated(servers: Iterable[ServerSpec]) -> None:
+    """Raises OperatorError where not all servers can share a process."""
+    if alone := [spec.name for spec in servers if spec.isolated]:
+        listed = ", ".join(alone)
+        raise OperatorError(
+            f"{listed}: asks for an environment of its own, so it cannot run in one process "
+            "with the others: leave +colocate=true away"
+        )
+
+
+class Stack:
+    """One run. `start`, then `stop` whatever happened; both print what a person wants to know through `say`."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        keys: Keys,
+        folder: RunFolder,
+        *,
+        say: Say,
+        launcher: Launcher | None,
+        head_host: str = "127.0.0.1",
+        head_port: int = 11000,
+        head_advertise: str | None = None,
+        ready_timeout_s: float = 300.0,
+        restarts: Restarts | None = None,
+        environ: Mapping[str, str] | None = None,
+        here: Sequence[ServerSpec] | None = None,
+    ) -> None:
+        """`here` are the servers that this process starts, by default all; the others join from elsewhere."""
+        self.config = config
+        self.keys = keys
+        self.folder = folder
+        lag = LoopLag()
+        # While this process was too busy to read heartbeats, no instance has been silent.
+        self._here = list(config.servers if here is None else here)
+        elsewhere = {spec.name for spec in config.servers} - {spec.name for spec in self._here}
+        self.roster = Roster(keys.run_id, config.servers, config.identity(), elsewhere=elsewhere, clock=lag.lived)
+        self._say = say
+        self._launcher = launcher
+        self._ready_timeout_s = ready_timeout_s
+        self._restarts = restarts
+        sock = self._bind_head(head_host, head_port)
+        port: int = sock.getsockname()[1]
+        self._transport = LocalTransport(HttpTransport(lag=lag), lag)
+        self._endpoints = LocalTransport(endpoint_transport(environ or {}, lag), lag)
+        self._book = AddressBook(self._directory)
+        self.client = ServerClient(self._transport, keys, self._book, clock=lag.lived)
+        settings = ServerSettings(host=head_host, port=port)
+        head = Head(settings, Context("head", keys, self.client), self.roster, config, folder.base)
+        self._head = Hosted(head, sock, advertise=head_advertise, lag=lag)
+        self.head_url = self._head.url
+        self._supervisor: Supervisor | None = None
+        self._hosted: list[Hosted] = []
+
+    @property
+    def has_processes(self) -> bool:
+        """False when all servers share this process."""
+        return self._launcher is not None
+
+    async def start(self) -> None:
+        """Everything up and ready. Raises RunError, OperatorError: what is not, and why."""
+        await self._head.listen()
+        await self._head.start()
+        self.folder.write_head(
+            HeadFile(
+                run_id=self.keys.run_id,
+                url=self.head_url,
+                pid=os.getpid(),
+                folder=str(self.folder.base),
+                token=self.keys.token,
+            )
+        )
+        self.folder.write_config(self.config.redacted())
+        if self._launcher is None:
+            await self._start_here()
+        else:
+            self._supervisor = Supervisor(
+                self._here,
+                self.roster,
+                self._launcher,
+                self.keys,
+                self.head_url,
+                self.folder.logs,
+                say=self._say,
+                ready_timeout_s=self._ready_timeout_s,
+                restarts=self._restarts,
+            )
+            await self._supervisor.start()
+        await self._others()
+        count = len(self.config.servers)
+        self._say(f"All {count} / {count} servers ready!")
+
+    async def stop(self) -> None:
+        """Everything down; nothing left behind."""
+        if self._supervisor is not None:
+            await self._supervisor.stop()
+        await asyncio.gather(*(hosted.stop() for hosted in self._hosted))
+        await self._head.stop()
+        await self._transport.close()
+        await self._endpoints.close()
+        self.folder.forget_head()
+
+    async def _directory(self) -> Directory:
+        return self.roster.directory()
+
+    async def _others(self) -> None:
+        """Wait for the servers that are started elsewhere, for as long as that takes."""
+        awaited, told_at = {spec.name for spec in self.config.servers} - {spec.name for spec in self._here}, 0.0
+        while awaited:
+            for shown in self.roster.instances():
+                if shown.ready and shown.server_name in awaited:
+                    awaited.remove(shown.server_name)
+                    self._say(f"  {shown.server_name:<36} ready  {shown.url}")
+            if awaited and time.monotonic() > told_at + TELL_EVERY_S:
+                told_at = time.monotonic()
+                self._say(f"waiting for {', '.join(sorted(awaited))}, started elsewhere")
+            await asyncio.sleep(0.1)
+
+    async def _start_here(self) -> None:
+        """The servers in this process. They still listen, for commands and clients; among themselves no socket."""
+        if not self._here:
+            return
+        self._transport.mount(self.head_url, self._head.server)
+        link = HeadLink(self._transport, self.head_url, self.keys)
+        began = time.monotonic()
+
+        refuse_isolated(self._here)
+
+        async def join(spec: ServerSpec) -> None:
+            kind = load_server(spec.family, spec.folder, spec.settings.entrypoint)
+            code = code_of(spec.folder, kind, FAMILIES, spec.raw)
+            server = kind(spec.settings, Context(spec.name, self.keys, self.client, self.folder.logs, self._endpoints))
+            hosted = Hosted(server, bind_for(spec.name, spec.settings))
+            self._transport.mount(hosted.url, server)
+            self._endpoints.mount(hosted.url, server)
+            self._hosted.append(hosted)
+            try:
+                instance = f"{spec.name}#1"
+                self.roster.expect(instance)
+                await hosted.join(instance, link, self._book, code)
+            except (RollyardError, asyncio.CancelledError):
+                raise
+            except Exception as error:
+                raise RunError(f"{spec.name} cannot start: {type(error).__name__}: {error}") from error
+            self._say(f"  {spec.name:<36} ready  {hosted.url:<28} {time.monotonic() - began:5.1f} s")
+
+        async def tell() -> None:
+            progress = Progress(self._say)
+            while True:
+                await asyncio.sleep(1.0)
+                for shown in self.roster.instances():
+                    progress.tell(shown.server_name, "" if shown.ready else shown.phase)
+
+        limit_s = max(spec.settings.start_timeout_s or self._ready_timeout_s for spec in self._here)
+        telling = asyncio.create_task(tell())
+        try:
+            await asyncio.wait_for(asyncio.gather(*(join(spec) for spec in self._here)), limit_s)
+        except TimeoutError as error:
+            late = ", ".join(sorted(name for name, urls in self.roster.directory().servers.items() if not urls))
+            raise RunError(f"not ready within {limit_s:g} s: {late}") from error
+        finally:
+            telling.cancel()
+
+    def _bind_head(self, host: str, port: int) -> socket.socket:
+        try:
+            return bind(host, port)
+        except OSError as error:
+            if port == 0:
+                raise RunError(f"the head cannot listen on {host}: {error}") from error
+        try:
+            sock = bind(host, 0)
+        except OSError as error:
+            raise RunError(f"the head cannot listen on {host}: {error}") from error
+        owner = owner_of_port(port)
+        self._say(f"port {port} is taken{owner}; the head listens on http://{host}:{sock.getsockname()[1]} instead")
+        return sock

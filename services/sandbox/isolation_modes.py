@@ -1,0 +1,125 @@
+"""Which isolation this machine offers: each is started and tried, never assumed.
+
+The trial that decides has a positive control, because a jail in which nothing works also keeps everything in.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rollyard.services.sandbox import command
+from rollyard.services.sandbox.inside.jail_plan import Plan
+from rollyard.services.sandbox.python_runtime import Python
+from rollyard.services.sandbox.records import Layers, Limits, Trial
+from rollyard.services.sandbox.zygote_link import Offered
+
+MIB = 1 << 20
+
+
+@dataclass(frozen=True)
+class Mode:
+    """One way to lock answers in."""
+
+    name: str
+    command: command.Command
+    namespaces: bool
+    landlock: bool
+    seccomp: bool
+    isolates: bool = True
+    """False: answers run as ordinary processes of this user."""
+
+    def plan(self, limits: Limits, offered: Offered, python: Python) -> Plan:
+        """What the zygote is told."""
+        return Plan(
+            namespaces=self.namespaces,
+            landlock=self.landlock and offered.landlock > 0,
+            seccomp=self.seccomp and offered.seccomp,
+            readable=command.readable(python),
+            cpu_s=limits.cpu_s,
+            wall_s=limits.wall_s,
+            memory=limits.memory_mb * MIB,
+            processes=limits.processes,
+            file_size=limits.file_size_mb * MIB,
+            open_files=limits.open_files,
+            tmp_size=limits.tmp_mb * MIB,
+            output=limits.output_kb * 1024,
+        )
+
+    def lacks(self, offered: Offered) -> str:
+        """Why the mode cannot hold on this kernel; empty when it can."""
+        if self.landlock and not offered.landlock:
+            return "the kernel has no Landlock"
+        if self.landlock and not offered.seccomp:
+            return "the kernel has no seccomp, and Landlock alone does not hold sockets and signals"
+        return ""
+
+    def layers(self, offered: Offered, refused: tuple[str, ...]) -> Layers:
+        """What is in force; `refused` are the better modes with their reasons."""
+        found = ["limits on CPU, memory, files and output", "deadline for the whole process tree", "empty environment"]
+        found += ["no capabilities", "no new privileges"] if self.isolates else []
+        missing = list(refused)
+        if self.namespaces:
+            found += ["user, process, mount, IPC, network and host name namespaces", "read-only Python alone in view"]
+            found += ["private /tmp", "limit on processes"]
+        if self.landlock:
+            found += [f"Landlock {offered.landlock}: read-only Python alone in view"]
+            found += ["no child processes, signals or changes to files", "bound on threads"]
+            missing += ["namespaces", "private /tmp (no file can be written)"]
+        if self.seccomp and offered.seccomp:
+            found += ["seccomp"]
+        elif self.isolates:
+            missing += ["seccomp: the kernel has none"]
+        return Layers(mode=self.name, in_force=tuple(found), missing=tuple(missing))
+
+
+def modes(python: Python, bubblewrap: str | None, *, unsandboxed: bool) -> list[Mode]:
+    """Those that may be tried, best first. `bubblewrap` is its program, if there is one."""
+    found = []
+    if bubblewrap is not None:
+        wrapped = command.bubblewrap(bubblewrap, python)
+        found.append(Mode("bubblewrap", wrapped, namespaces=True, landlock=False, seccomp=True))
+    plain = command.plain(python)
+    found.append(Mode("landlock", plain, namespaces=False, landlock=True, seccomp=True))
+    if unsandboxed:
+        found.append(Mode("none", plain, namespaces=False, landlock=False, seccomp=False, isolates=False))
+    return found
+
+
+CONTROL = Trial(
+    code="""
+import colorsys, os
+def doubled(x):
+    return 2 * x
+def loaded():
+    return colorsys.rgb_to_hsv(0, 0, 1)[2]
+def tried(name):
+    try:
+        if name == "files":
+            return open("/etc/passwd").read()
+        if name == "folders":
+            return os.listdir("/home")
+        if name == "network":
+            import socket
+            return str(socket.create_connection(("127.0.0.1", 1), 0.2))
+        if name == "write":
+            return str(open("/var/tmp/rollyard-escaped", "w"))
+        if name == "signal":
+            return str(os.kill(os.getppid(), 0) if os.getppid() > 2 else os.listdir("/proc/1"))
+    except ConnectionRefusedError:
+        return "reached"
+    except OSError:
+        return None
+    return "done"
+""",
+    names=("doubled", "loaded", "tried"),
+    tests=(
+        "assert doubled(21) == 42",
+        "assert loaded() == 1",
+        *(f"assert tried({name!r}) is None" for name in ("files", "folders", "network", "write", "signal")),
+    ),
+)
+"""The first two must go through: the jail works. The others must fail inside: it holds."""
+WORKS = CONTROL.model_copy(update={"tests": CONTROL.tests[:2]})
+"""The first two alone."""
+REFUTED = Trial(code="def doubled(x):\n    return 2 * x", names=("doubled",), tests=("assert doubled(21) == 41",))
+"""Must be found wrong: the tests are looked at."""

@@ -1,0 +1,100 @@
+"""The files that make up a Python: its program, its standard library, the shared libraries that these load."""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from rollyard.services.errors import OperatorError
+
+_LOOK = """
+import json, os, re, sys, sysconfig
+for folder in sys.path:
+    for name in os.listdir(folder) if os.path.isdir(folder) else ():
+        if name.endswith(".so"):
+            try:
+                __import__(name.partition(".")[0])
+            except BaseException:
+                pass
+def both(path):  # as it is called through links, and where it is: the program, which has no links left, looks there
+    return path, os.path.realpath(path)
+mapped = {line.split(maxsplit=5)[5].strip() for line in open("/proc/self/maps") if "/" in line}
+print(json.dumps({
+    "program": os.path.realpath(getattr(sys, "_base_executable", sys.executable)),
+    "library": sorted({path for kind in ("stdlib", "platstdlib") for path in both(sysconfig.get_path(kind))}),
+    "mapped": sorted(path for path in mapped if re.search(r"[.]so([.]|$)", path)),
+}))
+"""
+
+
+@dataclass(frozen=True)
+class Python:
+    """An interpreter and what must be in view for it to run."""
+
+    program: str
+    files: tuple[tuple[str, str], ...]
+    """(where it is, where it must be seen)."""
+    library_path: str
+    """Folders of its shared libraries, for the loader."""
+
+    @property
+    def places(self) -> tuple[str, ...]:
+        """Where its files are."""
+        return tuple(sorted({source for source, _ in self.files}))
+
+
+@lru_cache
+def find_python(program: str | None = None) -> Python:
+    """The Python called `program`, by default the one that runs this. Raises OperatorError."""
+    asked = program or str(getattr(sys, "_base_executable", sys.executable))
+    asked = str(Path(asked).absolute()) if os.sep in asked else asked
+    try:
+        # An empty folder to work in: -S -s -P keep everything but the standard library away, this keeps the rest.
+        with tempfile.TemporaryDirectory(prefix="rollyard-look-") as empty:
+            command = [asked, "-S", "-s", "-P", "-c", _LOOK]
+            done = subprocess.run(command, cwd=empty, env={}, capture_output=True, check=True, timeout=60)
+        found = json.loads(done.stdout)
+    except (OSError, ValueError, subprocess.SubprocessError) as error:
+        raise OperatorError(
+            f"the sandbox cannot use the Python {asked}: {error}. Name another (sandbox_python)"
+        ) from error
+    files = {(found["program"], found["program"]), *((folder, folder) for folder in found["library"])}
+    inside = tuple(f"{folder}/" for folder in found["library"])
+    folders = []
+    for path in found["mapped"]:
+        if not path.startswith(inside):
+            folders.append(str(Path(path).parent))
+            files |= {(path, name) for name in _names_of(Path(path))}
+    if (loader := loader_of(Path(found["program"]))) is not None:
+        files.add((str(loader.resolve()), str(loader)))
+    return Python(found["program"], tuple(sorted(files, key=lambda pair: pair[1])), ":".join(sorted(set(folders))))
+
+
+def _names_of(library: Path) -> set[str]:
+    """The library's path and the links beside it that lead to it: the loader asks for `libz.so.1`."""
+    stem = library.name.partition(".so")[0]
+    links = {str(path) for path in library.parent.glob(f"{stem}.so*") if path.is_symlink() and path.samefile(library)}
+    return {str(library)} | links
+
+
+def loader_of(program: Path) -> Path | None:
+    """The dynamic loader that an ELF program names; None for a static one. Raises OperatorError."""
+    with program.open("rb") as file:
+        head = file.read(64)
+        if head[:5] != b"\x7fELF\x02" or len(head) < 64:
+            raise OperatorError(f"{program} is not a 64-bit ELF program; name the interpreter itself, not a wrapper")
+        offset, size, count = struct.unpack_from("=Q", head, 32)[0], *struct.unpack_from("=HH", head, 54)
+        for number in range(count):
+            file.seek(offset + number * size)
+            kind, _, start, _, _, length = struct.unpack_from("=IIQQQQ", file.read(size))
+            if kind == 3:  # PT_INTERP
+                file.seek(start)  # at the file's end where the program was patched for its place, as uv and conda do
+                return Path(file.read(length).rstrip(b"\0").decode())
+    return None

@@ -1,0 +1,36 @@
+"""The hot routes of a server in its /openapi.json, beside those that FastAPI serves and describes itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from fastapi import FastAPI
+
+from rollyard.services.http.client import PROBLEM_TYPE
+from rollyard.services.http.request import Handler
+from rollyard.services.types import Json
+
+
+def document(app: FastAPI, handlers: Callable[[], Mapping[str, Handler]]) -> None:
+    """Describe `handlers` (path -> handler, asked for at each reading) in the schema of `app`."""
+    plain = app.openapi
+
+    def openapi() -> Json:
+        schema = plain()
+        for path, handler in handlers().items():
+            schema["paths"].setdefault(path, {"post": _documented(handler)})
+        return schema
+
+    app.openapi = openapi  # type: ignore[method-assign]
+
+
+def _documented(handler: Handler) -> Json:
+    text = (handler.__doc__ or "").strip()
+    body = {"content": {"application/json": {"schema": {"type": "object"}}}}
+    problem = {"description": "A problem (RFC 9457)", "content": {PROBLEM_TYPE: {"schema": {"type": "object"}}}}
+    return {
+        "summary": text.partition("\n")[0],
+        "description": text,
+        "requestBody": {**body, "required": True},
+        "responses": {"200": {"description": "OK", **body}, "default": problem},
+    }

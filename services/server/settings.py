@@ -1,0 +1,195 @@
+"""Typed settings and options: how they are read, what is said when they are wrong, what is never shown."""
+
+from __future__ import annotations
+
+import re
+import types
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, TypeVar, Union, get_args, get_origin
+
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
+
+from rollyard.services.errors import OperatorError, nearest
+from rollyard.services.types import Json
+
+REDACTED = "***"
+_SECRET = re.compile(r"(^|_)(key|token|secret|password|credentials?)$", re.IGNORECASE)
+
+M = TypeVar("M", bound=BaseModel)
+
+
+class ServerSettings(BaseModel):
+    """What every server's settings share; plug-ins subclass it. The nested YAML is parsed into it once, at the door."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True, coerce_numbers_to_str=True)
+
+    NOT_IDENTITY: ClassVar[frozenset[str]] = frozenset(
+        {"host", "port", "base_url", "replicas", "start_timeout_s"}
+        | {"datasets", "domain", "description", "value", "verified"}
+    )
+    """Settings that do not change what a rollout means: a collection may be resumed with others."""
+
+    entrypoint: str = "app.py"
+    """File of the server's folder that defines `server`."""
+    host: str = "127.0.0.1"
+    """Address to bind; anything beyond loopback needs a run token."""
+    port: int = Field(default=0, ge=0, le=65535)
+    """0: the process takes a free port and reports it."""
+    replicas: int = Field(default=1, ge=1)
+    """Instances of this server; episodes go to the least busy one and stay there."""
+    start_timeout_s: float | None = Field(default=None, gt=0)
+    """How long it may take to get ready; default: the run's ready_timeout_s."""
+    domain: str | None = None
+    """NeMo Gym's catalogue entry; not used when serving."""
+    description: str | None = None
+    """As `domain`."""
+    value: str | None = None
+    """As `domain`."""
+    verified: bool | None = None
+    """As `domain`."""
+    datasets: list[Json] = []
+    """As `domain`."""
+
+    @property
+    def token_needed_for(self) -> str:
+        """Why these settings want a run token, a clause; empty where they do not. Subclasses override it."""
+        return ""
+
+
+def is_secret(name: str) -> bool:
+    """True for the names of settings whose value is never logged, printed or served."""
+    return bool(_SECRET.search(name))
+
+
+def parse_settings(model: type[M], raw: Mapping[str, Any], owner: str) -> M:
+    """`raw` as `model`; one value is a list of one. Raises OperatorError: every unknown, missing or mistyped setting,
+    with the nearest name.
+    """
+    lists = {
+        name for key, field in model.model_fields.items() if takes_list(field.annotation) for name in (key, field.alias)
+    }
+    given = {
+        key: [value] if key in lists and isinstance(value, str | int | float) else value for key, value in raw.items()
+    }
+    try:
+        return model.model_validate(given)
+    except ValidationError as error:
+        told = dict.fromkeys(_worded(problem, model) for problem in error.errors(include_url=False))
+        raise OperatorError("; ".join(f"{owner}: {problem}" for problem in told)) from None
+
+
+def takes_list(annotation: Any) -> bool:
+    """True for the type of a setting whose value is a list, and not a text or number as well."""
+    kinds = [get_origin(kind) or kind for kind in alternatives(annotation)]
+    return any(kind in (list, tuple) for kind in kinds) and not any(
+        isinstance(kind, type) and issubclass(kind, str | int | float | Path) for kind in kinds
+    )
+
+
+def takes_text(annotation: Any) -> bool:
+    """True for the type of a setting whose value is a text, whatever it looks like."""
+    kinds = alternatives(annotation)
+    return any(kind in (str, Path) for kind in kinds) and not any(kind in (int, float, bool) for kind in kinds)
+
+
+def alternatives(annotation: Any) -> list[Any]:
+    """The types that an annotation allows, None apart."""
+    origin = get_origin(annotation)
+    if origin is Annotated:
+        return alternatives(get_args(annotation)[0])
+    if origin in (Union, types.UnionType):
+        return [kind for part in get_args(annotation) for kind in alternatives(part)]
+    return [] if annotation is type(None) else [annotation]
+
+
+def redacted(value: Any, key: str = "") -> Any:
+    """`value` without what stands under a secret name."""
+    if isinstance(value, SecretStr) or (is_secret(key) and value not in (None, "")):
+        return REDACTED
+    if isinstance(value, dict):
+        return {name: redacted(item, str(name)) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [redacted(item) for item in value]
+    return value
+
+
+_EXPECTED = {
+    "path_type": "expected a path",
+    "dict_type": "expected a mapping, {key: value}",
+    "model_type": "expected a mapping, {key: value}",
+    "model_attributes_type": "expected a mapping, {key: value}",
+    "list_type": "expected a list, [a, b]",
+    "tuple_type": "expected a list, [a, b]",
+    "is_instance_of": "a value of this kind cannot be given here",
+}
+"""What pydantic words with the names of Python's classes."""
+
+
+def _worded(problem: Any, model: type[BaseModel]) -> str:
+    field = model.model_fields.get(str(problem["loc"][0])) if problem["loc"] else None
+    if field is not None and len(kinds := alternatives(field.annotation)) > 1 and len(problem["loc"]) == 2:
+        # One of several types, each with a complaint of its own.
+        words = {str: "a text", dict: "a mapping", list: "a list", bool: "true or false", int: "a whole number"}
+        wanted = [words.get(get_origin(kind) or kind, "a number") for kind in kinds]
+        problem = {**problem, "loc": problem["loc"][:1], "type": "one_of", "msg": f"expected {' or '.join(wanted)}"}
+    name = ".".join(str(part) for part in problem["loc"])
+    if problem["type"] == "extra_forbidden":
+        fields = _fields_at(model, problem["loc"][:-1])
+        known = ", ".join(sorted(fields))
+        return f"unknown option {name!r}{nearest(str(problem['loc'][-1]), fields)} (known: {known})"
+    if problem["type"] == "missing":
+        return f"{name!r} is missing"
+    if not name:
+        return str(problem["msg"]).removeprefix("Value error, ")
+    if any(is_secret(str(part)) for part in problem["loc"]):
+        return f"{name!r} is {REDACTED}, but: {problem['msg']}"
+    found, told = redacted(problem.get("input")), problem["msg"].removeprefix("Value error, ")
+    return f"{name!r} is {'null' if found is None else repr(found)}, but: {_EXPECTED.get(problem['type'], told)}"
+
+
+def _fields_at(model: type[BaseModel], path: tuple[Any, ...]) -> Collection[str]:
+    """Names of the fields of the model that stands at `path` below `model`."""
+    for part in path:
+        if isinstance(part, int):
+            continue  # an item of a list, whose model is known from the list's
+        field = model.model_fields.get(str(part))
+        kinds = [field.annotation, *get_args(field.annotation)] if field else []
+        below = next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)), None)
+        if below is None:
+            return ()
+        model = below
+    return model.model_fields
+
+
+def without_secrets(tree: Any) -> Any:
+    """`tree` without the values of secret settings, wherever else a reference has copied them."""
+    return _without(_secret_values(tree), redacted(tree))
+
+
+def _secret_values(node: Any, key: str = "") -> Iterator[str]:
+    if isinstance(node, dict):
+        for name, item in node.items():
+            yield from _secret_values(item, key if is_secret(key) else str(name))
+    elif isinstance(node, list):
+        for item in node:
+            yield from _secret_values(item, key)
+    elif isinstance(node, str) and node and is_secret(key):
+        yield node
+
+
+def _without(secrets: Iterator[str], node: Any) -> Any:
+    """`node` with the secrets' texts replaced wherever they stand: a reference copies them under other names."""
+    # Shorter ones are words like `EMPTY`, which engines without a key are given.
+    pattern = re.compile(
+        "|".join(re.escape(text) for text in sorted(set(secrets), key=len, reverse=True) if len(text) >= 8)
+    )
+
+    def cleaned(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {name: cleaned(item) for name, item in value.items()}
+        if isinstance(value, list):
+            return [cleaned(item) for item in value]
+        return pattern.sub(REDACTED, value) if isinstance(value, str) and pattern.pattern else value
+
+    return cleaned(node)

@@ -1,0 +1,95 @@
+"""Sample: some rollouts of a file, each as likely as any other, to be read by people."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import orjson
+
+from rollyard.services.tracking.rollout_metrics import output_tokens, tool_calls
+from rollyard.services.tracking.tracker import Cell
+from rollyard.services.types import Json
+
+COLUMNS = ("task", "repeat", "reward", "success", "end", "tool_calls", "output_tokens", "conversation")
+LONGEST = 20_000
+"""Characters of a conversation."""
+
+
+class Sample:
+    """`size` of all the rows that are offered (Vitter's algorithm R); the same rows for the same file."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._seen = 0
+        self._kept: list[tuple[Cell, ...]] = []
+        self._random = random.Random(0)
+
+    def offer(self, row: Json) -> None:
+        """Keep it or not."""
+        self._seen += 1
+        if len(self._kept) < self._size:
+            self._kept.append(_cells(row))
+        elif (place := self._random.randrange(self._seen)) < self._size:
+            self._kept[place] = _cells(row)
+
+    @property
+    def rows(self) -> list[tuple[Cell, ...]]:
+        """By task and repeat, a cell a column."""
+        return sorted(self._kept, key=lambda cells: (cells[0] is None, cells[0] or 0, cells[1] or 0))
+
+
+def conversation(row: Json) -> str:
+    """The episode in words: who says what, calls with their arguments, results."""
+    params, response = row.get("responses_create_params"), row.get("response")
+    start = params.get("input") if isinstance(params, dict) else None
+    output = response.get("output") if isinstance(response, dict) else None
+    items = [{"role": "user", "content": start}] if isinstance(start, str) else _list(start)
+    text = "\n\n".join(filter(None, (_said(item) for item in [*items, *_list(output)])))
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}\n... ({len(text) - LONGEST} more characters)"
+
+
+def _cells(row: Json) -> tuple[Cell, ...]:
+    success, end = row.get("success"), row.get("finish_reason")
+    return (
+        _whole(row.get("_ng_task_index")),
+        _whole(row.get("_ng_rollout_index")),
+        float(row["reward"]),
+        success if isinstance(success, bool) else None,
+        end if isinstance(end, str) else None,
+        tool_calls(row),
+        _whole(output_tokens(row)),
+        conversation(row),
+    )
+
+
+def _said(item: Any) -> str:
+    if not isinstance(item, dict):
+        return ""
+    kind = item.get("type")
+    if kind == "function_call":
+        return f"call: {item.get('name')}({_text(item.get('arguments'))})"
+    if kind == "function_call_output":
+        return f"result: {_text(item.get('output'))}"
+    if kind == "reasoning":
+        return f"reasoning: {_text(item.get('content') or item.get('summary'))}"
+    return f"{item.get('role', kind)}: {_text(item.get('content'))}"
+
+
+def _text(content: Any) -> str:
+    """Of a message's content: its words; of anything else JSON."""
+    if isinstance(content, str):
+        return content
+    if isinstance(content, list) and all(
+        isinstance(part, dict) and isinstance(part.get("text"), str) for part in content
+    ):
+        return "\n".join(part["text"] for part in content)
+    return orjson.dumps(content).decode()
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _whole(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None

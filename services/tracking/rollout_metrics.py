@@ -1,0 +1,116 @@
+"""Figures: what a rollout file has come to so far, as numbers with names; a few numbers a task stay in memory."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+from rollyard.services.metrics.run_scores import RunScores
+from rollyard.services.metrics.running_mean import ClusteredMean
+from rollyard.services.rollouts.rewards import MOST, is_reward
+from rollyard.services.tracking.tracker import ROLLOUTS
+from rollyard.services.types import Json
+
+
+class Mean:
+    """A mean over what has it."""
+
+    def __init__(self) -> None:
+        self._sum = 0.0
+        self._count = 0
+
+    def add(self, value: Any) -> None:
+        """Count a finite number or a truth value; anything else is not there."""
+        if isinstance(value, int | float) and -MOST <= value <= MOST:
+            self._sum += value
+            self._count += 1
+
+    @property
+    def value(self) -> float | None:
+        """None without any."""
+        return self._sum / self._count if self._count else None
+
+
+class Figures:
+    """Means over the measured rollouts, as ng_reward_profile counts them: a finite reward and no `mask_sample`."""
+
+    def __init__(self) -> None:
+        self.measured = 0
+        self._scores = RunScores()
+        self._means = {
+            "truncated/rate": Mean(),
+            "tool_calls/mean": Mean(),
+            "turns/mean": Mean(),
+            "output_tokens/mean": Mean(),
+            "episode_seconds/mean": Mean(),
+        }
+        self._ends: Counter[str] = Counter()
+
+    def add(self, row: Json) -> bool:
+        """Count a row; False when it is no measured rollout."""
+        reward = row.get("reward")
+        if not is_reward(reward) or row.get("mask_sample") is True:
+            return False
+        self.measured += 1
+        self._scores.add(row)
+        timings = _object(row.get("timings"))
+        values = {
+            "truncated/rate": row.get("truncated"),
+            "tool_calls/mean": tool_calls(row),
+            "turns/mean": timings.get("model_calls"),
+            "output_tokens/mean": output_tokens(row),
+            "episode_seconds/mean": timings.get("total_s"),
+        }
+        for name, value in values.items():
+            self._means[name].add(value)
+        if isinstance(end := row.get("finish_reason"), str):
+            self._ends[end] += 1
+        return True
+
+    def metrics(self, failures: Mapping[str, int], *, exact: bool = True) -> dict[str, float]:
+        """Every number by name. `failures`: kind -> attempts; `exact`: see `RunScores.means`."""
+        found = {name: mean.value for name, mean in self._means.items()}
+        means = self._scores.means(exact=exact)
+        return {
+            ROLLOUTS: self.measured,
+            **_named("", means.reward, means.success),
+            **{
+                name: value
+                for dataset, (reward, success) in means.datasets.items()
+                for name, value in _named(f"dataset/{dataset}/", reward, success).items()
+            },
+            **{name: value for name, value in found.items() if value is not None},
+            **{f"end/{end}": count / self.measured for end, count in self._ends.most_common(20)},
+            **{f"failed_attempts/{kind}": count for kind, count in failures.items()},
+        }
+
+
+def _named(prefix: str, reward: ClusteredMean | None, success: ClusteredMean | None) -> dict[str, float]:
+    """Mean reward and success rate, with the standard error and the 95 % interval clustered by task."""
+    found: dict[str, float] = {}
+    if reward is not None:
+        found[f"{prefix}reward/mean"] = reward.value
+        if reward.stderr is not None:
+            found[f"{prefix}reward/stderr"] = reward.stderr
+    if success is not None:
+        found[f"{prefix}success/rate"] = success.value
+        if (interval := success.share_interval) is not None:
+            found[f"{prefix}success/low"], found[f"{prefix}success/high"] = interval
+    return found
+
+
+def tool_calls(row: Json) -> int:
+    """How often the model called a tool."""
+    output = _object(row.get("response")).get("output")
+    items = output if isinstance(output, list) else []
+    return sum(isinstance(item, dict) and item.get("type") == "function_call" for item in items)
+
+
+def output_tokens(row: Json) -> Any:
+    """Of the whole episode, where the endpoint counted them."""
+    return _object(_object(row.get("response")).get("usage")).get("output_tokens")
+
+
+def _object(value: Any) -> Json:
+    return value if isinstance(value, dict) else {}

@@ -1,0 +1,107 @@
+"""Guard: who may look at the page. It stands before the app, and puts the same headers on every answer."""
+
+from __future__ import annotations
+
+import hmac
+import secrets
+from http.cookies import CookieError, SimpleCookie
+from urllib.parse import parse_qsl, urlencode
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import RedirectResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from rollyard.services.http.access.request_checks import Access
+from rollyard.services.http.client import PROBLEM_TYPE
+from rollyard.services.types import Problem
+
+COOKIE = "rollyard_viewer"
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+HEADERS = {
+    "content-security-policy": POLICY,
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cross-origin-resource-policy": "same-origin",
+    "cross-origin-opener-policy": "same-origin",
+    "x-frame-options": "DENY",
+}
+
+
+class Guard:
+    """Checks where a request comes from (`Access`), and the token where there is one."""
+
+    def __init__(self, app: ASGIApp, access: Access, *, token: str | None = None) -> None:
+        self._app = app
+        self._access = access
+        self._token = token
+        self._name = f"{COOKIE}_{secrets.token_hex(4)}"
+        """Cookies know no ports: two viewers on one machine must not take each other's."""
+        self._cookie = secrets.token_urlsafe(32)
+        """Stands for the token in the browser, so that the token itself is in no cookie other ports are sent, too."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+
+        async def guarded(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in HEADERS.items():
+                    headers[name] = value
+            await send(message)
+
+        answer = self._refused(scope) or self._welcomed(scope)
+        await (answer or self._app)(scope, receive, guarded)
+
+    def _refused(self, scope: Scope) -> Response | None:
+        if failure := self._access.refusal(scope):
+            found = failure.problem
+            return problem(found.status, found.title, found.detail, str(scope["path"]))
+        if self._token is None or self._knows(scope, Headers(scope=scope)):
+            return None
+        return problem(401, "unauthorized", "Open the address that ng_viewer printed, with its ?token=...")
+
+    def _knows(self, scope: Scope, headers: Headers) -> bool:
+        token = self._token or ""
+        bearer = headers.get("authorization", "").removeprefix("Bearer ")
+        asked = dict(_query(scope)).get("token")
+        return _same(_cookie(headers, self._name), self._cookie) or _same(bearer, token) or _same(asked, token)
+
+    def _welcomed(self, scope: Scope) -> Response | None:
+        """Who comes with the token in the address gets a cookie, and the address without it."""
+        query = _query(scope)
+        if self._token is None or scope["method"] != "GET" or "token" not in dict(query):
+            return None
+        rest = urlencode([(key, value) for key, value in query if key != "token"])
+        # Of the path only what cannot be read as another host: `//elsewhere`.
+        path = "/" + str(scope["path"]).lstrip("/\\")
+        answer = RedirectResponse(path + (f"?{rest}" if rest else ""), 303)
+        answer.set_cookie(self._name, self._cookie, httponly=True, samesite="strict", path="/")
+        return answer
+
+
+def problem(status: int, title: str, detail: str, instance: str = "") -> Response:
+    """An error answer (RFC 9457)."""
+    found = Problem(status=status, title=title, detail=detail, instance=instance, server="ng_viewer")
+    return Response(found.model_dump_json(exclude_none=True), status, media_type=PROBLEM_TYPE)
+
+
+def _query(scope: Scope) -> list[tuple[str, str]]:
+    return parse_qsl(scope.get("query_string", b"").decode("latin-1"), keep_blank_values=True)
+
+
+def _cookie(headers: Headers, name: str) -> str:
+    try:
+        found = SimpleCookie(headers.get("cookie", "")).get(name)
+    except CookieError:
+        return ""
+    return found.value if found else ""
+
+
+def _same(given: str | None, expected: str) -> bool:
+    return given is not None and hmac.compare_digest(given.encode("utf-8", "replace"), expected.encode())

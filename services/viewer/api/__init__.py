@@ -1,0 +1,1 @@
+"""What the viewer's page asks for: records of rollouts, lists, comparisons."""

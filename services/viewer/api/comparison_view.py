@@ -1,0 +1,109 @@
+"""Two runs side by side, task by task."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from rollyard.services.metrics.comparison import Difference, difference
+from rollyard.services.metrics.loader.columns import Floats, Ints
+from rollyard.services.metrics.profile import Run
+from rollyard.services.metrics.task_pairing import SAME_INPUT, Side, pair
+from rollyard.services.viewer.api.api_records import Comparison, TaskPair
+from rollyard.services.viewer.index.run_file import OpenedRun
+from rollyard.services.viewer.index.throttled_cache import Fresh
+
+SORTS = ("task", "change", "first", "second")
+
+
+@dataclass(frozen=True)
+class Compared:
+    """The tasks of two runs; NaN and -1 where one of them lacks a task. Empty where none can be paired."""
+
+    difference: Difference
+    tasks: tuple[Ints, Ints]
+    """Index of each task in the two runs."""
+    rewards: tuple[Floats, Floats]
+    solved: tuple[Floats, Floats]
+    measured: tuple[Ints, Ints]
+
+    @classmethod
+    def of(cls, first: Run, second: Run) -> Compared:
+        """Of two runs."""
+        found = pair(first, second)
+        empty = np.empty(0, np.int64)
+        sides = found.sides if found.sides is not None and not found.why_not else None
+        keys = empty
+        if sides is not None:
+            # Of one input, a task that one run lacks is shown, too; of others, index 7 may be two tasks.
+            keys = (np.union1d if found.by == SAME_INPUT else np.intersect1d)(sides[0].key, sides[1].key)
+        (task_a, reward_a, solved_a, count_a), (task_b, reward_b, solved_b, count_b) = (
+            _spread(None if sides is None else sides[number], keys) for number in (0, 1)
+        )
+        made = difference(first, second)
+        return cls(made, (task_a, task_b), (reward_a, reward_b), (solved_a, solved_b), (count_a, count_b))
+
+    def page(self, runs: tuple[int, int], sort: str, start: int, limit: int) -> Comparison:
+        """A stretch of the tasks; those that say nothing of `sort` come last."""
+        order = self._order(sort)[start : start + limit]
+        return Comparison(
+            runs=runs,
+            difference=self.difference if self.difference.tasks else None,
+            note=" ".join(self.difference.notes),
+            total=len(self.tasks[0]),
+            start=start,
+            tasks=[self._pair(index) for index in order.tolist()],
+        )
+
+    def _pair(self, index: int) -> TaskPair:
+        first, second = int(self.tasks[0][index]), int(self.tasks[1][index])
+        return TaskPair(
+            task=first if first >= 0 else second,
+            task_in_second=second if second >= 0 else first,
+            rewards=(_known(self.rewards[0][index]), _known(self.rewards[1][index])),
+            solved=(_known(self.solved[0][index]), _known(self.solved[1][index])),
+            measured=(int(self.measured[0][index]), int(self.measured[1][index])),
+        )
+
+    def _order(self, sort: str) -> Ints:
+        name, way = sort.removeprefix("-"), -1 if sort.startswith("-") else 1
+        rewards = self.rewards[1] - self.rewards[0]
+        task = np.where(self.tasks[0] >= 0, *self.tasks)
+        if name == "change":
+            solved = self.solved[1] - self.solved[0]
+            # Where nothing says what solved is, every difference is NaN and the rewards decide.
+            return np.lexsort((task, way * rewards, way * solved))
+        values = task if name == "task" else self.rewards[SORTS.index(name) - 2]
+        return np.lexsort((task, way * values))
+
+
+class Comparing:
+    """Pairs of runs, each compared anew when one of the two has changed. Any thread may ask."""
+
+    def __init__(self, runs: Sequence[OpenedRun]) -> None:
+        self._runs = runs
+        self._pairs: dict[tuple[int, int], Fresh[Compared]] = {}
+
+    def of(self, first: int, second: int) -> Compared:
+        """The comparison of two runs, by number."""
+        (end_a, a), (end_b, b) = (self._runs[number].numbers() for number in (first, second))
+        made = self._pairs.setdefault((first, second), Fresh())
+        return made.get((end_a, end_b, id(a), id(b)), lambda: Compared.of(a, b))
+
+
+def _spread(found: Side | None, keys: Ints) -> tuple[Ints, Floats, Floats, Ints]:
+    """Index, mean reward, solve rate and rollouts of each of the tasks with `keys`."""
+    task, measured = np.full(len(keys), -1), np.zeros(len(keys), np.int64)
+    reward, solved = np.full(len(keys), np.nan), np.full(len(keys), np.nan)
+    if found is not None:
+        _, own, there = np.intersect1d(found.key, keys, assume_unique=True, return_indices=True)
+        task[there], reward[there], measured[there] = found.task[own], found.mean[own], found.measured[own]
+        if found.solve_rate is not None:
+            solved[there] = found.solve_rate[own]
+    return task, reward, solved, measured
+
+
+def _known(value: float) -> float | None:
+    return None if np.isnan(value) else float(value)

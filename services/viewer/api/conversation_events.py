@@ -1,0 +1,146 @@
+"""Conversation items -> events: who said what, in which turn, and what it earned."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from rollyard.services.metrics.loader.parallel_reader import loads
+from rollyard.services.types import Json
+from rollyard.services.viewer.api.api_records import Event, Speaker
+from rollyard.services.viewer.api.message_content import thoughts, words_of
+from rollyard.services.viewer.api.token_view import tokens_of
+from rollyard.services.viewer.api.untrusted_values import items, mapping, number, pretty, sound, text_of
+
+_ROLES: dict[str, Speaker] = {"system": "system", "developer": "system", "user": "user", "assistant": "answer"}
+_CALLS = ("arguments", "input", "action", "operation", "code", "queries", "query")
+"""Where a call says what it wants, by its kind."""
+_RESULTS = ("output", "outputs", "results", "result", "error")
+"""Where an item that is call and result in one has the latter."""
+
+
+def events_of(row: Json) -> list[Event]:
+    """Of a rollout row: what the model was given, then the episode."""
+    params, response = mapping(row.get("responses_create_params")), mapping(row.get("response"))
+    events: list[Event] = []
+    if isinstance(instructions := params.get("instructions"), str):
+        events.append(Event(speaker="system", text=instructions))
+    given = params.get("input")
+    for item in [{"role": "user", "content": given}] if isinstance(given, str) else items(given):
+        events += _spoken(item, 0)
+    return [*events, *_played(items(response.get("output")), trained=row.get("mask_sample") is not True)]
+
+
+def _played(output: list[Any], *, trained: bool) -> Iterator[Event]:
+    turn, writing = 0, False
+    turns: dict[str, int] = {}
+    """Call id -> its turn."""
+    for item in output:
+        theirs = _is_models(item)
+        if theirs and not writing:
+            turn += 1
+        writing = theirs
+        said = mapping(item)
+        call = text_of(said.get("call_id"))
+        if theirs and call:
+            turns[call] = turn
+        made = list(_spoken(item, turns.get(call, turn)))
+        if theirs and made and (tokens := tokens_of(said, trained=trained)) is not None:
+            made[-1] = made[-1].model_copy(update={"tokens": tokens})
+            # A model call's tokens stand on its last item: whatever the model writes next is another call.
+            writing = False
+        yield from made
+
+
+def _is_models(item: Any) -> bool:
+    """The model wrote it, not the world or the user."""
+    said = mapping(item)
+    kind = text_of(said.get("type"))
+    return bool(said) and not kind.endswith(("_output", "_response")) and said.get("role") in (None, "assistant")
+
+
+def _spoken(item: Any, turn: int) -> Iterator[Event]:
+    """The events of one item, of whatever kind."""
+    if not isinstance(item, dict):
+        yield Event(speaker="other", text=item if isinstance(item, str) else pretty(item), turn=turn)
+        return
+    kind = text_of(item.get("type")) or "message"
+    if kind == "message" or (kind not in ("reasoning",) and "role" in item and "content" in item):
+        yield from _message(item, turn)
+    elif kind == "reasoning":
+        yield from _reasoning(item, turn)
+    elif kind.endswith("_output"):
+        yield _result(item, kind, turn)
+    elif kind.endswith("_call"):
+        yield from _call(item, kind, turn)
+    else:
+        yield Event(speaker="other", text=pretty(item), name=kind, turn=turn)
+
+
+def _message(item: Json, turn: int) -> Iterator[Event]:
+    speaker = _ROLES.get(text_of(item.get("role")), "other")
+    for key in ("reasoning_content", "reasoning"):
+        if isinstance(item.get(key), str) and item[key]:
+            yield Event(speaker="reasoning", text=item[key], turn=turn)
+    words = words_of(item.get("content"))
+    if speaker != "answer":
+        yield Event(speaker=speaker, text=words, name=text_of(item.get("name")), turn=turn)
+        return
+    pieces = thoughts(words)
+    for thought, piece in pieces:
+        yield Event(speaker="reasoning" if thought else "answer", text=piece, turn=turn)
+    if not pieces:
+        yield Event(speaker="answer", text=words, turn=turn)
+
+
+def _reasoning(item: Json, turn: int) -> Iterator[Event]:
+    summary, content = words_of(item.get("summary")), words_of(item.get("content"))
+    if summary:
+        yield Event(speaker="reasoning", text=summary, name="summary", turn=turn)
+    if content or not summary:
+        hidden = "(encrypted)" if item.get("encrypted_content") else ""
+        yield Event(speaker="reasoning", text=content or hidden, turn=turn)
+
+
+def _call(item: Json, kind: str, turn: int) -> Iterator[Event]:
+    name = text_of(item.get("name")) or kind.removesuffix("_call")
+    call = text_of(item.get("call_id")) or text_of(item.get("id"))
+    said = next((item[key] for key in _CALLS if item.get(key) is not None), None)
+    yield Event(speaker="call", text=_readable(said), name=name, call=call, turn=turn)
+    # What the endpoint ran itself has its result in the same item; a tool of ours never has.
+    results = {key: item[key] for key in _RESULTS if item.get(key) not in (None, "", [])}
+    if results:
+        told = next(iter(results.values())) if len(results) == 1 else results
+        text = words_of(told) if isinstance(told, str | list) else pretty(told)
+        yield Event(speaker="result", text=text, name=name, call=call, turn=turn)
+
+
+def _result(item: Json, kind: str, turn: int) -> Event:
+    output = item.get("output")
+    text = words_of(output)
+    answer = _parsed(text) if isinstance(output, str) else output
+    return Event(
+        speaker="result",
+        text=text,
+        name=text_of(item.get("name")) or ("" if kind == "function_call_output" else kind.removesuffix("_call_output")),
+        call=text_of(item.get("call_id")),
+        turn=turn,
+        reward=number(mapping(answer).get("reward")),
+    )
+
+
+def _readable(said: Any) -> str:
+    """A call's arguments: pretty where they are JSON."""
+    if not isinstance(said, str):
+        return "" if said is None else pretty(said)
+    value = _parsed(said)
+    return pretty(value) if isinstance(value, dict | list) else said
+
+
+def _parsed(text: str) -> Any:
+    if text.lstrip()[:1] not in ("{", "["):
+        return None
+    try:
+        return sound(loads(text.encode("utf-8", "replace")))
+    except ValueError:
+        return None

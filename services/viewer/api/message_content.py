@@ -1,0 +1,66 @@
+"""What stands in the content of a message, as words."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from rollyard.services.types import Json
+from rollyard.services.viewer.api.untrusted_values import pretty, text_of
+
+_TEXTS = ("text", "refusal", "transcript")
+_MOST_URL = 200
+_THINK = re.compile(r"<think>|</think>")
+
+
+def words_of(content: Any) -> str:
+    """All parts of a content: texts as they are, what is no text named in brackets."""
+    if isinstance(content, str):
+        return content
+    if isinstance(content, list):
+        return "\n".join(filter(None, map(_part, content)))
+    return "" if content is None else pretty(content)
+
+
+def _part(part: Any) -> str:
+    if isinstance(part, str):
+        return part
+    if not isinstance(part, dict):
+        return pretty(part)
+    for key in _TEXTS:
+        if isinstance(part.get(key), str):
+            return str(part[key])
+    kind = text_of(part.get("type"))
+    if "image" in kind or "file" in kind or "audio" in kind:
+        return f"[{kind.removeprefix('input_').removeprefix('output_')}: {_source(part)}]"
+    return pretty(part)
+
+
+def _source(part: Json) -> str:
+    """Where a picture or file comes from, without its bytes."""
+    for key in ("image_url", "file_url", "url", "filename", "file_id", "file_data", "data", "input_audio"):
+        value = part.get(key)
+        if isinstance(value, dict):
+            value = value.get("url") or value.get("data")
+        if isinstance(value, str) and value:
+            head, comma, data = value.partition(",")
+            if value.startswith("data:") and comma:
+                return f"{head[5:_MOST_URL]}, {len(data)} characters"
+            return value if len(value) <= _MOST_URL else f"{value[:_MOST_URL]}... ({len(value)} characters)"
+    return "nothing said"
+
+
+def thoughts(text: str) -> list[tuple[bool, str]]:
+    """A model's text in pieces: whether it is thinking, and the words. `</think>` alone ends a thought that its prompt
+    began.
+    """
+    pieces: list[tuple[bool, str]] = []
+    tags = list(_THINK.finditer(text))
+    thinking = bool(tags) and tags[0].group() == "</think>"
+    begin = 0
+    for tag in tags:
+        pieces.append((thinking, text[begin : tag.start()]))
+        thinking = tag.group() == "<think>"
+        begin = tag.end()
+    pieces.append((thinking, text[begin:]))
+    return [(thought, words.strip("\n")) for thought, words in pieces if words.strip()]

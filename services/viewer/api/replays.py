@@ -1,0 +1,67 @@
+"""Replays: finds the `replay.py` of the worlds' folders and asks each whether a row is its own."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from rollyard.services.config import plugins
+from rollyard.services.errors import OperatorError
+from rollyard.services.rollouts.replay import Replay
+from rollyard.services.types import Json
+
+log = logging.getLogger(__name__)
+FILE = "replay.py"
+_Make = Callable[[Json], Replay | None]
+
+
+class Replays:
+    """Call it with a row. A broken replay.py is reported once and never stops a page."""
+
+    def __init__(self, roots: Sequence[Path]) -> None:
+        """`roots`: where plug-in folders are looked for, the first wins. They are imported when first needed."""
+        self._roots = roots
+        self._makers: dict[str, _Make] | None = None
+        self._reported: set[str] = set()
+        self._loading = threading.Lock()
+
+    def __call__(self, row: Json) -> Replay | None:
+        """Boards of the row, by the first world that knows it."""
+        with self._loading:
+            if self._makers is None:
+                self._makers = dict(self._load())
+        for name, make in self._makers.items():
+            try:
+                if (found := make(row)) is not None:
+                    return Replay.model_validate(found)
+            # Plug-ins may raise anything, and the conversation is worth reading without its boards.
+            except (Exception, SystemExit) as error:
+                self._report(name, f"{type(error).__name__}: {error}")
+        return None
+
+    def _load(self) -> list[tuple[str, _Make]]:
+        found: dict[str, _Make] = {}
+        for root in self._roots:
+            for family in plugins.FAMILIES:
+                for path in sorted((root / family).glob(f"*/{FILE}")):
+                    name = f"{family}/{path.parent.name}"
+                    if name not in found and (make := self._maker(family, name, path)) is not None:
+                        found[name] = make
+        return list(found.items())
+
+    def _maker(self, family: str, name: str, path: Path) -> _Make | None:
+        try:
+            module: Any = plugins.import_file(family, path.parent, path)
+            make: _Make = module.replay
+        except (OperatorError, AttributeError, SystemExit) as error:
+            self._report(name, str(error))
+            return None
+        return make
+
+    def _report(self, name: str, what: str) -> None:
+        if name not in self._reported:
+            self._reported.add(name)
+            log.warning("%s of %s is broken, its boards are not shown: %s", FILE, name, what)

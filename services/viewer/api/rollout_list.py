@@ -1,0 +1,160 @@
+"""Listing: a table filtered, sorted and cut into pages, in milliseconds for a million rollouts."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field
+
+from rollyard.services.metrics.loader.columns import Words
+from rollyard.services.viewer.api.api_records import Outcome, Page
+from rollyard.services.viewer.index.table import Table
+
+Places = NDArray[np.intp]
+"""Indexes into a table."""
+SORTS = ("task", "repeat", "reward", "success", "tool_calls", "turns", "output_tokens", "seconds", "end")
+MOST_LINES = 500
+_KEPT = 6
+"""Orders and selections that are kept, 8 MB each for a million rollouts."""
+T = TypeVar("T")
+
+
+class Query(BaseModel):
+    """What the page asks of the list: GET /api/runs/{run}/rollouts."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    sort: str = Field(default="task", pattern=f"^-?({'|'.join(SORTS)})$")
+    """`-` before it: descending. What says nothing comes last either way."""
+    task: int | None = None
+    repeat: int | None = None
+    outcome: Outcome | None = None
+    success: bool | None = None
+    min_reward: float | None = None
+    max_reward: float | None = None
+    min_tool_calls: float | None = None
+    max_tool_calls: float | None = None
+    end: str | None = None
+    agent: str | None = None
+    q: str = Field(default="", max_length=1000)
+    """Text that stands in the row."""
+    start: int = Field(default=0, ge=0)
+    limit: int = Field(default=100, ge=0, le=MOST_LINES)
+
+
+class Listing:
+    """Pages of one table. Several threads may ask at once: at worst one sorts what another has sorted."""
+
+    def __init__(self, table: Table) -> None:
+        self.table = table
+        self._orders = _Kept[Places]()
+        self._selections = _Kept[Places]()
+        self._ends = tuple(sorted(_used(table.end)))
+        self._agents = tuple(sorted(_used(table.agent)))
+
+    def page(self, query: Query, found: NDArray[np.int64] | None = None, searched: float = 1.0) -> Page:
+        """What `query` asks for. `found`: bytes where the rows begin that have its text, ascending."""
+        places = self.select(query, found)
+        return self.page_of(places[query.start : query.start + query.limit], len(places), query.start, searched)
+
+    def page_of(self, places: Places, total: int, start: int = 0, searched: float = 1.0) -> Page:
+        """The lines at `places`, as a stretch of `total`."""
+        lines = [self.table.line(place) for place in places.tolist()]
+        return Page(total=total, start=start, lines=lines, searched=searched, ends=self._ends, agents=self._agents)
+
+    def select(self, query: Query, found: NDArray[np.int64] | None = None) -> Places:
+        """Indexes of the rollouts that pass, sorted."""
+        asked = query.model_copy(update={"start": 0, "limit": 0}).model_dump_json()
+        return self._selections.get(
+            f"{asked} {-1 if found is None else len(found)}", lambda: self._select(query, found)
+        )
+
+    def _select(self, query: Query, found: NDArray[np.int64] | None) -> Places:
+        order = self._orders.get(query.sort, lambda: _order(self.table, query.sort))
+        passes = self._passing(query)
+        if found is not None:
+            has = _among(self.table.offset, found)
+            passes = has if passes is None else passes & has
+        return order if passes is None else order[passes[order]]
+
+    def _passing(self, query: Query) -> NDArray[np.bool_] | None:
+        table = self.table
+        # A comparison with NaN is false: what says nothing passes no bound.
+        tests: list[tuple[Any, Callable[[Any], NDArray[np.bool_]]]] = [
+            (query.task, lambda task: table.task == _held(task)),
+            (query.repeat, lambda repeat: table.repeat == _held(repeat)),
+            (query.outcome, lambda outcome: table.measured == (outcome == "measured")),
+            (query.success, lambda success: table.success == float(success)),
+            (query.min_reward, lambda least: table.reward >= least),
+            (query.max_reward, lambda most: table.reward <= most),
+            (query.min_tool_calls, lambda least: table.tool_calls >= least),
+            (query.max_tool_calls, lambda most: table.tool_calls <= most),
+            (query.end, lambda end: _named(table.end, end)),
+            (query.agent, lambda agent: _named(table.agent, agent)),
+        ]
+        passing = [test(value) for value, test in tests if value is not None]
+        return np.asarray(np.logical_and.reduce(passing), bool) if passing else None
+
+
+class _Kept(Generic[T]):
+    """The few values that were used last."""
+
+    def __init__(self) -> None:
+        self._values: OrderedDict[str, T] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def get(self, key: str, make: Callable[[], T]) -> T:
+        """The value under `key`, made if it is not there."""
+        with self._lock:
+            if key in self._values:
+                self._values.move_to_end(key)
+                return self._values[key]
+        value = make()
+        with self._lock:
+            self._values[key] = value
+            while len(self._values) > _KEPT:
+                self._values.popitem(last=False)
+        return value
+
+
+def _order(table: Table, sort: str) -> Places:
+    """Equal ones stay by (task, repeat)."""
+    name, descending = sort.removeprefix("-"), sort.startswith("-")
+    if name == "task":
+        return np.argsort(-table.task, kind="stable") if descending else np.arange(len(table))
+    values = _ranks(table.end) if name == "end" else getattr(table, name)
+    return np.argsort(-values if descending else values, kind="stable")
+
+
+def _ranks(words: Words) -> NDArray[np.float64]:
+    """Places in the alphabet; NaN for none."""
+    ranks = np.empty(len(words.names) + 1)
+    ranks[np.argsort(np.array(words.names, str))] = np.arange(len(words.names))
+    ranks[-1] = np.nan
+    return ranks[words.codes]
+
+
+def _named(words: Words, name: str) -> NDArray[np.bool_]:
+    code = words.names.index(name) if name in words.names else -1 if name == "" else -2
+    return np.asarray(words.codes == code)
+
+
+def _used(words: Words) -> set[str]:
+    return {words.names[code] for code in np.unique(words.codes).tolist() if code >= 0}
+
+
+def _among(offsets: NDArray[np.int64], found: NDArray[np.int64]) -> NDArray[np.bool_]:
+    if not len(found):
+        return np.zeros(len(offsets), bool)
+    places = np.minimum(np.searchsorted(found, offsets), len(found) - 1)
+    return np.asarray(found[places] == offsets)
+
+
+def _held(value: int) -> int:
+    """Within 64 bits, so that numpy can compare it."""
+    return max(min(value, 2**62), -1)

@@ -1,0 +1,42 @@
+"""What a row says beside the conversation, without what is long."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+
+from rollyard.services.types import TOKEN_FIELDS, Json
+from rollyard.services.viewer.api.untrusted_values import mapping
+
+_LONGEST = 2000
+"""Bytes of JSON that a value may have; of a longer one is said how long it is."""
+_CONVERSATION = {"responses_create_params": ("input", "instructions"), "response": ("output", "instructions", "tools")}
+
+
+def facts_of(row: Json) -> Json:
+    """Everything but the conversation, small values only."""
+    facts: Json = {}
+    for key, value in row.items():
+        if key in _CONVERSATION and isinstance(value, dict):
+            kept = {name: each for name, each in value.items() if name not in _CONVERSATION[key] and each is not None}
+            if said := small(kept):
+                facts[key] = said
+        elif key not in TOKEN_FIELDS:
+            facts[key] = _short(value)
+    return facts
+
+
+def small(values: Json) -> Json:
+    """The same object, each long value replaced by a word about it."""
+    return {key: _short(value) for key, value in mapping(values).items()}
+
+
+def _short(value: Any) -> Any:
+    length = len(orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS))
+    if length <= _LONGEST:
+        return value
+    if isinstance(value, str):
+        return f"{value[:_LONGEST]}... ({len(value)} characters)"
+    kind = "a list" if isinstance(value, list) else "an object"
+    return f"({kind} of {len(value)}, {length:,} bytes: see the row itself)"

@@ -1,0 +1,38 @@
+"""The tokens of a model call, where its last item carries them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rollyard.services.types import Json
+from rollyard.services.viewer.api.api_records import Tokens
+from rollyard.services.viewer.api.row_fields import small
+from rollyard.services.viewer.api.untrusted_values import number
+
+
+def tokens_of(item: Json, *, trained: bool) -> Tokens | None:
+    """None where there are none, or what stands there are no tokens."""
+    prompt, generated = _ids(item.get("prompt_token_ids")), _ids(item.get("generation_token_ids"))
+    if generated is None:
+        return None
+    trace = item.get("token_trace")
+    return Tokens(
+        prompt=prompt or [],
+        generated=generated,
+        log_probs=_log_probs(item.get("generation_log_probs")),
+        trained=trained,
+        trace=small(trace) if isinstance(trace, dict) else None,
+    )
+
+
+def _ids(value: Any) -> list[int] | None:
+    if isinstance(value, list) and all(type(each) is int for each in value):
+        return value
+    return None
+
+
+def _log_probs(value: Any) -> list[float]:
+    """All of them, or none: one that is missing would shift the others."""
+    found = [number(each) for each in value] if isinstance(value, list) else []
+    known = [each for each in found if each is not None]
+    return known if len(known) == len(found) else []

@@ -1,0 +1,1 @@
+"""Chosen rollouts and all numbers as one HTML file."""

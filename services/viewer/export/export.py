@@ -1,0 +1,87 @@
+"""Export: chosen rollouts and all the numbers as one HTML file that needs no server."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import orjson
+
+from rollyard.services.types import Json, Record
+from rollyard.services.viewer.api.api_records import Numbers
+from rollyard.services.viewer.api.comparison_view import Comparing
+from rollyard.services.viewer.api.rollout_list import Places
+from rollyard.services.viewer.api.rollout_view import Replays, story_of
+from rollyard.services.viewer.export.single_file_page import one_file
+from rollyard.services.viewer.index.library import Library
+from rollyard.services.viewer.index.table import Table
+
+MOST_EXPORTED = 200
+_MOST_TASKS = 5000
+"""Tasks of a comparison."""
+
+
+def export(library: Library, replays: Replays, limit: int = MOST_EXPORTED) -> bytes:
+    """The page, with `limit` rollouts of each file. The library is read through. Raises OSError, Gone."""
+    data: Json = {"overview": library.overview(), "profiles": {}, "pages": {}, "stories": {}, "comparison": None}
+    said = []
+    for run in library.runs:
+        end, numbers = run.numbers()
+        data["profiles"][str(run.number)] = Numbers(indexed=end, profile=numbers.profile)
+        listing, table = run.listing, run.listing.table
+        places = chosen(table, limit)
+        data["pages"][str(run.number)] = listing.page_of(places, len(places))
+        for place in places.tolist():
+            story = story_of(run, table, place, replays)
+            data["stories"][f"{run.number}/{story.line.task}/{story.line.repeat}"] = story
+        said.append(_left_out(run.name, len(places), len(table)))
+    if len(library.runs) > 1:
+        compared = Comparing(library.runs).of(0, 1)
+        data["comparison"] = compared.page((0, 1), "task", 0, _MOST_TASKS)
+        said += _left_out_tasks(len(compared.tasks[0]))
+    return one_file(orjson.dumps(data, default=_plain), " ".join(filter(None, said)))
+
+
+def chosen(table: Table, limit: int) -> Places:
+    """Some rollouts that show what is in the table, in its order: a quarter the best, a quarter the worst, up to a
+    quarter failed, the rest at equal distances. Of the best and the worst, each task's first.
+    """
+    if len(table) <= limit:
+        return np.arange(len(table))
+    measured = np.flatnonzero(table.measured)
+    failed = np.flatnonzero(~table.measured)
+    quarter = limit // 4
+    best = _by_task(table, measured[np.argsort(-table.reward[measured], kind="stable")])
+    worst = _by_task(table, measured[np.argsort(table.reward[measured], kind="stable")])
+    found = np.unique(np.concatenate([best[:quarter], worst[:quarter], failed[:quarter]]))
+    rest = np.setdiff1d(np.arange(len(table)), found)
+    between = rest[np.linspace(0, len(rest) - 1, limit - len(found)).astype(np.intp)]
+    return np.union1d(found, between)
+
+
+def _by_task(table: Table, places: Places) -> Places:
+    """The same places: first every task's first one, then every task's second, and so on."""
+    tasks = table.task[places]
+    order = np.argsort(tasks, kind="stable")
+    starts = np.flatnonzero(np.diff(tasks[order], prepend=-1))
+    turns = np.empty(len(places), np.intp)
+    turns[order] = np.arange(len(places)) - np.repeat(starts, np.diff(starts, append=len(places)))
+    return places[np.argsort(turns, kind="stable")]
+
+
+def _left_out(name: str, kept: int, all_of: int) -> str:
+    if kept == all_of:
+        return ""
+    return (
+        f"Of {name} this page holds {kept:,} of {all_of:,} rollouts (best, worst, failed, and some between); "
+        "the numbers are of all of them."
+    )
+
+
+def _left_out_tasks(tasks: int) -> Sequence[str]:
+    return [f"Of the comparison it holds the first {_MOST_TASKS:,} of {tasks:,} tasks."] if tasks > _MOST_TASKS else []
+
+
+def _plain(record: object) -> object:
+    assert isinstance(record, Record)
+    return record.model_dump()

@@ -1,0 +1,84 @@
+"""The page as one file: its modules, styles and data inside, and a policy that lets nothing else run.
+
+Modules keep their text but for the names in their imports, which an import map leads to `data:` addresses. The policy
+lets only scripts run that carry a word made for this very file, and what they import: the browser hands the word on to
+imports, as it does no hash. Rollouts are older than the word and cannot know it.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import posixpath
+import re
+import secrets
+from html import escape
+from pathlib import Path
+
+import orjson
+
+STATIC = Path(__file__).parents[1] / "static"
+_STYLE = re.compile(r'<link rel="stylesheet" href="static/([^"]+)">\n?')
+_SCRIPT = re.compile(r'<script (?:defer )?src="static/([^"]+)"></script>\n?')
+_MODULE = re.compile(r'<script type="module" src="static/([^"]+)"></script>\n?')
+_IMPORT = re.compile(r"""(\bfrom\s*|\bimport\s*\(?\s*)(['"])(\.{1,2}/[^'"]+)\2""")
+_UNSAFE = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
+
+
+def one_file(data: bytes, note: str) -> bytes:
+    """The page with `data` (JSON) in its element `embedded`, and `note` above it."""
+    page = (STATIC / "index.html").read_text(encoding="utf-8")
+    style = "\n".join((STATIC / name).read_text(encoding="utf-8") for name in _STYLE.findall(page))
+    classic = [(STATIC / name).read_text(encoding="utf-8") for name in _SCRIPT.findall(page)]
+    imports = orjson.dumps({"imports": _modules()}).decode()
+    begin = "".join(f'import("page/{name}");' for name in _MODULE.findall(page))
+    scripts = [*classic, begin]
+    word = secrets.token_urlsafe(24)
+    policy = (
+        f"default-src 'none'; script-src 'nonce-{word}'; style-src '{_hash(style)}'; "
+        "img-src data:; base-uri 'none'; form-action 'none'"
+    )
+    for found in (_STYLE, _SCRIPT, _MODULE):
+        page = found.sub("", page)
+    head = f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n<meta charset="utf-8">'
+    page = page.replace('<meta charset="utf-8">', head, 1)
+    page = page.replace(
+        "</head>", f'<style>{style}</style>\n<script type="importmap" nonce="{word}">{imports}</script>\n</head>', 1
+    )
+    body = f'<script type="application/json" id="embedded">{_safe(data.decode())}</script>\n'
+    body += "".join(f'<script nonce="{word}">{script}</script>\n' for script in scripts)
+    page = page.replace('<div id="app">', f'{_said(note)}<div id="app">', 1)
+    return page.replace("</body>", f"{body}</body>", 1).encode()
+
+
+def _modules() -> dict[str, str]:
+    """Every script of the page by the name under which the others import it."""
+    found = {}
+    for path in sorted(STATIC.rglob("*.js")):
+        name = path.relative_to(STATIC).as_posix()
+        code = base64.b64encode(_renamed(path.read_text(encoding="utf-8"), name).encode()).decode()
+        found[f"page/{name}"] = f"data:text/javascript;base64,{code}"
+    return found
+
+
+def _renamed(code: str, name: str) -> str:
+    """The module with its neighbours' names from the page's root: a `data:` address has no neighbours."""
+
+    def renamed(found: re.Match[str]) -> str:
+        path = posixpath.normpath(posixpath.join(posixpath.dirname(name), found[3]))
+        return f"{found[1]}{found[2]}page/{path}{found[2]}"
+
+    return _IMPORT.sub(renamed, code)
+
+
+def _hash(text: str) -> str:
+    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
+
+
+def _safe(json: str) -> str:
+    """JSON that ends no script element and begins no comment, whatever the rollouts say."""
+    return re.sub("[<>&\u2028\u2029]", lambda found: _UNSAFE[found[0]], json)
+
+
+def _said(note: str) -> str:
+    return f'<p class="message exported">{escape(note)}</p>\n' if note else ""

@@ -1,0 +1,1 @@
+"""What the viewer keeps beside large rollout files: tables, searches, fingerprints."""

@@ -1,0 +1,134 @@
+"""AttemptFile: `X_failures.jsonl` followed as it grows: which rollouts failed, and what is said of one of them."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rollyard.services.metrics.loader.columns import Ints, Words
+from rollyard.services.metrics.loader.parallel_reader import loads
+from rollyard.services.metrics.loader.rollout_parser import Vocabulary
+from rollyard.services.types import Json
+from rollyard.services.viewer.api.api_records import Attempt
+from rollyard.services.viewer.api.untrusted_values import number, text_of, whole_number
+from rollyard.services.viewer.index.file_fingerprint import Mark
+from rollyard.services.viewer.index.line_reader import row_at
+
+_STEP = 16 << 20
+
+
+@dataclass(frozen=True)
+class Failed:
+    """Failed attempts in the order they happened."""
+
+    task: Ints
+    repeat: Ints
+    offset: Ints
+    terminal: NDArray[np.bool_]
+    """No other attempt follows in the same command."""
+    kind: Words
+    agent: Words
+
+
+class AttemptFile:
+    """One thread calls `advance`; any may ask."""
+
+    def __init__(self, path: Path) -> None:
+        """Nothing is read yet."""
+        self.path = path
+        self._mark: Mark | None = None
+        self._forget()
+
+    @property
+    def behind(self) -> int:
+        """Bytes that are there and can be read."""
+        return 0 if self._through else self._size - self._end
+
+    def advance(self) -> bool:
+        """Read what is new, a few megabytes at a time. True when something was."""
+        try:
+            stat = self.path.stat()
+            if self._mark is not None and self._mark.unchanged(stat):
+                return False
+            changed = self._mark is not None and not self._mark.fits(self.path, stat)
+            if changed:
+                self._forget()
+            before = self._end
+            self._read()
+            # A step that is not full has met the end of the file, or an unfinished line before it.
+            self._size, self._through = stat.st_size, self._end < before + _STEP
+            self._mark = Mark.of(self.path, self._end, stat, whole=self._through)
+        except OSError:
+            changed = self._end > 0
+            self._forget()
+            return changed
+        if changed or self._end > before:
+            self.failed = self._gathered()
+            return True
+        return False
+
+    def of(self, task: int, repeat: int) -> list[Attempt]:
+        """Failed attempts of one rollout, in order. Raises OSError."""
+        failed = self.failed
+        there = np.flatnonzero((failed.task == task) & (failed.repeat == repeat))
+        return [_attempt(row_at(self.path, int(failed.offset[index]))) for index in there.tolist()]
+
+    def _forget(self) -> None:
+        self._ints = array("q")
+        self._terminal = array("b")
+        self._kinds, self._agents = Vocabulary(), Vocabulary()
+        self._end = 0
+        self._size = 0
+        self._through = True
+        self._mark = None
+        self.failed = self._gathered()
+
+    def _gathered(self) -> Failed:
+        task, repeat, offset = np.array(self._ints, np.int64).reshape(-1, 3).T.copy()
+        terminal = np.array(self._terminal, bool)
+        return Failed(task, repeat, offset, terminal, self._kinds.words(), self._agents.words())
+
+    def _read(self) -> None:
+        for offset, line in self._lines():
+            try:
+                row = loads(line)
+            except ValueError:
+                continue
+            if isinstance(row, dict):
+                self._add(row, offset)
+
+    def _lines(self) -> Iterator[tuple[int, bytes]]:
+        stop = self._end + _STEP
+        with self.path.open("rb") as file:
+            file.seek(self._end)
+            for line in file:
+                if not line.endswith(b"\n") or self._end >= stop:
+                    return
+                offset, self._end = self._end, self._end + len(line)
+                yield offset, line
+
+    def _add(self, row: Json, offset: int) -> None:
+        task, repeat = whole_number(row.get("_ng_task_index")), whole_number(row.get("_ng_rollout_index"))
+        if task is None or repeat is None:
+            return
+        agent = row.get("agent_ref")
+        self._ints.extend((task, repeat, offset))
+        self._terminal.append(row.get("terminal") is not False)
+        self._kinds.add(row.get("failure_kind"))
+        self._agents.add(agent.get("name") if isinstance(agent, dict) else None)
+
+
+def _attempt(row: Json) -> Attempt:
+    return Attempt(
+        attempt=whole_number(row.get("_ng_attempt_index")) or 0,
+        kind=text_of(row.get("failure_kind")) or "unknown",
+        server=text_of(row.get("server")),
+        detail=text_of(row.get("detail")),
+        seconds=number(row.get("duration_s")) or 0.0,
+        when=number(row.get("time")) or 0.0,
+    )

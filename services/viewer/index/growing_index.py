@@ -1,0 +1,160 @@
+"""FollowedFile: the index of a rollout file, read in steps, extended when the file grows, made anew when it changes."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+
+from rollyard.services.metrics.loader.parallel_reader import PART, Part, read_parts, says_task
+from rollyard.services.rollouts.store import StorePaths
+from rollyard.services.viewer.index.file_fingerprint import Mark
+from rollyard.services.viewer.index.index_file import save, saved
+from rollyard.services.viewer.index.index_snapshot import Snapshot, empty, extended
+
+WORTH_SAVING = 32 << 20
+"""Bytes; less is read anew in a few tenths of a second."""
+POOLED_PARTS = 8
+"""Parts that processes read between two looks at anything else."""
+_REST = 5
+"""After what was read has been put in order, that rests this many times as long: a file of a million rows that grows
+costs a sixth of a core."""
+
+
+class FollowedFile:
+    """One thread calls `advance`; any may look at `snapshot`."""
+
+    def __init__(self, path: Path, *, worth_saving: int = WORTH_SAVING, part: int = PART) -> None:
+        """Nothing is read yet."""
+        self.path = path
+        self.snapshot: Snapshot = empty()
+        self.size = 0
+        """Bytes of the file at the last look."""
+        self.error = ""
+        """Why it cannot be read."""
+        self.through = False
+        """Everything that was there at the last look is read."""
+        self.generation = 0
+        """Grows when the file was changed and is read anew."""
+        self._index = StorePaths(path).beside("index.npz")
+        self._worth_saving = worth_saving
+        self._part = part
+        self._waiting: list[Part] = []
+        """Read, and not put in order yet."""
+        self._mark: Mark | None = None
+        self._saved = -1
+        """Bytes that the saved index covers; -1: it was not looked for."""
+        self._rest_until = 0.0
+        self._doubted = False
+
+    @property
+    def behind(self) -> int:
+        """Bytes that are there and can be read."""
+        return 0 if self.through or self.error else self.size - self.reached
+
+    @property
+    def shown(self) -> bool:
+        """What was read stands in `snapshot`."""
+        return not self._waiting
+
+    def advance(self, pool: ProcessPoolExecutor | None = None) -> bool:
+        """Look at the file and read a step of what is new, with the processes of `pool`. True when that showed."""
+        before = self.snapshot
+        try:
+            stat = self.path.stat()
+            self.size = stat.st_size
+            if self._saved < 0:
+                self._restore(stat)
+            elif self._doubted or (self._mark is not None and not self._mark.fits(self.path, stat)):
+                self._forget()
+            if self._mark is None or not self._mark.unchanged(stat):
+                self._read(stat, pool)
+            if self._waiting and self._worth_ordering():
+                self._order()
+            if self._worth_keeping():
+                self._keep(stat)
+            self.error = ""
+        except OSError as error:
+            self.error = f"{self.path} cannot be read: {error.strerror or error}."
+        return self.snapshot is not before
+
+    def doubt(self) -> None:
+        """A row is not where it was read: the next step begins anew. Any thread may say so."""
+        self._doubted = True
+
+    def _forget(self) -> None:
+        """It is another file than was read."""
+        self._doubted = False
+        self.snapshot = empty()
+        self.generation += 1
+        self.through = False
+        self._waiting.clear()
+        self._mark = None
+        self._saved = 0
+        self._rest_until = 0.0
+
+    def close(self) -> None:
+        """Save what was read since the index was saved."""
+        end = self.snapshot.end
+        if self._saved >= 0 and end > self._saved and end >= self._worth_saving and not self._waiting:
+            self._keep(self.path.stat())
+
+    @property
+    def reached(self) -> int:
+        """Bytes that are read."""
+        return max([self.snapshot.end, *(part.stop for part in self._waiting)])
+
+    def _restore(self, stat: os.stat_result) -> None:
+        self._saved = 0
+        found = saved(self._index) if self.size >= self._worth_saving else None
+        if found is not None and found[1].fits(self.path, stat):
+            self.snapshot, self._mark = found
+            self._saved = self.snapshot.end
+            self.through = self._mark.unchanged(stat)
+
+    def _read(self, stat: os.stat_result, pool: ProcessPoolExecutor | None) -> None:
+        ranges = list(self._next_ranges(POOLED_PARTS if pool else 1))
+        named = self._says_task()
+        parts = [] if named is None else [part for part in read_parts(self.path, ranges, named, pool) if part.stop]
+        self._waiting += parts
+        # A step that found no whole line has met an unfinished one, which goes to the end of the file.
+        self.through = not parts or ranges[-1][1] == self.size or self.reached >= self.size
+        self._mark = Mark.of(self.path, self.reached, stat, whole=self.through)
+
+    def _next_ranges(self, most: int) -> Iterator[tuple[int, int]]:
+        start = self.reached
+        while start < self.size and most > 0:
+            stop = min(start + self._part, self.size)
+            yield start, stop
+            start, most = stop, most - 1
+
+    def _says_task(self) -> bool | None:
+        return self.snapshot.says_task if self.snapshot.end else says_task(self.path)
+
+    def _worth_ordering(self) -> bool:
+        if self.through:
+            return time.monotonic() >= self._rest_until
+        rows = sum(len(part.columns) + len(part.columns.unmeasured.task) for part in self._waiting)
+        return 2 * rows >= len(self.snapshot.columns)
+
+    def _order(self) -> None:
+        begun = time.monotonic()
+        self.snapshot = extended(self.snapshot, self._waiting, says_task=self._says_task() is not False)
+        self._waiting.clear()
+        if self.through:
+            self._rest_until = time.monotonic() + _REST * (time.monotonic() - begun)
+
+    def _worth_keeping(self) -> bool:
+        """Seldom: while it is read at first whenever it has doubled, later when it has grown by an eighth."""
+        new = self.snapshot.end - self._saved
+        return new >= max(self._worth_saving, self._saved // 8 if self.through else self._saved) and not self._waiting
+
+    def _keep(self, stat: os.stat_result) -> None:
+        try:
+            save(self._index, self.snapshot, Mark.of(self.path, self.snapshot.end, stat, whole=self.through))
+            self._saved = self.snapshot.end
+        except OSError:
+            # A folder that is not ours, or a full disk: the index then lives in memory alone.
+            self._worth_saving = 1 << 62

@@ -1,0 +1,112 @@
+"""An index on disk: `X_index.npz` beside `X.jsonl`, so that a large file is read once. It is only ever a copy."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+
+from rollyard.services.metrics.loader.columns import (
+    FLOATS,
+    INTS,
+    LOST_FLOATS,
+    LOST_INTS,
+    LOST_WORDS,
+    WORDS,
+    Columns,
+    Unmeasured,
+    Words,
+)
+from rollyard.services.viewer.index.file_fingerprint import Mark
+from rollyard.services.viewer.index.index_snapshot import Snapshot
+
+FORMAT = 4
+"""Raised whenever what stands in the file, or how it is counted, changes: older files are then read anew."""
+
+
+def save(path: Path, snapshot: Snapshot, mark: Mark) -> None:
+    """Write the index; a reader sees the old one or the new one. Raises OSError."""
+    columns, lost = snapshot.columns, snapshot.columns.unmeasured
+    arrays: dict[str, Any] = {name: getattr(columns, name) for name in (*INTS, *FLOATS)}
+    arrays |= {name: getattr(columns, name).codes for name in WORDS}
+    arrays |= {f"stage{number}": seconds for number, seconds in enumerate(columns.stages.values())}
+    arrays |= {f"lost_{name}": getattr(lost, name) for name in (*LOST_INTS, *LOST_FLOATS)}
+    arrays |= {f"lost_{name}": getattr(lost, name).codes for name in LOST_WORDS}
+    said = {
+        "format": FORMAT,
+        "mark": [mark.end, mark.size, mark.mtime_ns, mark.digest],
+        "says_task": snapshot.says_task,
+        "bad_lines": snapshot.bad_lines,
+        "bad": snapshot.bad,
+        "twice": snapshot.twice,
+        "stages": list(columns.stages),
+        "words": {name: getattr(columns, name).names for name in WORDS},
+        "lost_words": {name: getattr(lost, name).names for name in LOST_WORDS},
+    }
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with temporary.open("wb") as file:
+            np.savez(file, said=np.frombuffer(orjson.dumps(said), np.uint8), **arrays)
+        temporary.replace(path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise
+
+
+def saved(path: Path) -> tuple[Snapshot, Mark] | None:
+    """What was saved, or None where there is nothing that can be used."""
+    try:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
+            return _restored(arrays)
+    # A foreign or damaged file may raise anything in numpy and below it, and reading anew mends all of it.
+    except Exception:
+        return None
+
+
+def _restored(arrays: Any) -> tuple[Snapshot, Mark] | None:
+    said = orjson.loads(arrays["said"].tobytes())
+    if said["format"] != FORMAT:
+        return None
+    made: dict[str, Any] = {name: _column(arrays[name], np.int64) for name in INTS}
+    made |= {name: _column(arrays[name], np.float64) for name in FLOATS}
+    made |= {name: _words(arrays[name], said["words"][name]) for name in WORDS}
+    lost: dict[str, Any] = {name: _column(arrays[f"lost_{name}"], np.int64) for name in LOST_INTS}
+    lost |= {name: _column(arrays[f"lost_{name}"], np.float64) for name in LOST_FLOATS}
+    lost |= {name: _words(arrays[f"lost_{name}"], said["lost_words"][name]) for name in LOST_WORDS}
+    stages = {str(name): _column(arrays[f"stage{number}"], np.float64) for number, name in enumerate(said["stages"])}
+    _check(len(made["task"]), *(value for value in (*made.values(), *stages.values())))
+    _check(len(lost["task"]), *lost.values())
+    end, size, mtime_ns, digest = said["mark"]
+    bad = None if said["bad"] is None else (int(said["bad"][0]), str(said["bad"][1]))
+    snapshot = Snapshot(
+        Columns(**made, stages=stages, unmeasured=Unmeasured(**lost)),
+        end=int(end),
+        says_task=bool(said["says_task"]),
+        bad_lines=int(said["bad_lines"]),
+        bad=bad,
+        twice=int(said["twice"]),
+    )
+    return snapshot, Mark(int(end), int(size), int(mtime_ns), str(digest))
+
+
+def _column(array: Any, kind: Any) -> Any:
+    if array.dtype != kind or array.ndim != 1:
+        raise ValueError(f"a column of {array.dtype} with {array.ndim} dimensions")
+    return array
+
+
+def _words(codes: Any, names: Any) -> Words:
+    if _column(codes, np.int32).size and not -1 <= codes.min() <= codes.max() < len(names):
+        raise ValueError("a code without a name")
+    return Words(codes, tuple(map(str, names)))
+
+
+def _check(count: int, *columns: Any) -> None:
+    for column in columns:
+        if len(column.codes if isinstance(column, Words) else column) != count:
+            raise ValueError("columns of different lengths")

@@ -1,0 +1,148 @@
+"""OpenedRun: one rollout file with what stands beside it, as the page asks about it."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from rollyard.services.metrics.loader.columns import Words, word
+from rollyard.services.metrics.loader.load_run import made
+from rollyard.services.metrics.loader.parallel_reader import PART, Read
+from rollyard.services.metrics.profile import Run
+from rollyard.services.rollouts.store import StorePaths
+from rollyard.services.types import CollectionStatus
+from rollyard.services.viewer.api.api_records import Opened, Page
+from rollyard.services.viewer.api.rollout_list import Listing, Query
+from rollyard.services.viewer.index.failed_attempts import AttemptFile, Failed
+from rollyard.services.viewer.index.growing_index import FollowedFile
+from rollyard.services.viewer.index.line_reader import line_at
+from rollyard.services.viewer.index.search_cache import Searches
+from rollyard.services.viewer.index.table import NOWHERE, Table, table_of
+from rollyard.services.viewer.index.throttled_cache import Fresh
+
+_SILENT_S = 60.0
+"""A collection whose status is older is not running any more, whatever it says."""
+_SEARCH_WAIT_S = 0.2
+
+
+class OpenedRun:
+    """One thread calls `advance`; any may ask."""
+
+    def __init__(self, number: int, path: Path, name: str, *, threshold: float | None = None, part: int = PART) -> None:
+        """`threshold`: a reward from there on counts as solved."""
+        self.number = number
+        self.name = name
+        self.path = path
+        self.file = FollowedFile(path, part=part)
+        self.attempts = AttemptFile(StorePaths(path).failures)
+        self.status: CollectionStatus | None = None
+        self.listing = Listing(table_of(self.file.snapshot.columns, self.attempts.failed, threshold))
+        self._listed = 0
+        """Bytes whose rollouts are in the list."""
+        self._threshold = threshold
+        self._searches = Searches(path)
+        self._generation = 0
+        self._was_running = False
+        self._numbers = Fresh[tuple[int, Run]]()
+
+    @property
+    def table(self) -> Table:
+        """Every rollout that can be seen."""
+        return self.listing.table
+
+    @property
+    def behind(self) -> int:
+        """Bytes that are there and can be read."""
+        return self.file.behind + self.attempts.behind
+
+    def advance(self, pool: ProcessPoolExecutor | None = None) -> None:
+        """Look at the files and read a step of what is new."""
+        self.status = _status(StorePaths(self.path).status)
+        running = self._running()
+        read = self.file.advance(pool)
+        failed = self.attempts.advance()
+        if self.file.generation != self._generation:
+            self._generation = self.file.generation
+            self._searches.stop()
+        if read or failed or running != self._was_running:
+            self._was_running = running
+            given_up = _given_up(self.attempts.failed, running)
+            self.listing = Listing(table_of(self.file.snapshot.columns, given_up, self._threshold))
+            self._listed = self.file.snapshot.end
+
+    def opened(self) -> Opened:
+        """How far it is read."""
+        file, snapshot, measured = self.file, self.file.snapshot, self.table.measured
+        return Opened(
+            run=self.number,
+            name=word(self.name),
+            path=word(str(self.path), 4096),
+            size=file.size,
+            indexed=self._listed,
+            measured=int(measured.sum()),
+            failed=int(len(measured) - measured.sum()),
+            torn=self._torn(),
+            error=" ".join(filter(None, [file.error, snapshot.error])),
+            status=self.status,
+        )
+
+    def page(self, query: Query) -> Page:
+        """A stretch of the list. A text search answers with what it has found by now."""
+        listing = self.listing
+        if not query.q:
+            return listing.page(query)
+        found, searched = self._searches.of(query.q).ask(self.file.snapshot.end, _SEARCH_WAIT_S)
+        return listing.page(query, found, searched)
+
+    def line(self, table: Table, index: int) -> bytes | None:
+        """A rollout's row as it stands in the file; None where it has none. Raises OSError."""
+        offset = int(table.offset[index])
+        return None if offset == NOWHERE else line_at(self.path, offset)
+
+    def numbers(self) -> tuple[int, Run]:
+        """Bytes that the profile's numbers are made of, and the numbers. They may be a moment old."""
+        version = self.file.generation, self.file.snapshot.end, len(self.attempts.failed.task)
+        return self._numbers.get(version, self._made)
+
+    def close(self) -> None:
+        """Save what was read."""
+        self._searches.stop()
+        self.file.close()
+
+    def _made(self) -> tuple[int, Run]:
+        snapshot = self.file.snapshot
+        read = Read(snapshot.columns, self.file.size, self._torn(), snapshot.says_task)
+        return snapshot.end, made(self.path, self.name, read, pass_threshold=self._threshold)
+
+    def _torn(self) -> int:
+        return max(self.file.size - self.file.reached, 0) if self.file.through else 0
+
+    def _running(self) -> bool:
+        """A collection writes the file: what failed may be tried again."""
+        status = self.status
+        return status is not None and status.state == "running" and time.time() - status.updated < _SILENT_S
+
+
+def _given_up(failed: Failed, running: bool) -> Failed:
+    """Attempts after which no other comes."""
+    if not running:
+        return failed
+    ended = failed.terminal
+    return Failed(
+        failed.task[ended],
+        failed.repeat[ended],
+        failed.offset[ended],
+        failed.terminal[ended],
+        Words(failed.kind.codes[ended], failed.kind.names),
+        Words(failed.agent.codes[ended], failed.agent.names),
+    )
+
+
+def _status(path: Path) -> CollectionStatus | None:
+    try:
+        return CollectionStatus.model_validate_json(path.read_bytes())
+    except (OSError, ValidationError):
+        return None

@@ -1,0 +1,144 @@
+"""Table: every rollout of a file as the list shows it, measured or failed, by (task, repeat)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rollyard.services.metrics.loader.columns import Columns, Floats, Ints, Words, joined_words
+from rollyard.services.metrics.solved import which_solved
+from rollyard.services.viewer.api.api_records import Line
+from rollyard.services.viewer.index.failed_attempts import Failed
+
+NOWHERE = -1
+"""Offset of a rollout without a row: all its attempts failed."""
+_NUMBERS = ("tool_calls", "turns", "output_tokens", "seconds")
+
+
+@dataclass(frozen=True)
+class Table:
+    """n arrays of one length; NaN where nothing is said."""
+
+    task: Ints
+    repeat: Ints
+    offset: Ints
+    measured: NDArray[np.bool_]
+    reward: Floats
+    success: Floats
+    tool_calls: Floats
+    turns: Floats
+    output_tokens: Floats
+    seconds: Floats
+    end: Words
+    agent: Words
+
+    def __len__(self) -> int:
+        return len(self.task)
+
+    def find(self, task: int, repeat: int) -> int | None:
+        """Index of a rollout."""
+        low, high = self.of_task(task)
+        index = low + int(np.searchsorted(self.repeat[low:high], repeat))
+        return index if index < high and self.repeat[index] == repeat else None
+
+    def of_task(self, task: int) -> tuple[int, int]:
+        """Its rollouts: index of the first, and after the last."""
+        low, high = np.searchsorted(self.task, [task, task + 1])
+        return int(low), int(high)
+
+    def line(self, index: int) -> Line:
+        """The record of one."""
+        success = _float(self.success[index])
+        return Line(
+            task=int(self.task[index]),
+            repeat=int(self.repeat[index]),
+            outcome="measured" if self.measured[index] else "failed",
+            reward=_float(self.reward[index]),
+            success=None if success is None else success == 1,
+            tool_calls=_whole(self.tool_calls[index]),
+            turns=_whole(self.turns[index]),
+            output_tokens=_whole(self.output_tokens[index]),
+            seconds=_float(self.seconds[index]),
+            end=_name(self.end, index),
+            agent=_name(self.agent, index),
+        )
+
+
+def table_of(columns: Columns, failed: Failed, threshold: float | None = None) -> Table:
+    """Of what is measured, of rows without a reward, and of rollouts that have no row because their attempts `failed`.
+
+    `threshold`: a reward from there on counts as solved.
+    """
+    solved = which_solved(columns, threshold)[1]
+    count = len(columns)
+    measured = Table(
+        columns.task,
+        columns.repeat,
+        columns.offset,
+        np.ones(count, bool),
+        columns.reward,
+        np.full(count, np.nan) if solved is None else solved.astype(float),
+        columns.tool_calls,
+        columns.turns,
+        columns.output_tokens,
+        columns.stages.get("total", np.full(count, np.nan)),
+        columns.end,
+        columns.agent,
+    )
+    others = [part for part in (_lost(columns), _given_up(failed)) if len(part)]
+    return _joined([measured, *others]) if others else measured
+
+
+def _lost(columns: Columns) -> Table:
+    """Rows without a reward, the last of a rollout first."""
+    lost = columns.unmeasured
+    numbers = [getattr(lost, name)[::-1] for name in _NUMBERS]
+    kind, agent = Words(lost.kind.codes[::-1], lost.kind.names), Words(lost.agent.codes[::-1], lost.agent.names)
+    return _failed(lost.task[::-1], lost.repeat[::-1], lost.offset[::-1], numbers, kind, agent)
+
+
+def _given_up(failed: Failed) -> Table:
+    """The last attempt of a rollout first."""
+    kind, agent = Words(failed.kind.codes[::-1], failed.kind.names), Words(failed.agent.codes[::-1], failed.agent.names)
+    nothing = np.full(len(failed.task), np.nan)
+    nowhere = np.full(len(failed.task), NOWHERE)
+    return _failed(failed.task[::-1], failed.repeat[::-1], nowhere, [nothing] * len(_NUMBERS), kind, agent)
+
+
+def _failed(task: Ints, repeat: Ints, offset: Ints, numbers: list[Floats], kind: Words, agent: Words) -> Table:
+    nothing, measured = np.full(len(task), np.nan), np.zeros(len(task), bool)
+    calls, turns, tokens, seconds = numbers
+    return Table(task, repeat, offset, measured, nothing, nothing, calls, turns, tokens, seconds, kind, agent)
+
+
+def _joined(parts: list[Table]) -> Table:
+    """By (task, repeat); of a rollout that several parts have, the first part's first."""
+    arrays: dict[str, Any] = {
+        name: np.concatenate([getattr(part, name) for part in parts])
+        for name in ("task", "repeat", "offset", "measured", "reward", "success", *_NUMBERS)
+    }
+    order = np.lexsort((arrays["repeat"], arrays["task"]))
+    task, repeat = arrays["task"][order], arrays["repeat"][order]
+    order = order[(np.diff(task, prepend=-1) != 0) | (np.diff(repeat, prepend=-1) != 0)]
+    chosen = {name: array[order] for name, array in arrays.items()}
+    for name in ("end", "agent"):
+        words = joined_words([getattr(part, name) for part in parts])
+        chosen[name] = Words(words.codes[order], words.names)
+    return Table(**chosen)
+
+
+def _float(value: float) -> float | None:
+    return None if math.isnan(value) else float(value)
+
+
+def _whole(value: float) -> int | None:
+    return None if math.isnan(value) else int(value)
+
+
+def _name(words: Words, index: int) -> str:
+    code = words.codes[index]
+    return words.names[code] if code >= 0 else ""

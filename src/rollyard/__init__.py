@@ -1,0 +1,1 @@
+"""Rollyard: language models play environments, are scored, and are trained."""

@@ -1,0 +1,48 @@
+"""The first second of a command."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tomllib
+
+from rollyard.services.io.search_path import INSTALLED
+
+SCRIPTS = tomllib.loads((INSTALLED / "pyproject.toml").read_text())["project"]["scripts"]
+INTERRUPTED_WHILE_IT_IMPORTS = """
+import os, signal, sys
+from rollyard.services.cli.entry import main
+
+class CtrlC:
+    def find_spec(self, name, path, target=None):
+        if name == "pydantic":
+            os.kill(os.getpid(), signal.SIGINT)
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+sys.meta_path.insert(0, CtrlC())
+sys.argv = ["/usr/local/bin/ng_status"]
+main()
+"""
+
+
+def test_ctrl_c_while_a_command_imports_ends_it_with_130_and_in_silence() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED_WHILE_IT_IMPORTS], cwd=INSTALLED, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
+def test_every_program_is_named_after_its_command() -> None:
+    for name, target in SCRIPTS.items():
+        assert target == "rollyard.services.cli.entry:main"
+        assert (INSTALLED / f"services/cli/{name.removeprefix('ng_')}.py").is_file()
+
+
+def test_a_command_whose_output_nobody_reads_says_so_and_fails() -> None:
+    read, write = os.pipe()
+    os.close(read)
+    command = [sys.executable, "-c", "from rollyard.services.cli.status import main; main()", "--help"]
+    done = subprocess.run(command, cwd=INSTALLED, stdout=write, stderr=subprocess.PIPE, text=True)
+    os.close(write)
+    assert (done.returncode, done.stderr) == (1, "ng_status: stopped, because nothing reads its output any more\n")

@@ -1,0 +1,223 @@
+"""Nothing that endpoints, rows, configs or file names hold reaches a terminal as an escape sequence."""
+
+from __future__ import annotations
+
+import io
+import logging
+import random
+import re
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import orjson
+import pytest
+from rich.progress import BarColumn, Progress, TextColumn
+from rich.table import Table
+from rich.text import Text
+
+from rollyard.services.cli import prepare_data, reward_profile
+from rollyard.services.cli.collect_summary import summary
+from rollyard.services.cli.console import console
+from rollyard.services.cli.options import Options, run_command
+from rollyard.services.cli.progress_bar import Bar, PlainLines
+from rollyard.services.cli.status_view import view
+from rollyard.services.errors import Failure, FailureKind, OperatorError, RunError
+from rollyard.services.head.activity import Collection
+from rollyard.services.head.run_snapshot import Live
+from rollyard.services.io.terminal import plain, plain_line, plain_output
+from rollyard.services.rollouts.progress import Tally
+from rollyard.services.rollouts.store import StorePaths
+from rollyard.services.types import FailureRow
+
+ATTACKS = [
+    *(
+        "\x1b[31mred",
+        "\x1b]8;;http://evil\x07link\x1b]8;;\x07",
+        "\x1b]0;title\x07",
+        "\x1b[2J\x1b[H",
+        "\x1bc",
+        "\x1b]52;c;aGk=\x07",
+    ),
+    *(
+        "\x9b31m",
+        "\x9d0;title\x9c",
+        "\x90q\x9c",
+        "\x85",
+        "\x84",
+        "over\rwritten",
+        "back\b\b\b",
+        "\x7f\x00\x07\x0b\x0c\x0e\x0f",
+    ),
+    *("\u202egnp.exe", "\u2066\u2069\u202a\u202b\u202c\u202d", "\u2028\u2029", "\U000e0041\U000e007f", "\ud800"),
+    *("[red]markup[/red]", "[link=http://evil]x[/link]", "[/]"),
+]
+HOSTILE = "".join(ATTACKS)
+Main = Callable[[Sequence[str]], int]
+
+
+def steering(text: str) -> str:
+    """The characters of `text` that a terminal obeys instead of showing them."""
+    return "".join(
+        char
+        for char in text
+        if (ord(char) < 0x20 and char not in "\n\t")
+        or 0x7F <= ord(char) < 0xA0
+        or char in "\u2028\u2029\u061c\ud800"
+        or 0x202A <= ord(char) <= 0x202E
+        or 0x2066 <= ord(char) <= 0x2069
+        or 0xE0000 <= ord(char) < 0xE0080
+    )
+
+
+def printed(capsys: pytest.CaptureFixture[str]) -> str:
+    """All that was printed, checked."""
+    out, err = capsys.readouterr()
+    assert steering(out + err) == ""
+    return out + err
+
+
+def ran(main: Main, capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """What a command prints that does `main`."""
+    with pytest.raises(SystemExit):
+        run_command("ng_test", Options, "ng_test", main, arguments)
+    return printed(capsys)
+
+
+def test_of_all_characters_only_harmless_ones_stay_as_they_are() -> None:
+    every = "".join(
+        map(chr, [*range(0x3100), *range(0xD7F0, 0xE010), *range(0xFE00, 0x10010), *range(0xE0000, 0xE0100)])
+    )
+    assert steering(plain(every)) == ""
+    assert plain("Grüße, Привет, 你好, שלום, 🎉\n\ttext") == "Grüße, Привет, 你好, שלום, 🎉\n\ttext"
+    assert plain(plain(HOSTILE)) == plain(HOSTILE) and "\n" not in plain_line("a\nb\tc")
+
+
+def test_json_stays_the_same_json() -> None:
+    rng = random.Random(7)
+    for _ in range(200):
+        value = {
+            "".join(rng.choices(HOSTILE[:-8], k=9)).replace("\ud800", ""): rng.choice(ATTACKS).replace("\ud800", "")
+        }
+        assert orjson.loads(plain(orjson.dumps(value).decode())) == value
+
+
+ERRORS = [
+    *(OperatorError(HOSTILE), RunError(HOSTILE), OSError(2, HOSTILE, HOSTILE), ValueError(HOSTILE)),
+    Failure(FailureKind.UPSTREAM_ERROR, HOSTILE, server=HOSTILE),
+]
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
+@pytest.mark.parametrize("debug", ["+debug=true", "+debug=false"])
+def test_an_error_line_of_a_command_is_plain(error: Exception, debug: str, capsys: pytest.CaptureFixture[str]) -> None:
+    def main(arguments: Sequence[str]) -> int:
+        raise error
+
+    assert "red" in ran(main, capsys, debug)
+
+
+def test_whatever_a_command_prints_or_logs_is_plain(capsys: pytest.CaptureFixture[str]) -> None:
+    def main(arguments: Sequence[str]) -> int:
+        print(HOSTILE)
+        print(HOSTILE, file=sys.stderr)
+        sys.stdout.writelines([HOSTILE])
+        handler = logging.StreamHandler()
+        handler.emit(logging.LogRecord("x", logging.ERROR, "", 0, HOSTILE, None, None))
+        PlainLines().say(HOSTILE)
+        return 0
+
+    before = sys.stdout, sys.stderr
+    assert "markup" in ran(main, capsys)
+    assert (sys.stdout, sys.stderr) == before
+
+
+def test_arguments_are_plain_in_what_is_said_of_them(capsys: pytest.CaptureFixture[str]) -> None:
+    for argument in (f"+{HOSTILE}", f"+output={HOSTILE}", HOSTILE):
+        ran(reward_profile.run, capsys, argument)
+
+
+def live(text: str) -> Live:
+    """A run of which every word is `text`."""
+    status = Tally(10).status("running", note=text).model_copy(update={"failures": {text: 3}, "failed_attempts": 3})
+    row = FailureRow(
+        task_index=0, rollout_index=0, attempt_index=0, agent_ref={}, failure_kind=text, server=text, status=500,
+        upstream_status=None, detail=text, terminal=False, time=0.0, duration_s=0.0,
+    )  # fmt: skip
+    return Live(
+        run_id=text, head=text, time=time.time(), stuck=[text], note=text,
+        collections=[Collection(output=text, status=status, failures=[row])],
+    )  # fmt: skip
+
+
+def test_the_status_of_a_run_is_plain() -> None:
+    shown = io.StringIO()
+    screen = console(shown, width=100, force_terminal=False)
+    screen.print(view(live(HOSTILE), screen))
+    assert "markup" in shown.getvalue() and steering(shown.getvalue()) == ""
+
+
+def test_of_a_coloured_display_only_its_own_sequences_are_left() -> None:
+    def drawn(text: str) -> str:
+        shown = io.StringIO()
+        screen = console(shown, width=300, force_terminal=True, highlight=False)
+        table = Table(title=Text(text), caption=Text(text))
+        table.add_column(Text(text))
+        table.add_row(Text(text, style="bold"))
+        screen.print(table, Text(text), text, markup=False)
+        with Progress(TextColumn("{task.description}", markup=False), BarColumn(), console=screen) as bar:
+            bar.add_task(text, total=3)
+        return shown.getvalue()
+
+    def sequences(text: str) -> set[str]:
+        return set(re.findall(r"\x1b(?:\[[0-9;?]*[A-Za-z])?", drawn(text)))
+
+    assert sequences(HOSTILE) <= sequences("harmless")
+    assert set(steering(drawn(HOSTILE))) <= {"\x1b", "\r"}
+
+
+def test_a_line_beside_the_progress_bar_is_plain(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", shown)
+    with plain_output():
+        bar = Bar(3)
+        bar.say(HOSTILE)
+        bar.close()
+    assert "markup" in shown.getvalue() and "\x1b[31m" not in shown.getvalue() and "\x9b" not in shown.getvalue()
+
+
+def test_the_summary_of_a_collection_keeps_each_name_on_its_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tally = Tally(2)
+    for name, reward in ((HOSTILE + "\nfaked", 7.0), ("b", 1.0)):
+        tally.count({"reward": reward, "dataset_name": name, "agent_ref": {"name": name}})
+
+    def main(arguments: Sequence[str]) -> int:
+        summary("stopped", tally, StorePaths(tmp_path / "x.jsonl"), HOSTILE + "\nfaked", 0)
+        return 0
+
+    assert "\nfaked" not in ran(main, capsys)
+
+
+def test_reports_of_hostile_rollouts_and_data_are_plain(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    name = HOSTILE.replace("/", "").replace("\x00", "").replace("\ud800", "")[:60]
+    text = HOSTILE.replace("\ud800", "")
+    row = {
+        "responses_create_params": {"input": [{"role": "user", "content": text}], "model": text},
+        "response": {"model": text, "output": [], "usage": {}},
+        "reward": 1.0, "finish_reason": text, "dataset_name": text, text: text, "agent_ref": {"name": text},
+        "_ng_task_index": 0, "_ng_rollout_index": 0,
+    }  # fmt: skip
+    rollouts = tmp_path / f"{name}.jsonl"
+    rollouts.write_bytes(orjson.dumps(row) + b"\n")
+    failed = {"failure_kind": text, "server": text, "detail": text, "_ng_task_index": 0, "_ng_rollout_index": 1}
+    StorePaths(rollouts).failures.write_bytes(orjson.dumps(failed) + b"\n")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path)
+        (tmp_path / "x.jsonl").write_bytes(rollouts.read_bytes())
+        ran(lambda arguments: reward_profile.run(["+jsonl_fpath=x.jsonl"]), capsys)
+        ran(lambda arguments: prepare_data.run(["+input_jsonl_fpath=x.jsonl"]), capsys)
+        told = ran(lambda arguments: prepare_data.run(["+input_jsonl_fpath=x.jsonl", "+json=true"]), capsys)
+        assert text in orjson.loads(told)[0]["keys"]

@@ -1,0 +1,174 @@
+"""ng_prepare_data as it is typed."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import orjson
+import pytest
+import yaml
+
+from rollyard.services.cli import prepare_data
+from rollyard.services.cli.collect_rollouts import CollectOptions
+from rollyard.services.errors import OperatorError
+from rollyard.services.metrics.loader.load_run import load
+from rollyard.services.types import Json
+from tests.support.commands import command, config, ng_run
+from tests.support.stacks import AGENT, EXAMPLES, SOKOBAN, read_rows
+from tests.unit.services.datasets.files import row, rows, written
+
+
+def test_a_mixture_from_a_file_is_written_ready_to_be_collected(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    one = written(tmp_path / "one.jsonl", rows("a", 6))
+    two = written(tmp_path / "two.jsonl", rows("b", 3))
+    mix = tmp_path / "mix.yaml"
+    datasets = [{"name": "a", "path": str(one), "agent_name": "x"}, {"name": "b", "path": str(two)}]
+    mix.write_text(yaml.safe_dump({"data": {"dataset": "mixed", "datasets": datasets}}))
+    out = tmp_path / "new/train.jsonl"
+    line = [f"+data={mix}", "+agent_name=y", f"+output_jsonl_fpath={out}"]
+    assert prepare_data.run(line) == 0
+    made = read_rows(out)
+    assert sorted(one["prompt_id"] for one in made) == [*(f"a{n}" for n in range(6)), *(f"b{n}" for n in range(3))]
+    assert {one["agent_ref"]["name"] for one in made if one["dataset_name"] == "a"} == {"x"}
+    assert "9 tasks of 2 data sets" in capsys.readouterr().out
+
+
+def test_wrong_rows_are_told_by_line_and_nothing_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = written(tmp_path / "rows.jsonl", [row("fine"), b"{broken"])
+    out = tmp_path / "out.jsonl"
+    assert prepare_data.run([f"+input_jsonl_fpath={path}", f"+output_jsonl_fpath={out}"]) == 1
+    assert "line 2: is not JSON" in capsys.readouterr().out
+    assert not out.exists()
+
+
+def test_plain_files_keep_their_order(tmp_path: Path) -> None:
+    path = written(tmp_path / "rows.jsonl", rows("r", 20))
+    out = tmp_path / "out.jsonl"
+    assert prepare_data.run([f"+input_jsonl_fpath=[{path}]", f"+output_jsonl_fpath={out}", "+agent_name=x"]) == 0
+    assert [one["prompt_id"] for one in read_rows(out)] == [f"r{number}" for number in range(20)]
+
+
+def test_an_empty_file_is_no_data_set(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert prepare_data.run([f"+input_jsonl_fpath={written(tmp_path / 'rows.jsonl', [b''])}"]) == 1
+    assert "rows        none" in capsys.readouterr().out
+
+
+def test_what_is_for_programs_is_json_and_nothing_else(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = written(tmp_path / "rows.jsonl", rows("r", 3))
+    line = [f"+input_jsonl_fpath={path}", f"+output_jsonl_fpath={tmp_path / 'out.jsonl'}", "+agent_name=x"]
+    assert prepare_data.run([*line, "+json=true"]) == 0
+    printed = capsys.readouterr()
+    assert orjson.loads(printed.out)[0]["rows"] == 3
+    assert "written   3 tasks of 1 data set" in printed.err
+
+
+@pytest.mark.parametrize("output", ["rows.jsonl", "test.jsonl", "rollouts.jsonl"])
+def test_neither_what_is_read_nor_rollouts_are_written_over(tmp_path: Path, output: str) -> None:
+    path = written(tmp_path / "rows.jsonl", rows("r", 3))
+    written(tmp_path / "test.jsonl", rows("t", 3))
+    for name in ("rollouts.jsonl", "rollouts_manifest.json"):
+        (tmp_path / name).touch()
+    line = [f"+input_jsonl_fpath={path}", f"+against={tmp_path / 'test.jsonl'}", "+agent_name=x"]
+    with pytest.raises(OperatorError, match="would be written over"):
+        prepare_data.run([*line, f"+output_jsonl_fpath={tmp_path / output}"])
+    with pytest.raises(OperatorError, match="would be written over"):
+        prepare_data.run([line[0], f"+rollouts_jsonl_fpath={tmp_path / 'test.jsonl'}", f"+order_fpath={path}"])
+
+
+def test_ids_that_stand_in_a_written_mixture_twice_are_noted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = written(tmp_path / "rows.jsonl", rows("r", 3))
+    both = f"+data={{datasets: [{{name: a, path: {path}}}, {{name: b, path: {path}, count: 2}}]}}"
+    assert prepare_data.run([both, f"+output_jsonl_fpath={tmp_path / 'out.jsonl'}", "+agent_name=x"]) == 0
+    assert "2 ids stand in it more than once" in capsys.readouterr().out
+
+
+def test_a_curriculum_of_data_sets_that_share_ids_is_refused(tmp_path: Path) -> None:
+    one, two = (written(tmp_path / f"{name}.jsonl", [row(name, id=1)]) for name in "ab")
+    line = [f"+rollouts_jsonl_fpath={tmp_path / 'r.jsonl'}", f"+order_fpath={tmp_path / 'order.txt'}"]
+    with pytest.raises(OperatorError, match="make a curriculum of each"):
+        prepare_data.run([f"+input_jsonl_fpath=[{one},{two}]", *line])
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        ["+input_jsonl_fpath=a.jsonl", "+data=b.yaml"],
+        ["+input_jsonl_fpath=a.jsonl", "+order_fpath=o.txt"],
+        [
+            "+input_jsonl_fpath=a.jsonl",
+            "+order_fpath=o.txt",
+            "+rollouts_jsonl_fpath=r.jsonl",
+            "+output_jsonl_fpath=b.jsonl",
+        ],
+    ],
+    ids=len,
+)
+def test_options_that_contradict_each_other_are_refused(given: list[str]) -> None:
+    with pytest.raises(OperatorError, match=r"one of them|a curriculum"):
+        prepare_data.run(given)
+
+
+def test_nothing_to_prepare_is_a_mistake_of_usage() -> None:
+    with pytest.raises(OperatorError, match=r"\+input_jsonl_fpath"):
+        prepare_data.run([])
+
+
+@pytest.mark.parametrize("given", [{}, {"input_jsonl_fpath": "a.jsonl", "data": "b.yaml"}])
+async def test_a_collection_plays_a_file_or_a_mixture_and_says_so(tmp_path: Path, given: dict[str, str]) -> None:
+    assert {"input_jsonl_fpath", "data"} <= set(CollectOptions.model_fields)
+    options = [f"+{key}={value}" for key, value in given.items()]
+    refused = await command("ng_collect_rollouts", "+output_jsonl_fpath=out.jsonl", *options, cwd=tmp_path)
+    assert (refused.status, "one of them" in refused.err) == (2, True)
+
+
+async def test_a_mixture_is_collected_ordered_by_its_own_rollouts_and_collected_again(tmp_path: Path) -> None:
+    data = f"+data={{datasets: [{{name: sokoban, path: {EXAMPLES}, where: {{num_boxes: 1}}}}]}}"
+    async with ng_run(config(SOKOBAN), "+colocate=true", cwd=tmp_path):
+        line = [
+            "ng_collect_rollouts",
+            data,
+            f"+agent_name={AGENT}",
+            "+num_repeats=4",
+            "+output_jsonl_fpath=out/r.jsonl",
+        ]
+        first = await command(*line, cwd=tmp_path)
+        again = await command(*line, cwd=tmp_path)
+    assert (first.status, again.status) == (0, 0), first.err
+    assert "resuming" in again.err
+    found = read_rows(tmp_path / "out/r.jsonl")
+    assert {one["dataset_name"] for one in found} == {"sokoban"}
+    assert all(one["prompt_id"] == str(one["level_id"]) for one in found)
+
+    order = ["+rollouts_jsonl_fpath=out/r.jsonl", "+order_fpath=out/order.txt", "+pass_at=4"]
+    made = await command("ng_prepare_data", data, *order, cwd=tmp_path)
+    assert made.status == 0, made.err
+    run = load(tmp_path / "out/r.jsonl")
+    assert run.by_task is not None and run.by_task.solve_rate is not None
+    solved = dict(zip(run.by_task.task.tolist(), run.by_task.solve_rate.tolist(), strict=True))
+    names = {one["prompt_id"]: one["_ng_task_index"] for one in found}
+    rates = [solved[names[name]] for name in (tmp_path / "out/order.txt").read_text().split()]
+    assert len(rates) == len(solved)
+    assert rates == sorted(rates)
+
+
+async def test_rows_of_a_packed_file_come_back_in_their_rollouts_as_they_were(tmp_path: Path) -> None:
+    odd: Json = {
+        "most": 2**64 - 1,
+        "least": -(2**63),
+        "real": [0.1, 5e-324, 1.7976931348623157e308, 0.30000000000000004],
+        "text": '\u0000 \u2028 \x85 √ 😀 \\u0041 "',
+        "": {"a:b": [None, True, {}, []]},
+    }
+    played = next(one for one in read_rows(EXAMPLES) if one["num_boxes"] == 1)
+    content = b"".join(orjson.dumps({**played, "level_id": f"odd {number}", "odd": odd}) + b"\n" for number in range(2))
+    (tmp_path / "rows.jsonl.gz").write_bytes(gzip.compress(content))
+    async with ng_run(config(SOKOBAN), "+colocate=true", cwd=tmp_path):
+        line = ["ng_collect_rollouts", "+input_jsonl_fpath=rows.jsonl.gz", f"+agent_name={AGENT}", "+num_repeats=2"]
+        done = await command(*line, "+output_jsonl_fpath=out.jsonl", cwd=tmp_path)
+    assert done.status == 0, done.err
+    assert [one["odd"] for one in read_rows(tmp_path / "out.jsonl")] == [odd] * 4

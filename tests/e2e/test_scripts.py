@@ -1,0 +1,150 @@
+"""Scripts with flags end as the commands do: a mistake is one line and exit status 2."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from rollyard.resources_servers.grl_sokoban import analyze_rewards, generate_level_examples, generate_test_examples
+from rollyard.resources_servers.gsm8k import prepare as gsm8k
+from rollyard.resources_servers.humaneval import prepare as humaneval
+from rollyard.resources_servers.ifeval import prepare as ifeval
+from rollyard.resources_servers.math import prepare as math
+from rollyard.resources_servers.mbpp import prepare as mbpp
+from rollyard.services.cli.script import run_script
+from rollyard.services.io.search_path import INSTALLED
+
+PREPARE = (gsm8k.main, math.main, mbpp.main, humaneval.main, ifeval.main)
+Main = Callable[[Sequence[str]], int | None]
+
+
+def ended(main: Main, capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
+    with pytest.raises(SystemExit) as raised:
+        run_script(lambda: main(list(arguments)))
+    assert isinstance(raised.value.code, int)
+    return raised.value.code, capsys.readouterr().err
+
+
+@pytest.mark.parametrize("main", PREPARE)
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], "--output"),
+        (["--output", "o.jsonl", "--local", "none.jsonl", "--offline"], "none.jsonl"),
+        (["--output", "o.jsonl", "--local", "bad.jsonl", "--offline"], "line 1 is not JSON"),
+        (["--output", "o.jsonl", "--local", "other.jsonl", "--offline"], "row 0"),
+        (["--output", "o.jsonl", "--local", "other.jsonl", "--limit", "-1"], "--limit: -1 is not a whole number"),
+        (["--output", "o.jsonl", "--form", "telegram"], "telegram"),
+        (["--output", "o.jsonl", "--fomr", "chat"], "--fomr"),
+        (["--output", "folder", "--local", "other.jsonl"], "folder is a folder"),
+        (["--output", "other.jsonl", "--local", "other.jsonl"], "would be written over"),
+        (["--output", "rollouts.jsonl", "--local", "other.jsonl"], "holds the rollouts of a collection"),
+        (["--output", "bad.jsonl/o.jsonl", "--local", "other.jsonl"], "cannot make the folder"),
+        (["--output", "o.jsonl", "--offline"], "give --local or --s3"),
+    ],
+)
+def test_a_mistake_in_preparing_rows_is_one_line_and_exit_status_2(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    main: Main,
+    arguments: list[str],
+    words: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder").mkdir()
+    for name, text in {"bad": "{torn", "other": '{"n": 1}\n', "rollouts": "{}\n", "rollouts_manifest": "{}"}.items():
+        (tmp_path / f"{name}.json{'' if name.endswith('manifest') else 'l'}").write_text(text)
+    status, told = ended(main, capsys, *arguments)
+    assert status == 2 and words in told, told
+    assert "Traceback" not in told and "usage:" not in told
+    assert not (tmp_path / "o.jsonl").exists()
+
+
+@pytest.mark.parametrize(
+    ("main", "arguments", "words"),
+    [
+        (gsm8k.main, ["--form", "lm_eval_cot", "--shots", "-3"], "-3 is not a whole number of 0 or more"),
+        (generate_test_examples.main, ["--num-examples", "-5"], "-5 is not a whole number of 1 or more"),
+        (generate_test_examples.main, ["--num-examples", "some"], "some is not a whole number"),
+        (generate_test_examples.main, ["--apart-from", "none.jsonl"], "none.jsonl cannot be read"),
+        (generate_level_examples.main, ["--input", "none.xsb"], "none.xsb cannot be read"),
+        (analyze_rewards.main, ["--rollouts-path", "none.jsonl"], "none.jsonl"),
+        (analyze_rewards.main, ["--rollouts-path", "bad.jsonl"], "bad.jsonl: line 1 is not JSON"),
+    ],
+)
+def test_a_mistake_in_a_script_is_one_line_and_exit_status_2(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    main: Main,
+    arguments: list[str],
+    words: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "bad.jsonl").write_text("{torn\n")
+    status, told = ended(main, capsys, *arguments, "--output", "o.jsonl")
+    assert status == 2 and words in told, told
+    assert len(told.splitlines()) == 2 and told.endswith("--help'.\n")
+
+
+def test_a_script_whose_reader_has_left_ends_in_one_line(tmp_path: Path) -> None:
+    rollouts = tmp_path / "rollouts.jsonl"
+    rollouts.write_text('{"reward": 1.0, "response": {"output": []}}\n')
+    reader, writer = os.pipe()
+    os.close(reader)
+    script = INSTALLED / "resources_servers/grl_sokoban/analyze_rewards.py"
+    done = subprocess.run(
+        [sys.executable, script, "--rollouts-path", rollouts],
+        stdout=writer,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    os.close(writer)
+    assert done.returncode == 1
+    assert done.stderr == "analyze_rewards.py: stopped, because nothing reads its output any more\n"
+
+
+def test_a_script_without_an_output_stream_does_its_work(tmp_path: Path) -> None:
+    script = INSTALLED / "resources_servers/grl_sokoban/generate_test_examples.py"
+    line = f"{sys.executable} {script} --num-examples 1 --output rows.jsonl >&-"
+    done = subprocess.run(["/bin/sh", "-c", line], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (tmp_path / "rows.jsonl").read_bytes().count(b"\n") == 1
+
+
+def test_rows_are_prepared_from_any_folder_by_the_modules_name(tmp_path: Path) -> None:
+    (tmp_path / "test.jsonl").write_text('{"question": "1 + 1?", "answer": "#### 2"}\n')
+    (tmp_path / "resources_servers" / "mine").mkdir(parents=True)  # a user's own environments hide none of ours
+    words = [
+        sys.executable,
+        "-m",
+        "rollyard.resources_servers.gsm8k.prepare",
+        "--local",
+        "test.jsonl",
+        "--output",
+        "rows.jsonl",
+    ]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "1 rows -> rows.jsonl\n"
+
+
+@pytest.mark.parametrize(("arguments", "words"), [(["--help"], "expected none"), ([], "ng_run is not on the path")])
+def test_a_mistake_in_the_demo_is_one_line_and_exit_status_2(tmp_path: Path, arguments: list[str], words: str) -> None:
+    script = INSTALLED / "configs" / "demo.sh"
+    done = subprocess.run(
+        ["/bin/sh", script, *arguments],
+        cwd=tmp_path,
+        env={"PATH": "/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2 and words in done.stderr and len(done.stderr.splitlines()) == 1

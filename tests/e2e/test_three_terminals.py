@@ -1,0 +1,90 @@
+"""The founding document's three terminals, typed as it has them: a policy endpoint, ng_run, ng_collect_rollouts."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import jq
+import orjson
+import pytest
+
+from tests.support.commands import command, config, ng_run
+from tests.support.stacks import AGENT, PUZZLES, keys_of, read_rows
+
+MODEL = "responses_api_models/vllm_model/configs/vllm_model.yaml"
+WORLD = "resources_servers/grl_sokoban/configs/grl_sokoban.yaml"
+ENDPOINT = "responses_api_models/builtin_model/configs/builtin_model.yaml"
+
+STATISTICS = """map(.reward) | {
+    min: min, max: max, avg: (add / length),
+    median: (sort | if length % 2 == 0 then (.[length/2 - 1] + .[length/2]) / 2 else .[length/2] end),
+    count: length
+}"""
+TOOL_CALLS = """map([.response.output[] | select(.type == "function_call")] | length) | {
+    avg: (add / length), min: min, max: max
+}"""
+
+
+async def test_200_puzzles_times_16_give_3200_rows_and_the_jq_lines_work(tmp_path: Path) -> None:
+    endpoint_folder, stack_folder = tmp_path / "endpoint", tmp_path / "stack"
+    endpoint_folder.mkdir()
+    stack_folder.mkdir()
+    async with ng_run(config(ENDPOINT), cwd=endpoint_folder) as endpoint:
+        url = re.search(r"policy_model +ready +(http\S+)", endpoint.printed)
+        assert url is not None
+        exported = {
+            "policy_base_url": f"{url[1]}/v1",
+            "policy_api_key": "dummy",
+            "policy_model_name": "Qwen/Qwen3-4B",
+        }
+        async with ng_run(config(MODEL, WORLD), cwd=stack_folder, env=exported) as stack:
+            # A note on the endpoint, which serves another name, may have followed on a busy machine.
+            assert "All 3 / 3 servers ready!" in stack.printed.splitlines()
+            collected = await command(
+                "ng_collect_rollouts",
+                f"+agent_name={AGENT}",
+                f"+input_jsonl_fpath={PUZZLES}",
+                "+output_jsonl_fpath=rollouts.jsonl",
+                "+limit=null",
+                "+num_repeats=16",
+                "+num_samples_in_parallel=32",
+                "+responses_create_params.temperature=0.8",
+                "+responses_create_params.max_output_tokens=4096",
+                cwd=stack_folder,
+            )
+    assert collected.status == 0, collected.err
+    assert "collected: 3200 of 3200 rollouts measured" in collected.out
+    rows = read_rows(stack_folder / "rollouts.jsonl")
+    assert keys_of(rows) == [(task, repeat) for task in range(200) for repeat in range(16)]
+    _check_jq_lines(rows, collected.out)
+
+
+def _check_jq_lines(rows: list[dict[str, Any]], printed: str) -> None:
+    def run(program: str) -> Any:
+        return jq.compile(program).input_text(orjson.dumps(rows).decode()).first()
+
+    statistics = run(STATISTICS)
+    assert statistics["count"] == 3200
+    mean = re.search(r"mean reward +(\S+)", printed)
+    # Means in tenths over 3,200 may lie halfway between two numbers of four digits.
+    assert mean is not None and float(mean[1]) == pytest.approx(statistics["avg"], abs=1e-4)
+    successes = run("map(select(.success == true)) | length")
+    assert f"({successes} / 3200)" in printed
+    assert 0 < successes < 3200
+    tool_calls = run(TOOL_CALLS)
+    assert 0 <= tool_calls["min"] <= tool_calls["avg"] <= tool_calls["max"] <= 11
+    distribution = jq.compile(".[].reward").input_text(orjson.dumps(rows).decode()).all()
+    assert len(set(distribution)) > 20
+
+
+@pytest.mark.parametrize("missing", ["policy_base_url", "policy_api_key", "policy_model_name"])
+async def test_a_variable_that_is_not_exported_is_named_before_anything_starts(tmp_path: Path, missing: str) -> None:
+    exported = {"policy_base_url": "http://127.0.0.1:1/v1", "policy_api_key": "k", "policy_model_name": "m"}
+    del exported[missing]
+    refused = await command("ng_run", config(MODEL, WORLD), cwd=tmp_path, env=exported)
+    assert refused.status == 2
+    assert f"${{{missing}}}" in refused.err
+    assert f"export {missing}=" in refused.err
+    assert not (tmp_path / ".rollyard").exists()

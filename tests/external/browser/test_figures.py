@@ -1,0 +1,78 @@
+"""Figures and numbers fit their place and can be read, at every width."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import orjson
+import pytest
+
+from rollyard.services.types import Json
+from tests.external.browser.browser_tab import Tab
+from tests.external.browser.viewer import viewing
+
+Open = Callable[..., Tab]
+BOARD = "SFFF\nFHFH\n\nThe board:\n##_##\n#_XO#\n##P#\nYou move next."
+CUT = """() => [...document.querySelectorAll('.pictures .figure')].flatMap((figure) => {
+    const place = figure.getBoundingClientRect();
+    const parts = [...figure.querySelectorAll('td, th, text, rect, figcaption')];
+    return parts.filter((one) => !one.closest('.hidden, .numbers') && one.getBoundingClientRect().width && (
+        one.getBoundingClientRect().right > place.right + 2 || one.getBoundingClientRect().left < place.left - 2
+        || (one.matches('td, th') && one.scrollWidth > one.clientWidth + 1)
+    )).map((one) => `${figure.querySelector('h3').textContent}: ${one.outerHTML.slice(0, 120)}`);
+})"""
+
+
+def _row(task: int, repeat: int) -> Json:
+    usage = {"input_tokens": 123_456_789, "output_tokens": 98_765_432, "total_tokens": 222_222_221}
+    return {
+        "_ng_task_index": task,
+        "_ng_rollout_index": repeat,
+        "reward": (-1) ** repeat * 123_456.789 * (task + 1 + repeat),
+        "success": bool(repeat),
+        "finish_reason": ["max_output_tokens_reached", "environment_closed_the_episode"][repeat],
+        "agent_ref": {"name": f"a_rather_long_name_of_an_agent_{task % 2}"},
+        "responses_create_params": {"input": [{"role": "user", "content": BOARD}]},
+        "response": {"output": [], "usage": usage},
+        "timings": {"total_s": 86_400.0, "model_s": 86_000.0, "a_stage_with_a_long_name_s": 400.0},
+    }
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    path = tmp_path_factory.mktemp("large") / "large.jsonl"
+    path.write_bytes(b"".join(orjson.dumps(_row(task, repeat)) + b"\n" for task in range(6) for repeat in range(2)))
+    with viewing([path], path.parent) as url:
+        yield url
+
+
+@pytest.mark.parametrize("width", [390, 768, 1024, 1280, 1440, 1920])
+def test_no_figure_is_cut_however_wide_the_window(open_tab: Open, large: str, width: int) -> None:
+    tab = open_tab(at=large, viewport={"width": width, "height": 900})
+    assert tab.find(".pictures .figure").count() >= 6
+    assert tab.page.evaluate(CUT) == []
+
+
+def test_boards_in_messages_have_letters_of_one_width_and_prose_has_not(open_tab: Open, large: str) -> None:
+    tab = open_tab("#/runs/0/tasks/0/0", at=large)
+    spans = tab.find("article.user .text > span")
+    shown = {text: "mono" in font for text, font in zip(
+        spans.all_inner_texts(),
+        spans.evaluate_all("all => all.map((one) => getComputedStyle(one).fontFamily)"),
+        strict=True,
+    )}  # fmt: skip
+    assert shown == {
+        "SFFF\nFHFH": True,
+        "\nThe board:": False,
+        "##_##\n#_XO#\n##P#": True,
+        "You move next.": False,
+    }
+
+
+def test_what_rounding_left_of_zero_is_shown_as_zero(open_tab: Open) -> None:
+    tab = open_tab()
+    shown = tab.page.evaluate(
+        "async () => { const { plain, signed } = await import('/static/words.js');"
+        " return [plain(0.1 + 0.2 - 0.3), signed(0.3 - 0.1 - 0.2), plain(1e-9), signed(-1e-7)]; }"
+    )
+    assert shown == ["0", "0", "1.00e-9", "−1.00e-7"]

@@ -1,0 +1,101 @@
+"""The list of rollouts: filters, sorting, search, the keyboard; all of it in the address."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from playwright.sync_api import expect
+
+from tests.external.browser.browser_tab import Tab
+from tests.external.browser.recordings import Recordings
+from tests.support.stacks import read_rows
+
+Open = Callable[..., Tab]
+ROWS = "table.wide tbody tr"
+
+
+def rewards(tab: Tab) -> list[float]:
+    return [float(cell.replace("−", "-")) for cell in tab.find(f"{ROWS} td:nth-child(4)").all_inner_texts()]
+
+
+def test_a_filter_goes_into_the_address_and_comes_back_from_it(open_tab: Open, recordings: Recordings) -> None:
+    solved = sum(row["success"] for row in read_rows(recordings.played))
+    tab = open_tab("#/runs/0")
+    tab.page.get_by_label("Success").select_option("true")
+    expect(tab.find(ROWS)).to_have_count(solved)
+    assert "success=true" in tab.page.url
+    tab.page.reload()
+    expect(tab.find(ROWS)).to_have_count(solved)
+    expect(tab.page.get_by_label("Success")).to_have_value("true")
+
+
+def test_a_range_of_rewards_keeps_what_lies_in_it(open_tab: Open, recordings: Recordings) -> None:
+    kept = [row["reward"] for row in read_rows(recordings.played) if row["reward"] >= 10]
+    tab = open_tab("#/runs/0")
+    tab.page.get_by_label("Reward, from").fill("10")
+    expect(tab.find(ROWS)).to_have_count(len(kept))
+    assert "min_reward=10" in tab.page.url
+
+
+def test_a_click_on_a_head_sorts_and_another_turns_it_round(open_tab: Open, recordings: Recordings) -> None:
+    wanted = sorted(round(row["reward"], 4) for row in read_rows(recordings.played))
+    tab = open_tab("#/runs/0")
+    head = tab.find("thead button", has_text="reward")
+    head.click()
+    expect(tab.find("thead th[aria-sort=descending]")).to_contain_text("reward")
+    tab.settled()
+    assert rewards(tab) == wanted[::-1]
+    head.click()
+    expect(tab.find("thead th[aria-sort=ascending]")).to_contain_text("reward")
+    tab.settled()
+    assert rewards(tab) == wanted
+
+
+def test_a_search_finds_what_was_said(open_tab: Open, recordings: Recordings) -> None:
+    found = sum('"actions":["Up","Right"]' in str(row["response"]["output"]) for row in read_rows(recordings.played))
+    tab = open_tab("#/runs/0")
+    tab.page.keyboard.press("/")
+    tab.page.keyboard.type('"actions":["Up","Right"]')
+    tab.page.keyboard.press("Enter")
+    expect(tab.find("p[role=status]")).to_have_text(re.compile(rf"^\s*{found} of"))
+    assert tab.find(ROWS).count() == found
+
+
+def test_j_and_k_move_and_enter_opens(open_tab: Open) -> None:
+    tab = open_tab("#/runs/0")
+    for key in ("j", "j", "j", "k"):
+        tab.page.keyboard.press(key)
+    expect(tab.find(f"{ROWS}:nth-child(2) a")).to_be_focused()
+    tab.page.keyboard.press("Enter")
+    expect(tab.find("main h1")).to_have_text("Task 0 repeat 1")
+
+
+def test_brackets_go_on_through_the_list_one_came_from(open_tab: Open) -> None:
+    tab = open_tab("#/runs/0?sort=-reward&success=true")
+    wanted = tab.find(f"{ROWS} a").evaluate_all("links => links.slice(0, 3).map((a) => a.ariaLabel)")
+    tab.find(f"{ROWS} a").first.click()
+    for name in wanted[1:]:
+        expect(tab.find("nav[aria-label=Neighbours] a", has_text="Next")).to_be_visible()
+        tab.page.keyboard.press("]")
+        expect(tab.find("main h1")).to_have_text(name.replace(",", ""))
+    tab.page.keyboard.press("[")
+    expect(tab.find("main h1")).to_have_text(wanted[1].replace(",", ""))
+    tab.page.keyboard.press("u")
+    expect(tab.find(f"{ROWS} a").first).to_have_attribute("aria-label", wanted[0])
+    assert "sort=-reward" in tab.page.url and "success=true" in tab.page.url
+
+
+def test_a_question_mark_shows_the_keys(open_tab: Open) -> None:
+    tab = open_tab("#/runs/0")
+    tab.page.keyboard.press("?")
+    expect(tab.find("dialog")).to_be_visible()
+    tab.page.keyboard.press("Escape")
+    expect(tab.find("dialog")).to_be_hidden()
+
+
+def test_rows_without_a_task_are_listed_each_as_its_own(open_tab: Open, recordings: Recordings) -> None:
+    tab = open_tab("#/runs/3")
+    assert tab.find(ROWS).count() == len(read_rows(recordings.nemo))
+    tab.find(f"{ROWS} a").nth(2).click()
+    expect(tab.find(".said.user").first).to_contain_text("Sokoban")

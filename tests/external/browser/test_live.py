@@ -1,0 +1,58 @@
+"""The live page: a run while it runs, and the overview while a file grows."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from playwright.sync_api import expect
+
+from tests.external.browser.browser_tab import Tab
+from tests.external.browser.recordings import Recordings
+from tests.external.browser.viewer import viewing
+from tests.support.commands import config, ng_run
+from tests.support.stacks import SOKOBAN
+
+Open = Callable[..., Tab]
+
+
+def test_without_a_run_it_says_so_in_a_line(open_tab: Open) -> None:
+    expect(open_tab("#/live").find("main .message")).to_contain_text("no running stack found")
+
+
+def test_with_a_run_its_servers_are_listed(open_tab: Open, recordings: Recordings, tmp_path: Path) -> None:
+    up, done = threading.Event(), threading.Event()
+
+    async def stack() -> None:
+        async with ng_run(config(SOKOBAN), "+colocate=true", cwd=tmp_path):
+            up.set()
+            await asyncio.to_thread(done.wait)
+
+    running = threading.Thread(target=lambda: asyncio.run(stack()))
+    running.start()
+    try:
+        assert up.wait(60)
+        with viewing([recordings.played], tmp_path) as url:
+            tab = open_tab("#/live", at=url)
+            expect(tab.find("section[aria-label=Servers] tbody tr")).to_have_count(3)
+            expect(tab.find("section[aria-label=Servers]").get_by_text("ready")).to_have_count(3)
+            tab.close()
+    finally:
+        done.set()
+        running.join()
+
+
+def test_a_file_that_grows_is_followed(open_tab: Open, recordings: Recordings, tmp_path: Path) -> None:
+    lines = recordings.played.read_bytes().splitlines(keepends=True)
+    growing = tmp_path / "growing.jsonl"
+    growing.write_bytes(b"".join(lines[:10]) + lines[10][:50])
+    with viewing([growing], tmp_path) as url:
+        tab = open_tab("#/", at=url)
+        measured = tab.find(".tile .large").first
+        expect(measured).to_have_text("10")
+        with growing.open("ab") as file:
+            file.write(lines[10][50:] + b"".join(lines[11:20]))
+        expect(measured).to_have_text("20", timeout=15_000)
+        tab.close()

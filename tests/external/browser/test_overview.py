@@ -1,0 +1,33 @@
+"""The overview: what a run came to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tests.external.browser.browser_tab import Tab
+from tests.external.browser.recordings import REPEATS, TASKS, Recordings
+from tests.support.stacks import read_rows
+
+Open = Callable[..., Tab]
+
+
+def test_the_overview_says_how_many_were_measured_and_how_many_solved(open_tab: Open, recordings: Recordings) -> None:
+    rows = read_rows(recordings.played)
+    solved = sum(row["success"] for row in rows) / len(rows)
+    tiles = open_tab().find(".run").first.locator(".tile .large")
+    assert tiles.nth(0).inner_text() == f"{TASKS * REPEATS} of {TASKS * REPEATS}"
+    assert tiles.nth(1).inner_text() == f"{solved * 100:.1f}%"
+
+
+def test_pictures_come_with_their_numbers(open_tab: Open) -> None:
+    run = open_tab().find(".run").first
+    assert run.locator("svg.drawing").count() >= 4
+    run.locator("summary", has_text="numbers").first.click()
+    assert run.locator("figure table").first.locator("tbody tr").count() > 1
+
+
+def test_every_run_is_a_link_to_its_rollouts(open_tab: Open) -> None:
+    tab = open_tab()
+    assert tab.find(".run").count() == 5
+    tab.find(".run h2 a").nth(1).click()
+    assert tab.page.url.endswith("#/runs/1")

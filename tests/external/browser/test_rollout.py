@@ -1,0 +1,142 @@
+"""A rollout: its conversation, its board, its tokens, its JSON."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+
+import orjson
+from playwright.sync_api import expect
+
+from rollyard.services.types import Json
+from tests.external.browser.browser_tab import Tab
+from tests.external.browser.recordings import Recordings
+from tests.support.stacks import read_rows
+
+Open = Callable[..., Tab]
+
+
+def solved(recordings: Recordings) -> Json:
+    return next(row for row in read_rows(recordings.played) if row["success"])
+
+
+def place(row: Json, run: int = 0) -> str:
+    return f"#/runs/{run}/tasks/{row['_ng_task_index']}/{row['_ng_rollout_index']}"
+
+
+def boards(row: Json) -> list[str]:
+    """Every board that the world answered with."""
+    results = [item["output"] for item in row["response"]["output"] if item["type"] == "function_call_output"]
+    return [found["observation"] for found in map(orjson.loads, results) if "observation" in found]
+
+
+def drawn(tab: Tab) -> dict[str, int]:
+    """What stands on the board that was played."""
+    board = tab.find("svg.squares").first
+    return {look: board.locator(look).count() for look in (".wall", ".box:not(.done)", ".box.done", ".player")}
+
+
+def shows(tab: Tab, board: str) -> None:
+    """The drawing is this board."""
+    counts = {".wall": board.count("#"), ".box:not(.done)": board.count("X"), ".box.done": board.count("√")}
+    assert drawn(tab) == {**counts, ".player": board.count("P") + board.count("S")}
+
+
+def test_everything_that_was_said_is_there_in_order(open_tab: Open, recordings: Recordings) -> None:
+    row = solved(recordings)
+    tab = open_tab(place(row))
+    speakers = {"function_call": "call", "function_call_output": "result", "message": "answer"}
+    kinds = tab.find("article.said").evaluate_all("all => all.map((one) => one.className.split(' ')[1])")
+    assert kinds[:2] == ["system", "user"]
+    assert kinds[2:] == [speakers[item["type"]] for item in row["response"]["output"]]
+
+
+def test_a_board_begins_unsolved_and_ends_as_recorded(open_tab: Open, recordings: Recordings) -> None:
+    row = solved(recordings)
+    tab = open_tab(place(row))
+    shows(tab, boards(row)[-1])
+    expect(tab.find(".screen").first).to_contain_text("solved")
+    tab.page.keyboard.press("Home")
+    expect(tab.find(".screen .caption").first).to_contain_text("start")
+    start = drawn(tab)
+    assert start[".wall"] == boards(row)[0].count("#")
+    assert start[".box:not(.done)"] > 0
+    assert start[".box:not(.done)"] + start[".box.done"] == row["num_boxes"]
+
+
+def test_playing_advances_to_the_end_and_stops(open_tab: Open, recordings: Recordings) -> None:
+    row = solved(recordings)
+    tab = open_tab(place(row))
+    tab.find(".screen").first.get_by_label("Speed").select_option("8")
+    tab.page.keyboard.press(" ")
+    slider = tab.find(".screen input[type=range]").first
+    expect(tab.find(".screen").first.get_by_label("Pause")).to_be_visible()
+    expect(slider).to_have_js_property("value", slider.get_attribute("max"))
+    expect(tab.find(".screen").first.get_by_label("Play", exact=True)).to_be_visible()
+    shows(tab, boards(row)[-1])
+
+
+def test_arrows_step_and_a_click_on_a_call_goes_to_its_board(open_tab: Open, recordings: Recordings) -> None:
+    tab = open_tab(place(solved(recordings)))
+    slider = tab.find(".screen input[type=range]").first
+    last = int(slider.input_value())
+    tab.page.keyboard.press("ArrowLeft")
+    expect(slider).to_have_value(str(last - 1))
+    tab.find("article.call").last.get_by_text("show on the board").click()
+    expect(slider).to_have_value(str(last))
+    expect(tab.find("article.call").last).to_have_attribute("aria-current", "step")
+
+
+def test_an_optimal_play_ends_solved(open_tab: Open, recordings: Recordings) -> None:
+    row = solved(recordings)
+    best = open_tab(place(row)).find(".screen").nth(1)
+    expect(best).to_contain_text(f"move {row['optimal_moves']} of {row['optimal_moves']}")
+    assert best.locator(".box.done").count() == row["num_boxes"]
+
+
+def test_rewards_step_by_step_add_up(open_tab: Open, recordings: Recordings) -> None:
+    row = solved(recordings)
+    strip = open_tab(place(row)).find(".strip")
+    assert float(re.search(r"total ([\d.−]+)", strip.inner_text())[1].replace("−", "-")) == round(row["reward"], 4)  # type: ignore[index]
+    box = strip.locator("svg").bounding_box()
+    assert box is not None
+    strip.locator("svg").click(position={"x": 2, "y": box["height"] / 2})
+    expect(strip.locator("svg")).to_have_attribute("aria-label", re.compile("now move 0"))
+
+
+def test_tokens_show_their_ids_likelihoods_and_breaks(open_tab: Open, recordings: Recordings) -> None:
+    row = read_rows(recordings.tokens)[0]
+    tab = open_tab(place(row, 2))
+    turns = tab.find(".tokens article.turn")
+    first = turns.first
+    assert first.locator(".token.masked").count() == 12
+    likelihoods = ("sure", "likely", "open", "unlikely", "rare")
+    assert [first.locator(f".token.{name}").count() for name in likelihoods] == [3, 2, 1, 1, 1]
+    first.locator(".token.rare").hover()
+    expect(first.locator(".readout")).to_contain_text("log-probability −6, 0.2%, trained on")
+    first.locator(".ids").focus()
+    tab.page.keyboard.press("ArrowRight")
+    expect(first.locator(".readout")).to_contain_text("id 505")
+    calls = sum("prompt_token_ids" in item for item in row["response"]["output"])
+    assert turns.count() == calls
+    assert tab.find(".tokens .turn.broken").count() == (calls > 2)
+    expect(tab.find(".tokens canvas")).to_be_visible()
+
+
+def test_the_raw_row_is_the_files_line(open_tab: Open, recordings: Recordings) -> None:
+    row = solved(recordings)
+    tab = open_tab(place(row))
+    tab.find("details.raw > summary").click()
+    expect(tab.find(".tree")).to_contain_text("responses_create_params")
+    with tab.page.expect_download() as download:
+        tab.page.get_by_role("link", name="Download").click()
+    assert json.loads(download.value.path().read_text()) == row
+
+
+def test_a_line_of_a_million_letters_is_cut_until_asked_for(open_tab: Open) -> None:
+    tab = open_tab("#/runs/4/tasks/13/0")
+    user = tab.find("article.user")
+    assert len(user.inner_text()) < 10_000
+    user.get_by_role("button", name="show all 1,500,000 characters").click()
+    assert len(user.locator(".text").inner_text()) == 1_500_000

@@ -1,0 +1,226 @@
+"""Real Ray nodes and real ng_run commands for tests. Everything started here is ended here, by its process group.
+
+Never `ray stop`: it ends every Ray process of the machine, other people's too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+BIN = Path(sys.executable).parent
+PATIENCE_S = 60.0
+"""Two busy cores: what takes a second alone may take many."""
+
+
+@contextlib.contextmanager
+def short_folder() -> Iterator[Path]:
+    """Ray's sockets live below it, and a socket's path has 107 characters at most: pytest's tmp_path is too long."""
+    folder = Path(tempfile.mkdtemp(prefix="r", dir="/tmp"))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def eventually(what: str, true: Callable[[], Any], limit_s: float = PATIENCE_S) -> Any:
+    """The first truthy answer of `true`."""
+    deadline = time.monotonic() + limit_s
+    while not (found := true()):
+        assert time.monotonic() < deadline, f"not within {limit_s:g} s: {what}"
+        time.sleep(0.05)
+    return found
+
+
+def free_port() -> int:
+    """A port that nobody has now."""
+    with socket.socket() as sock:
+        sock.bind(("", 0))
+        return int(sock.getsockname()[1])
+
+
+@dataclass
+class Node:
+    """One `ray start --block`."""
+
+    process: subprocess.Popen[bytes]
+    address: str
+    """HOST:PORT of the cluster."""
+
+    @classmethod
+    @contextlib.contextmanager
+    def head(cls, folder: Path, ip: str, prefix: Sequence[str] = ()) -> Iterator[Node]:
+        """The first node of a new cluster, ready."""
+        port = free_port()
+        options = ["--head", f"--port={port}", f"--temp-dir={folder}", "--include-dashboard=false"]
+        with cls._started(folder / "head.out", f"{ip}:{port}", ip, [*prefix], options) as node:
+            yield node
+
+    @classmethod
+    @contextlib.contextmanager
+    def member(cls, folder: Path, head: Node, ip: str, prefix: Sequence[str] = ()) -> Iterator[Node]:
+        """A further node of that cluster, ready."""
+        options = [f"--address={head.address}"]
+        with cls._started(folder / f"{ip}.out", head.address, ip, [*prefix], options) as node:
+            yield node
+
+    @classmethod
+    @contextlib.contextmanager
+    def _started(cls, output: Path, address: str, ip: str, prefix: list[str], options: list[str]) -> Iterator[Node]:
+        command = [*prefix, str(BIN / "ray"), "start", "--block", f"--node-ip-address={ip}", *options]
+        command += ["--num-cpus=1", "--object-store-memory=78643200", "--disable-usage-stats"]
+        command += ["--min-worker-port=0", "--max-worker-port=0"]
+        command += ["--dashboard-agent-listen-port=0", "--metrics-export-port=0"]
+        with output.open("wb") as file:
+            process = subprocess.Popen(command, stdout=file, stderr=file, start_new_session=True)
+        try:
+
+            def started() -> bool:
+                assert process.poll() is None, output.read_text()
+                return "Ray runtime started" in output.read_text()
+
+            eventually("a Ray node", started)
+            yield cls(process, address)
+        finally:
+            end_group(process)
+
+    @property
+    def alive(self) -> bool:
+        """It runs."""
+        return self.process.poll() is None
+
+
+def end_group(process: subprocess.Popen[bytes], number: signal.Signals = signal.SIGTERM) -> None:
+    """Ask what we started to end, then end its process group."""
+    if process.poll() is None:
+        process.send_signal(number)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(20)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+class Run:
+    """One ng_run on a Ray cluster, in a folder of its own; ended with the block."""
+
+    def __init__(self, folder: Path, address: str, *overrides: str, prefix: Sequence[str] = ()) -> None:
+        self.folder = folder
+        self.prefix = list(prefix)
+        self.environ = {name: value for name, value in os.environ.items() if name != "ROLLYARD_TOKEN"}
+        self.environ["XDG_CACHE_HOME"] = str(folder / "cache")
+        self._output = folder / "ng_run.out"
+        command = ["+config_paths=[configs/sokoban_builtin.yaml]", f"+ray_head_node_address={address}", "+head_port=0"]
+        with self._output.open("wb") as file:
+            self.process = subprocess.Popen(
+                [*prefix, str(BIN / "ng_run"), *command, *overrides],
+                cwd=folder,
+                env=self.environ,
+                stdout=file,
+                stderr=file,
+                start_new_session=True,
+            )
+        self._pids: set[int] = set()
+
+    def __enter__(self) -> Run:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        end_group(self.process, signal.SIGINT)
+
+    @property
+    def said(self) -> str:
+        """All that it printed so far."""
+        return self._output.read_text()
+
+    def until_ready(self) -> Run:
+        """Wait until every server is."""
+
+        def ready() -> bool:
+            assert self.process.poll() is None, self.said
+            return "servers ready!" in self.said
+
+        eventually("all servers ready", ready)
+        self.instances()
+        return self
+
+    def ended(self, limit_s: float = PATIENCE_S) -> int:
+        """Its exit status."""
+        return self.process.wait(limit_s)
+
+    def command(self, name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Run another command of the stack in the same folder, on the same machine."""
+        return subprocess.run(
+            [*self.prefix, str(BIN / name), *arguments],
+            cwd=self.folder,
+            env=self.environ,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_S,
+            check=False,
+        )
+
+    def instances(self) -> list[dict[str, Any]]:
+        """What ng_status says; none while it has no answer."""
+        done = self.command("ng_status", "+json=true")
+        found: list[dict[str, Any]] = orjson.loads(done.stdout) if done.stdout.startswith("[") else []
+        self._pids.update(instance["pid"] for instance in found)
+        return found
+
+    def server(self, name: str) -> dict[str, Any]:
+        """The one instance of a server."""
+        (instance,) = [instance for instance in self.instances() if instance["server_name"] == name]
+        return instance
+
+    def log(self, title: str) -> str:
+        """A server's log, as the run's folder has it."""
+        (path,) = self.folder.glob(f".rollyard/runs/*/logs/{title}.log")
+        return path.read_text()
+
+    def head_file(self) -> Path:
+        """The run's head.json."""
+        (path,) = self.folder.glob(".rollyard/runs/*/head.json")
+        return path
+
+    def left(self) -> list[int]:
+        """Server processes of this run that still exist, restarted ones included."""
+        seen = [pid for pid in self._pids if "rollyard.services.runtime.serve" in command_of(pid)]
+        return [pid for pid in seen if state_of(pid) != "Z"]
+
+
+def command_of(pid: int) -> str:
+    """A process's command line, or nothing when it is gone."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+    except OSError:
+        return ""
+
+
+def state_of(pid: int) -> str:
+    """R, S, Z, ..., or nothing when it is gone."""
+    return _stat(pid)[0]
+
+
+def parent_of(pid: int) -> int:
+    """Its parent's process id."""
+    return int(_stat(pid)[1])
+
+
+def _stat(pid: int) -> list[str]:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return ["", "0"]

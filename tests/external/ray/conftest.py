@@ -1,0 +1,20 @@
+"""With Ray installed (make test-ray) a cluster of one machine for all tests here; without it, what is said then."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterator
+
+import pytest
+
+from tests.external.ray.clusters import Node, short_folder
+
+HAS_RAY = importlib.util.find_spec("ray") is not None
+collect_ignore_glob = ["test_without_ray.py"] if HAS_RAY else ["test_run_on_ray.py", "test_two_machines.py"]
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[str]:
+    """HOST:PORT of a real Ray cluster of this machine alone."""
+    with short_folder() as folder, Node.head(folder, "127.0.0.1") as node:
+        yield node.address

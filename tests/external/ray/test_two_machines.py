@@ -1,0 +1,101 @@
+"""ng_run on a cluster of two machines: network namespaces on a bridge of their own. Needs root and `ip`."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import stat
+import subprocess
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.external.ray.clusters import Node, Run, eventually, short_folder
+from tests.support.stacks import AGENT, EXAMPLES, keys_of, read_rows
+
+pytestmark = pytest.mark.skipif(
+    os.geteuid() != 0 or shutil.which("ip") is None, reason="making network namespaces needs root and iproute2"
+)
+
+
+def ip(*arguments: str) -> None:
+    subprocess.run(["ip", *arguments], check=True, capture_output=True)
+
+
+@pytest.fixture
+def machines() -> Iterator[dict[str, list[str]]]:
+    """Address -> the words that run a command on that machine."""
+    tag = f"ry{os.getpid()}"
+    names = [f"{tag}s", f"{tag}a", f"{tag}b"]
+    with contextlib.ExitStack() as leaving:
+        for name in names:
+            try:
+                ip("netns", "add", name)
+            except subprocess.CalledProcessError as error:
+                pytest.skip(f"no network namespaces here: {error.stderr.decode().strip()}")
+            leaving.callback(ip, "netns", "del", name)
+            ip("-n", name, "link", "set", "lo", "up")
+        switch = names[0]
+        ip("-n", switch, "link", "add", "br0", "type", "bridge")
+        ip("-n", switch, "addr", "add", "10.77.0.254/24", "dev", "br0")
+        ip("-n", switch, "link", "set", "br0", "up")
+        for number, name in enumerate(names[1:], start=1):
+            # No veth is ever seen by the machine itself: both ends are made inside.
+            ip("-n", switch, "link", "add", f"v{number}", "type", "veth", "peer", "name", "eth0", "netns", name)
+            ip("-n", switch, "link", "set", f"v{number}", "master", "br0", "up")
+            ip("-n", name, "addr", "add", f"10.77.0.{number}/24", "dev", "eth0")
+            ip("-n", name, "link", "set", "eth0", "up")
+            ip("-n", name, "route", "add", "default", "via", "10.77.0.254")
+        yield {f"10.77.0.{number}": ["ip", "netns", "exec", name] for number, name in enumerate(names[1:], start=1)}
+
+
+def test_servers_spread_ask_for_a_token_and_outlive_a_machine(machines: dict[str, list[str]], tmp_path: Path) -> None:
+    (here, on_first), (there, on_second) = machines.items()
+    with (
+        short_folder() as folder,
+        Node.head(folder, here, on_first) as head,
+        Node.member(folder, head, there, on_second) as second,
+        Run(
+            tmp_path,
+            head.address,
+            "policy_model.responses_api_models.builtin_model.replicas=2",
+            "grl_sokoban_resources_server.resources_servers.grl_sokoban.replicas=2",
+            prefix=on_first,
+        ) as run,
+    ):
+        run.until_ready()
+        hosts = Counter(instance["host"] for instance in run.instances())
+        assert sorted(hosts) == [here, there]
+        assert sorted(hosts.values()) == [2, 3]
+        assert stat.S_IMODE(run.head_file().stat().st_mode) == 0o600
+
+        url = run.instances()[0]["url"]
+        asked = [*on_second, "curl", "-s", "-o", "/dev/null", "-w", "%{http_code}", f"{url}/metrics"]
+        assert subprocess.run(asked, capture_output=True, text=True, check=True).stdout == "401"
+
+        output = tmp_path / "rollouts.jsonl"
+        collected = run.command(
+            "ng_collect_rollouts",
+            f"+agent_name={AGENT}",
+            f"+input_jsonl_fpath={EXAMPLES}",
+            f"+output_jsonl_fpath={output}",
+            "+num_repeats=2",
+            "+responses_create_params.temperature=0.8",
+        )
+        assert collected.returncode == 0, collected.stderr
+        assert len(keys_of(read_rows(output))) == 2 * len(read_rows(EXAMPLES))
+
+        lost = [instance for instance in run.instances() if instance["host"] == there]
+        os.killpg(second.process.pid, signal.SIGKILL)
+        eventually(
+            "everything ready on the machine that is left",
+            lambda: [(shown["host"], shown["ready"]) for shown in run.instances()] == [(here, True)] * 5,
+        )
+        assert not {instance["pid"] for instance in lost} & set(run.left())
+        run.process.send_signal(signal.SIGINT)
+        assert run.ended() == 0
+        assert run.left() == []

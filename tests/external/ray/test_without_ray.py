@@ -1,0 +1,16 @@
+"""The core installs and starts without Ray; who asks for it is told what to install."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rollyard.services.errors import OperatorError
+from rollyard.services.runtime.ray_launcher import on_cluster
+
+
+async def test_a_missing_ray_is_named_with_what_to_install(tmp_path: Path) -> None:
+    with pytest.raises(OperatorError, match=r"pip install 'rollyard\[ray\]'"):
+        async with on_cluster("127.0.0.1:6379", tmp_path):
+            pass

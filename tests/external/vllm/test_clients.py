@@ -1,0 +1,203 @@
+"""OpenAI's official client in front of our model servers in front of a real engine."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, Literal, cast
+
+import openai
+import orjson
+import pytest
+from openai import AsyncOpenAI, BadRequestError
+from pydantic import BaseModel
+
+from rollyard.responses_api_models.openai_model.app import OpenaiModel
+from rollyard.responses_api_models.vllm_model.app import VllmModel
+from tests.external.ray.clusters import eventually
+from tests.external.vllm.calls import CALL, MOVES, TOOL, asking
+from tests.external.vllm.engine import LONGEST, Engine
+from tests.support.openai_client import in_a_thread, serving
+
+TOOLS: Any = [{"type": "function", "strict": False, **cast(Any, TOOL)["function"]}]
+RUNNING = "vllm:num_requests_running"
+Ask = Callable[..., Awaitable[Any]]
+
+
+class Move(BaseModel):
+    """What structured output is parsed into; short, since random weights write all that the schema allows."""
+
+    direction: Literal["up", "down"]
+    push: bool
+
+
+def front(engine: Engine, kind: Any = VllmModel, **settings: Any) -> Any:
+    """The client in front of such a server in front of the engine."""
+    return serving(kind, base_url=f"{engine.url}/v1", **{"model": "tiny", **settings})
+
+
+async def chat(client: AsyncOpenAI, **fields: Any) -> Any:
+    """A chat that is answered by one call."""
+    request = asking(**{"seed": 3, **fields})
+    constraint = {"structured_outputs": request.pop("structured_outputs")}
+    return await client.chat.completions.create(**request, extra_body=constraint)
+
+
+async def respond(client: AsyncOpenAI, **fields: Any) -> Any:
+    """The same by the Responses API."""
+    request = asking()
+    body: Any = {"input": request["messages"], "tools": TOOLS, "max_output_tokens": 200, "temperature": 0.8}
+    extra = {"structured_outputs": {"regex": CALL}, "seed": 3}
+    return await client.responses.create(model="any", **{**body, **fields}, extra_body=extra)
+
+
+def moves(arguments: str) -> list[str]:
+    found: list[str] = orjson.loads(arguments)["actions"]
+    assert 1 <= len(found) <= 4 and set(found) <= set(MOVES)
+    return found
+
+
+async def test_both_apis_streamed_and_whole_give_the_same_call(engine: Engine) -> None:
+    async with front(engine) as client:
+        whole = (await chat(client)).choices[0].message.tool_calls[0].function
+        pieces: list[Any] = []
+        async for chunk in await chat(client, stream=True):
+            pieces += [part for choice in chunk.choices for part in choice.delta.tool_calls or ()]
+        item = (await respond(client)).output[-1]
+        events = [event async for event in await respond(client, stream=True)]
+    assert whole.name == item.name == pieces[0].function.name == "step"
+    deltas = [cast(Any, event).delta for event in events if event.type == "response.function_call_arguments.delta"]
+    assert len(deltas) > 1
+    arguments = [whole.arguments, "".join(p.function.arguments or "" for p in pieces), item.arguments, "".join(deltas)]
+    assert len({tuple(moves(text)) for text in arguments}) == 1
+    final = cast(Any, events[-1]).response
+    assert (final.status, final.output[-1].arguments) == ("completed", "".join(deltas))
+
+
+async def test_the_synchronous_client_reads_a_stream_too(engine: Engine) -> None:
+    def use(client: openai.OpenAI) -> str:
+        with client.responses.stream(model="any", input="hi", max_output_tokens=8) as stream:
+            return "".join(event.delta for event in stream if event.type == "response.output_text.delta")
+
+    async with front(engine) as client:
+        assert await in_a_thread(client, use)
+
+
+async def test_the_turn_goes_back_with_the_worlds_answer(engine: Engine) -> None:
+    async with front(engine) as client:
+        first = await respond(client)
+        answer = {"type": "function_call_output", "call_id": first.output[-1].call_id, "output": "#####\n#_PX#\n#####"}
+        second = await respond(client, input=[*asking()["messages"], *first.output, answer])
+    assert moves(second.output[-1].arguments)
+    assert second.usage.input_tokens > first.usage.input_tokens + first.usage.output_tokens
+
+
+async def test_structured_output_is_parsed_by_both_apis_streamed_and_whole(engine: Engine) -> None:
+    messages: Any = [{"role": "user", "content": "Your move?"}]
+    async with front(engine) as client:
+        response = await client.responses.parse(
+            model="any", input="Your move?", text_format=Move, max_output_tokens=400
+        )
+        completion = await client.chat.completions.parse(
+            model="any", messages=messages, response_format=Move, max_tokens=400
+        )
+        async with client.responses.stream(
+            model="any", input="Your move?", text_format=Move, max_output_tokens=400
+        ) as events:
+            streamed = await events.get_final_response()
+    found = [response.output_parsed, completion.choices[0].message.parsed, streamed.output_parsed]
+    assert all(isinstance(move, Move) for move in found)
+
+
+async def test_usage_is_the_same_streamed_and_whole(engine: Engine) -> None:
+    async with front(engine) as client:
+        whole = (await chat(client)).usage
+        *_, last = [chunk async for chunk in await chat(client, stream=True, stream_options={"include_usage": True})]
+        response = await respond(client)
+        *_, end = [event async for event in await respond(client, stream=True)]
+    assert (last.usage.prompt_tokens, last.usage.completion_tokens) == (whole.prompt_tokens, whole.completion_tokens)
+    assert end.response.usage == response.usage and response.usage.output_tokens > 1
+
+
+async def test_an_answer_cut_by_its_limit_is_streamed_as_incomplete(engine: Engine) -> None:
+    async with front(engine) as client:
+        stream = await client.responses.create(model="any", input="hi", max_output_tokens=3, stream=True)
+        *_, last = [event async for event in stream]
+    assert last.type == "response.incomplete"
+    assert last.response.usage and last.response.usage.output_tokens == 3
+
+
+async def test_logprobs_come_with_the_deltas_of_a_responses_stream(engine: Engine) -> None:
+    include: Any = ["message.output_text.logprobs"]
+    async with (
+        front(engine) as client,
+        client.responses.stream(
+            model="any",
+            input="hi",
+            max_output_tokens=8,
+            include=include,
+            top_logprobs=2,
+            extra_body={"ignore_eos": True},
+        ) as stream,
+    ):
+        events = [event async for event in stream]
+    deltas = [one for event in events if event.type == "response.output_text.delta" for one in event.logprobs]
+    (part,) = cast(Any, events[-1]).response.output[0].content
+    assert [one.token for one in deltas] == [one.token for one in part.logprobs]
+    assert all(one.logprob <= 0 for one in deltas) and deltas
+
+
+@pytest.mark.parametrize("ask", [chat, respond])
+async def test_with_tokens_recorded_a_stream_carries_them_at_its_end(engine: Engine, ask: Ask) -> None:
+    async with front(engine, return_token_id_information=True, logprobs_mode="processed_logprobs") as client:
+        events = [event.to_dict() async for event in await ask(client, stream=True)]
+    sent = orjson.dumps(events)
+    assert b'"generation_token_ids":[' in sent and b'"generation_log_probs":[' in sent
+
+
+@pytest.mark.parametrize("kind", [VllmModel, OpenaiModel])
+@pytest.mark.parametrize("ask", [chat, respond])
+async def test_a_client_that_hangs_up_in_mid_stream_aborts_the_request(engine: Engine, ask: Ask, kind: Any) -> None:
+    endless: Any = {"ignore_eos": True, "min_tokens": LONGEST - 400}
+    messages: Any = [{"role": "user", "content": "hi"}]
+    async with front(engine, kind) as client:
+        if ask is chat:
+            made = client.chat.completions.create(model="any", messages=messages, stream=True, extra_body=endless)
+        else:
+            made = client.responses.create(model="any", input="hi", stream=True, extra_body=endless)
+        stream = cast(Any, await made)
+        for _ in range(5):
+            await anext(stream)
+        assert await asyncio.to_thread(engine.gauge, RUNNING) == 1
+        await stream.close()
+        await asyncio.to_thread(eventually, "no request runs", lambda: engine.gauge(RUNNING) == 0)
+
+
+@pytest.mark.parametrize("kind", [VllmModel, OpenaiModel])
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_conversation_that_no_longer_fits_has_openais_code(engine: Engine, kind: Any, stream: bool) -> None:
+    async with front(engine, kind) as client:
+        with pytest.raises(BadRequestError, match="maximum context length") as caught:
+            await client.responses.create(model="any", input=" the" * LONGEST, stream=cast(Any, stream))
+    assert caught.value.code == "context_length_exceeded"
+
+
+async def test_a_parameter_that_the_engine_refuses_is_a_bad_request_in_its_words(engine: Engine) -> None:
+    async with front(engine) as client:
+        with pytest.raises(BadRequestError, match="temperature must be non-negative"):
+            await chat(client, temperature=-1, stream=True)
+
+
+async def test_a_model_that_the_engine_does_not_serve_is_not_found(engine: Engine) -> None:
+    async with front(engine, model="another") as client:
+        with pytest.raises(openai.NotFoundError, match="check policy_model_name"):
+            await respond(client)
+
+
+async def test_vllms_own_responses_stream_passes_through_openai_model(engine: Engine) -> None:
+    async with (
+        front(engine, OpenaiModel) as client,
+        client.responses.stream(model="any", input="hi", max_output_tokens=8) as stream,
+    ):
+        events = [event async for event in stream]
+    assert (events[0].type, events[-1].type) == ("response.created", "response.completed")

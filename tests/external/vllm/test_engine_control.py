@@ -1,0 +1,82 @@
+"""What steers a running engine: new weights under it, and clients that go away."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from tests.external.ray.clusters import eventually
+from tests.external.vllm.engine import Engine
+from tests.external.vllm.reference import Reference
+
+GENERATE = "/inference/v1/generate"
+PROMPT = [5, 6, 7, 8, 9, 10]
+
+
+def reload(engine: Engine, folder: Path) -> None:
+    """Other weights, in the order that keeps requests in flight alive and no old key or value in the cache."""
+    call = {"method": "reload_weights", "kwargs": {"weights_path": str(folder)}}
+    for path, body in (
+        ("/pause?mode=keep", None),
+        ("/collective_rpc", call),
+        ("/reset_prefix_cache", None),
+        ("/resume", None),
+    ):
+        answer = engine.client.post(path, json=body)
+        assert answer.status_code == 200, answer.text
+
+
+def sampled(engine: Engine) -> tuple[list[int], list[float], Any]:
+    """Token ids, logprobs and weight versions of one answer at temperature 1."""
+    params = {"temperature": 1.0, "max_tokens": 16, "logprobs": 0, "seed": 0, "ignore_eos": True}
+    (choice,) = engine.post(GENERATE, {"token_ids": PROMPT, "sampling_params": params})["choices"]
+    return choice["token_ids"], [part["logprob"] for part in choice["logprobs"]["content"]], choice["weight_versions"]
+
+
+@pytest.fixture
+def original(engine: Engine, tiny_model: Path) -> Iterator[Path]:
+    """The weights that the engine has before the test and, whatever the test does, after it."""
+    yield tiny_model
+    reload(engine, tiny_model)
+
+
+def test_reloaded_weights_give_the_other_models_logprobs_and_back(
+    engine: Engine, original: Path, other_model: Path
+) -> None:
+    for folder in (original, other_model, original):
+        reload(engine, folder)
+        output, logprobs, versions = sampled(engine)
+        assert Reference(folder).logprobs(PROMPT, output) == pytest.approx(logprobs, abs=1e-4)
+        assert [span["version"] for span in versions] == ["default"]  # vLLM does not count them: we must
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        (
+            "/v1/chat/completions",
+            {"messages": [{"role": "user", "content": "Go"}], "max_tokens": 3000, "ignore_eos": True},
+        ),
+        (GENERATE, {"token_ids": PROMPT, "sampling_params": {"max_tokens": 3000, "ignore_eos": True}}),
+    ],
+)
+def test_a_client_that_hangs_up_ends_its_request(engine: Engine, path: str, body: dict[str, Any]) -> None:
+    before = engine.gauge("vllm:generation_tokens_total")
+    with posting(engine, path, body):
+        eventually("the request runs", lambda: engine.gauge("vllm:num_requests_running") == 1)
+    eventually("it runs no more", lambda: engine.gauge("vllm:num_requests_running") == 0)
+    assert engine.gauge("vllm:generation_tokens_total") - before < 3000  # ended, not finished
+
+
+def posting(engine: Engine, path: str, body: dict[str, Any]) -> socket.socket:
+    """A connection on which a request was sent and no answer is read."""
+    content = orjson.dumps(body)
+    connection = socket.create_connection(("127.0.0.1", engine.client.base_url.port or 0), 10)
+    head = f"POST {path} HTTP/1.1\r\nHost: engine\r\nContent-Type: application/json\r\nContent-Length: {len(content)}"
+    connection.sendall(f"{head}\r\n\r\n".encode() + content)
+    return connection

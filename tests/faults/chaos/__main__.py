@@ -1,0 +1,126 @@
+"""`python -m tests.faults.chaos`: injects each fault into real processes and reports what happened.
+
+    python -m tests.faults.chaos                           # every fault, three rounds of different seeds
+    python -m tests.faults.chaos --short                   # one round of those that cost little
+    python -m tests.faults.chaos --fault renamed --rounds 5 --seed 7
+    python -m tests.faults.chaos --code ../other           # the servers and commands of another checkout
+    python -m tests.faults.chaos --write docs/robustness.md
+
+The exit status is 1 when a fault broke through or could not be injected.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import random
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.faults.chaos import catalogue, page
+from tests.faults.chaos.fault import Fault
+from tests.faults.chaos.fault_context import Ground
+from tests.faults.chaos.invariants import Broken, NotInjected
+from tests.faults.chaos.result import Result
+from tests.faults.chaos.workspace import HERE
+
+LIMIT_S = 900.0
+"""Of one fault: no promise, but a program that ends."""
+
+
+async def play(fault: Fault, ground: Ground, seed: int) -> Result:
+    """One fault with one seed."""
+    chance = random.Random(f"{fault.name} {seed}")
+    begun = time.monotonic()
+    verdict, why = "held", ""
+    try:
+        async with asyncio.timeout(LIMIT_S):
+            await fault.play(ground, chance)
+    except Broken as broken:
+        verdict, why = "broken", str(broken)
+    except NotInjected as missing:
+        verdict, why = "not injected", str(missing)
+    except TimeoutError:
+        verdict, why = "broken", f"no end within {LIMIT_S:g} s"
+    except Exception as error:
+        verdict, why = "not injected", "".join(traceback.format_exception(error))[-1500:]
+    result = Result(fault, seed, verdict, why, time.monotonic() - begun)
+    print(result.shown(), flush=True)
+    return result
+
+
+async def play_all(faults: Sequence[Fault], ground: Ground, seeds: Sequence[int], parallel: int) -> list[Result]:
+    """Every fault with every seed: some beside each other, those that stop or load everything one by one."""
+    slots = asyncio.Semaphore(parallel)
+
+    async def one(fault: Fault, seed: int) -> Result:
+        async with slots:
+            return await play(fault, ground, seed)
+
+    beside = [one(fault, seed) for seed in seeds for fault in faults if not fault.alone]
+    results = list(await asyncio.gather(*beside))
+    for seed in seeds:
+        results += [await play(fault, ground, seed) for fault in faults if fault.alone]
+    return results
+
+
+def read_options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--short", action="store_true", help="one round of those that cost little")
+    parser.add_argument("--seed", type=int, default=0, help="of the first round; the next ones follow")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--fault", action="append", default=[], help="only faults whose name contains this")
+    parser.add_argument("--section", type=int, help="only faults of this section (2 files, 3 faults, 4 HTTP)")
+    parser.add_argument("--parallel", type=int, default=3, help="faults beside each other")
+    parser.add_argument("--code", type=Path, default=HERE, help="checkout whose servers and commands are tried")
+    parser.add_argument("--write", type=Path, help="page to write the table into")
+    parser.add_argument("--keep", type=Path, help="folder for the files, which are kept; default: a temporary one")
+    parser.add_argument("--list", action="store_true", help="only list the faults")
+    options = parser.parse_args()
+    options.rounds = 1 if options.short else options.rounds
+    return options
+
+
+async def main() -> int:
+    """0 when every fault was injected and borne, 1 otherwise."""
+    options = read_options()
+    faults = [
+        fault
+        for fault in catalogue.FAULTS
+        if (not options.fault or any(part in fault.name for part in options.fault))
+        and options.section in (None, fault.section)
+        and not (options.short and fault.slow)
+    ]
+    if os.geteuid() != 0 and any(fault.root for fault in faults):
+        print(f"left out without root: {', '.join(fault.name for fault in faults if fault.root)}")
+        faults = [fault for fault in faults if not fault.root]
+    if options.list:
+        print("\n".join(f"{fault.section}  {fault.name}" for fault in faults))
+        return 0
+    seeds = range(options.seed, options.seed + options.rounds)
+    begun = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="rollyard-chaos-") as temporary:
+        ground = Ground(options.keep or Path(temporary), options.code.resolve(), short=options.short)
+        try:
+            results = await play_all(faults, ground, seeds, options.parallel)
+        finally:
+            await ground.close()
+        left = [] if not await ground.left_behind() else ["processes were left behind"]
+    bad = [result for result in results if result.verdict != "held"]
+    print(f"\n{len(results)} rounds of {len(faults)} faults, {time.monotonic() - begun:.0f} s: {len(bad)} not held")
+    for result in bad:
+        print(f"  {result.verdict}: {result.fault.name} (--seed {result.seed}): {result.why.strip()[:300]}")
+    for what in left:
+        print(f"  broken: {what}")
+    if options.write:
+        page.write(options.write, results)
+    return 1 if bad or left else 0
+
+
+if __name__ == "__main__":
+    sys.exit(asyncio.run(main()))

@@ -1,0 +1,144 @@
+"""Command: a command of the stack as a process, started anew or forked from one that has imported the stack already."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from tests.faults.chaos.invariants import Broken
+
+ENTRIES = {
+    "ng_run": "rollyard.services.cli.run",
+    "ng_collect_rollouts": "rollyard.services.cli.collect_rollouts",
+    "ng_status": "rollyard.services.cli.status",
+    "ng_reward_profile": "rollyard.services.cli.reward_profile",
+    "ng_viewer": "rollyard.services.cli.viewer",
+}
+
+
+class Process(Protocol):
+    """What a command needs of its process."""
+
+    @property
+    def pid(self) -> int: ...
+
+    @property
+    def returncode(self) -> int | None: ...
+
+    async def wait(self) -> int: ...
+
+
+class Command:
+    """A command that runs, or has run."""
+
+    def __init__(self, process: Process, log: Path) -> None:
+        self.process = process
+        self.log = log
+
+    @property
+    def said(self) -> str:
+        """Everything it has printed so far, on both streams."""
+        return self.log.read_text(errors="replace") if self.log.exists() else ""
+
+    @property
+    def ended(self) -> bool:
+        return self.process.returncode is not None
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send it a signal, if it has not ended."""
+        if not self.ended:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.process.pid, number)
+
+    async def ends(self, limit_s: float = 600.0) -> int:
+        """Its exit status. Raises Broken when it does not end: the limit is far beyond any honest deadline."""
+        try:
+            return await asyncio.wait_for(asyncio.shield(self.process.wait()), limit_s)
+        except TimeoutError:
+            raise Broken(f"a command did not end within {limit_s:g} s; it said:\n{self.said[-1500:]}") from None
+
+
+class Forked:
+    """A process that `Forks` has made."""
+
+    def __init__(self) -> None:
+        self.pid = 0
+        self.started = asyncio.Event()
+        self._status: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+    @property
+    def returncode(self) -> int | None:
+        return self._status.result() if self._status.done() else None
+
+    async def wait(self) -> int:
+        return await asyncio.shield(self._status)
+
+    def end(self, status: int) -> None:
+        if not self._status.done():
+            self._status.set_result(status)
+
+
+class Forks:
+    """Makes commands out of one process that has imported the stack."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
+        self._made: list[Forked] = []
+        self._reading = asyncio.create_task(self._read())
+
+    @classmethod
+    async def start(cls, environment: Mapping[str, str], here: Path) -> Forks:
+        """Import the stack of that environment."""
+        source = Path(__file__).with_name("forking.py").read_text()
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-c", source, *ENTRIES.values()),
+            cwd=here,
+            env=dict(environment),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+        )
+        return cls(process)
+
+    async def fork(self, name: str, arguments: Sequence[str], here: Path, log: Path) -> Forked:
+        """Begin a command."""
+        made = Forked()
+        self._made.append(made)
+        order = {
+            "name": name,
+            "module": ENTRIES[name],
+            "arguments": list(arguments),
+            "here": str(here),
+            "log": str(log),
+        }
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps({**order, "number": len(self._made) - 1}).encode() + b"\n")
+        await self._process.stdin.drain()
+        await made.started.wait()
+        return made
+
+    async def close(self) -> None:
+        """Fork no more."""
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+        await self._process.wait()
+        await self._reading
+
+    async def _read(self) -> None:
+        assert self._process.stdout is not None
+        async for line in self._process.stdout:
+            word, number, value = line.split()
+            if word == b"started":
+                self._made[int(number)].pid = int(value)
+                self._made[int(number)].started.set()
+            else:
+                self._made[int(number)].end(int(value))
+        for made in self._made:
+            made.started.set()
+            made.end(-signal.SIGKILL)

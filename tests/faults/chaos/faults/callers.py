@@ -1,0 +1,159 @@
+"""Callers of our own servers that are slow or without an end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import Callable
+from functools import partial
+
+from tests.faults.chaos.fault import Fault
+from tests.faults.chaos.fault_context import Ground
+from tests.faults.chaos.faults.engines import GROWTH_MB, memory_mb
+from tests.faults.chaos.faults.foreign_callers import addresses, port_of
+from tests.faults.chaos.invariants import hold, injected
+
+SLOW_CLIENTS = 50
+"""Connections to each server."""
+SLOWEST_S = 100.0
+"""After which a connection whose request is not there yet may not be open."""
+
+
+async def slow_clients(ground: Ground, chance: random.Random) -> None:
+    """Requests whose headers never end are hung up on, and others are answered meanwhile."""
+    async with ground.playing() as (run, _):
+        connections: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
+        for url in (await addresses(run)).values():
+            for _ in range(SLOW_CLIENTS):
+                reader, writer = await asyncio.open_connection("127.0.0.1", port_of(url))
+                writer.write(b"POST /run HTTP/1.1\r\nHost: 127.0.0.1\r\n")
+                connections.append((reader, writer))
+        gone = [asyncio.create_task(_hung_up(reader, writer)) for reader, writer in connections]
+        await ground.completes(run, ground.output())
+        _, pending = await asyncio.wait(gone, timeout=SLOWEST_S)
+        for task in pending:
+            task.cancel()
+        for _, writer in connections:
+            writer.close()
+        injected(len(connections) == 4 * SLOW_CLIENTS, "not every connection was made")
+        hold(not pending, f"{len(pending)} of {len(gone)} connections are open after {SLOWEST_S:g} s")
+
+
+async def _hung_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Send a header's byte a second until the other side hangs up."""
+    closed = asyncio.create_task(reader.read())
+    with contextlib.suppress(OSError):
+        while not closed.done():
+            writer.write(b"x")
+            await asyncio.wait([closed], timeout=1.0)
+    with contextlib.suppress(OSError):
+        await closed
+
+
+async def slow_bodies(ground: Ground, chance: random.Random) -> None:
+    """The same with a body that never comes."""
+    async with ground.playing() as (run, _):
+        gone = []
+        for url in (await addresses(run)).values():
+            for _ in range(SLOW_CLIENTS // 2):
+                reader, writer = await asyncio.open_connection("127.0.0.1", port_of(url))
+                lines = b"Host: 127.0.0.1\r\ncontent-type: application/json\r\ncontent-length: 100000\r\n\r\n{"
+                writer.write(b"POST /run HTTP/1.1\r\n" + lines)
+                gone.append(asyncio.create_task(_hung_up(reader, writer)))
+        await ground.completes(run, ground.output())
+        for task in gone:
+            task.cancel()
+
+
+async def flooded(first: bytes, piece: Callable[[], bytes], most: int, ground: Ground, chance: random.Random) -> None:
+    """The connection ends long before all of it is taken, memory stays, and others are answered."""
+    async with ground.playing() as (run, _):
+        pids = {
+            "head": run.command.process.pid,
+            **{shown["server_name"]: shown["pid"] for shown in await run.servers()},
+        }
+        for name, url in (await addresses(run)).items():
+            before = memory_mb(pids[name], afresh=True)
+            sent = await _pour(port_of(url), first, piece(), most)
+            hold(sent < most, f"{name} took {sent / 2**20:.0f} MB of it")
+            growth = memory_mb(pids[name]) - before
+            hold(growth < GROWTH_MB, f"{name} grew by {growth:.0f} MB")
+        await ground.completes(run, ground.output())
+
+
+async def _pour(port: int, first: bytes, piece: bytes, most: int) -> int:
+    """How many bytes of a request the server takes."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    answered = asyncio.create_task(reader.read())
+    sent = 0
+    writer.write(b"POST /run HTTP/1.1\r\nHost: 127.0.0.1\r\n" + first)
+    try:
+        while sent < most and not answered.done():
+            writer.write(piece)
+            sent += len(piece)
+            await asyncio.wait_for(writer.drain(), 20.0)
+            await asyncio.sleep(0)
+    except (OSError, TimeoutError):
+        pass
+    finally:
+        answered.cancel()
+        writer.close()
+    return sent
+
+
+def one_endless_header() -> bytes:
+    return b"x" * 2**16
+
+
+def many_headers() -> bytes:
+    return b"".join(b"x-%d: %b\r\n" % (number, b"y" * 100) for number in range(500))
+
+
+def endless_chunks() -> bytes:
+    return b"100000\r\n" + b" " * 2**20 + b"\r\n"
+
+
+CHUNKED = b"content-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n"
+
+FAULTS = [
+    Fault(
+        "200 connections that send a header a byte a second",
+        4,
+        "200 of 200 alive after 90 s",
+        "all hung up on; a collection beside them is whole",
+        slow_clients,
+    ),
+    Fault(
+        "100 connections whose bodies never come",
+        4,
+        "a collection beside them is whole",
+        "a collection beside them is whole",
+        slow_bodies,
+        slow=True,
+    ),
+    Fault(
+        "a request with one endless header",
+        4,
+        "memory without a limit",
+        "hung up on",
+        partial(flooded, b"x-more: ", one_endless_header, 2**26),
+    ),
+    Fault(
+        "a request with endless headers",
+        4,
+        "memory without a limit",
+        "hung up on",
+        partial(flooded, b"", many_headers, 2**26),
+        slow=True,
+    ),
+    Fault(
+        "a request whose body has no end",
+        4,
+        "hung up on after 256 MB",
+        "hung up on after 256 MB",
+        partial(flooded, CHUNKED, endless_chunks, 2**29),
+        slow=True,
+        alone=True,
+    ),
+]

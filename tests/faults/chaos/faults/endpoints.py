@@ -1,0 +1,113 @@
+"""One or two bad addresses of ten before one model server: everything is measured, and they are left alone."""
+
+from __future__ import annotations
+
+import random
+import socket
+from functools import partial
+
+from tests.faults.chaos.endpoint import Endpoint, Script, http, scripted
+from tests.faults.chaos.fault import Fault
+from tests.faults.chaos.fault_context import TASKS, Ground, stack
+from tests.faults.chaos.faults.engines import Spoil
+from tests.faults.chaos.faults.hostile_responses import raw, reset, silent, slow
+from tests.faults.chaos.invariants import hold, injected, no_crash, whole
+
+MOST_CALLS = 0.05
+"""Share of all calls that one bad address of ten may take."""
+REPEATS = 6
+
+BAD_WAYS: list[tuple[str, Spoil, str]] = [
+    ("torn JSON", raw(http(b'{"choices": [{"mess')), "takes more than its share; rollouts given up"),
+    (
+        "HTML with status 200",
+        raw(http(b"<html>502 Bad Gateway</html>", kind="text/html")),
+        "takes more than its share; rollouts given up",
+    ),
+    ("JSON of another shape", raw(http([])), "takes more than its share; rollouts given up"),
+    ("empty answers", raw(http({"choices": [{"message": {}}]})), "rewards for its empty answers"),
+    ("status 500", raw(http({"error": {"message": "no"}}, 500)), "held"),
+    ("status 503", raw(http(b"", 503)), "held"),
+    ("status 429", raw(http({"error": {"message": "slow down"}}, 429, "retry-after: 1\r\n")), "held"),
+    ("status 404", raw(http({"error": {"message": "no such model"}}, 404)), "most rollouts given up"),
+    ("status 401", raw(http({"error": {"message": "bad key"}}, 401)), "most rollouts given up"),
+    ("a redirect", raw(http(b"", 302, "location: http://127.0.0.1:1/\r\n")), "most rollouts given up"),
+    ("no HTTP", raw(b"\x15\x03\x01\x00\x02\x02P", close=True), "held"),
+    ("the connection reset", reset, "held"),
+    ("torn bodies", raw(http(scripted(0))[:-30], close=True), "held"),
+    ("silence", silent, "held"),
+    ("slow answers", slow, "held"),
+]
+
+
+async def of_ten(spoil: Spoil | str, bad: int, ground: Ground, chance: random.Random) -> None:
+    """Everything is measured, and the bad ones get less than 5 % of the calls each."""
+    endpoints = [Endpoint(Script(latency_s=0.1)) for _ in range(10)]
+    closed: list[socket.socket] = []
+    try:
+        for one in endpoints:
+            await one.listen()
+        chosen = chance.sample(endpoints, bad)
+        for one in chosen:
+            if callable(spoil):
+                one.behaviour = spoil
+            else:
+                await one.close()
+                if spoil == "deaf":
+                    closed.append(deaf(int(one.url.rpartition(":")[2])))
+        limits = {"request_timeout_s": 3.0, "retry_pause_s": 0.05}
+        async with ground.run(stack([one.url for one in endpoints], model=limits), "+colocate=true") as run:
+            output = ground.output()
+            wanted = ["+num_samples_in_parallel=40", f"+num_repeats={REPEATS}"]
+            command = await ground.begin(run, output, *wanted)
+            status = await command.ends()
+            no_crash(command.said)
+            whole(output, TASKS, REPEATS)
+            hold(status == 0, f"ended with {status}")
+        calls = sum(one.calls for one in endpoints)
+        for one in chosen:
+            if callable(spoil):
+                injected(one.calls, "the bad address was never asked")
+            hold(one.calls < MOST_CALLS * calls, f"{one.calls} of {calls} calls went to a bad address")
+    finally:
+        for sock in closed:
+            sock.close()
+        for one in endpoints:
+            await one.close()
+
+
+def deaf(port: int) -> socket.socket:
+    """Listens, and its queue is full: further connections get no answer at all."""
+    listening = socket.socket()
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listening.bind(("127.0.0.1", port))
+    listening.listen(0)
+    for _ in range(3):
+        other = socket.socket()
+        other.setblocking(False)
+        other.connect_ex(("127.0.0.1", port))
+        _HELD.append(other)
+    return listening
+
+
+_HELD: list[socket.socket] = []
+
+
+WAYS: list[tuple[str, Spoil | str, str]] = [
+    *BAD_WAYS,
+    ("a refused connection", "refused", "held"),
+    ("a deaf address", "deaf", "held"),
+]
+
+FAULTS = [
+    Fault(
+        f"{'one endpoint' if bad == 1 else 'two endpoints'} of ten: {words}",
+        3,
+        before,
+        "all measured, under 5 % of the calls at each",
+        partial(of_ten, spoil, bad),
+        slow=bad > 1 or words not in ("torn JSON", "status 404", "silence", "a deaf address"),
+    )
+    for bad in (1, 2)
+    for number, (words, spoil, before) in enumerate(WAYS)
+]

@@ -1,0 +1,159 @@
+"""A broken engine: answers that are whole and hold nothing. They are failed attempts, never an answer with a reward."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from tests.faults.chaos.endpoint import Endpoint, Request, Script, completion, http, later
+from tests.faults.chaos.fault import Fault
+from tests.faults.chaos.fault_context import MODEL, QUICK, REPEATS, TASKS, Ground
+from tests.faults.chaos.invariants import Broken, hold, injected, no_crash, read, whole
+from tests.faults.chaos.workspace import Run
+
+SHARE = 0.15
+"""Of the calls of a single endpoint that go wrong: three tries then fail once in 300 calls, three attempts never."""
+GROWTH_MB = 512
+"""That hostile bytes may cost a server's process."""
+FEW, MANY = 4, 10**9
+"""Spoilt calls: what is heavy comes one at a time."""
+
+Spoil = Callable[[Request, asyncio.Transport], None]
+
+
+# --- broken engines: a message without anything in it ---
+
+
+def says(body: Any, **arguments: Any) -> Spoil:
+    data = http(body, **arguments)
+    return lambda request, transport: later(transport, QUICK, data)
+
+
+def empty(finish_reason: Any, **message: Any) -> dict[str, Any]:
+    made = completion({"content": None, **message})
+    made["choices"][0]["finish_reason"] = finish_reason
+    return made
+
+
+SCORED, FAILED = "`answered`, with a reward", "a failed attempt"
+EMPTY: list[tuple[str, Any, str]] = [
+    ("a message without anything", {"choices": [{"message": {}}]}, SCORED),
+    ("finish_reason null and no text", empty(None), SCORED),
+    ("finish_reason null and empty text", empty(None, content=""), SCORED),
+    ("finish_reason engine_error", empty("engine_error"), SCORED),
+    ("an unknown finish_reason", empty("melted"), SCORED),
+    ("finish_reason abort", empty("abort", content=""), FAILED),
+    ("tool_calls announced and none there", empty("tool_calls", tool_calls=[]), SCORED),
+    ("a finish_reason that is a number", empty(7), SCORED),
+    ("no choices", {**completion({}), "choices": []}, FAILED),
+    ("a null message", {"choices": [{"message": None, "finish_reason": "stop"}]}, FAILED),
+    ("choices that are text", {"choices": "none"}, FAILED),
+    ("an error with status 200", {"error": {"message": "engine died", "code": 500}}, FAILED),
+]
+
+
+class Sometimes:
+    """The script, of which a share is spoilt; drawn by a seed."""
+
+    def __init__(self, spoil: Spoil, share: float, chance: random.Random, most: int = 10**9) -> None:
+        """At most `most` calls are spoilt; where that is few, one at a time."""
+        self._spoil = spoil
+        self._most = most
+        self._pouring: asyncio.Transport | None = None
+        self._share = share
+        self._chance = chance
+        self._script = Script(latency_s=QUICK)
+        self.spoilt = 0
+
+    def __call__(self, request: Request, transport: asyncio.Transport) -> None:
+        if request.head.startswith(b"POST") and self._chance.random() < self._share and self._may():
+            self.spoilt += 1
+            self._pouring = transport
+            self._spoil(request, transport)
+        else:
+            self._script(request, transport)
+
+    def _may(self) -> bool:
+        if self._most > 1000:
+            return True
+        return self.spoilt < self._most and (self._pouring is None or self._pouring.is_closing())
+
+
+async def sometimes(spoil: Spoil, most: int, ground: Ground, chance: random.Random) -> None:
+    """Some calls are spoilt: every rollout is measured all the same, and is what it would have been."""
+    async with ground.lock("engine"):
+        run, endpoint = await engine(ground)
+        behaviour = Sometimes(spoil, SHARE, chance, most)
+        endpoint.behaviour = behaviour
+        output = ground.output()
+        before = memory_mb(await run.pid(MODEL), afresh=True)
+        command = await ground.begin(run, output, "+max_attempts=5", "+num_samples_in_parallel=16")
+        status = await command.ends()
+        injected(behaviour.spoilt >= min(3, most), f"{behaviour.spoilt} calls were spoilt")
+        no_crash(command.said)
+        whole(output, TASKS, REPEATS)
+        hold(status == 0, f"ended with {status}")
+        growth = memory_mb(await run.pid(MODEL)) - before
+        hold(growth < GROWTH_MB, f"the model server grew by {growth:.0f} MB")
+
+
+async def always(spoil: Spoil, ground: Ground, chance: random.Random) -> None:
+    """Every answer is like that: nothing is measured, and the command says so."""
+    async with ground.lock("engine"):
+        run, endpoint = await engine(ground)
+        behaviour = Sometimes(spoil, 1.0, chance)
+        endpoint.behaviour = behaviour
+        output = ground.output()
+        command = await ground.begin(run, output, "+max_attempts=1", "+limit=10", "+num_repeats=1")
+        status = await command.ends()
+        injected(behaviour.spoilt, "no call was spoilt")
+        rewards = [row["reward"] for row in read(output)]
+        hold(not rewards, f"{len(rewards)} of 10 have a reward: {rewards[:5]}")
+        hold(status == 1, f"ended with {status}")
+        no_crash(command.said)
+
+
+async def engine(ground: Ground) -> tuple[Run, Endpoint]:
+    """A run before one endpoint whose behaviour each fault sets."""
+    limits = {"request_timeout_s": 4.0, "max_attempts": 3, "retry_pause_s": 0.05}
+    return await ground.shared("engine", lambda: ground.playing(model=limits))
+
+
+def memory_mb(pid: int | None, *, afresh: bool = False) -> float:
+    """The most that the process has held since it was last asked `afresh`."""
+    if afresh:
+        Path(f"/proc/{pid}/clear_refs").write_text("5")
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmHWM"):
+            return int(line.split()[1]) / 1024
+    raise Broken("the model server is gone")
+
+
+FAULTS = [
+    *(
+        Fault(
+            f"an engine that answers {words}, now and then",
+            3,
+            before,
+            "a failed attempt, tried again",
+            partial(sometimes, says(body), MANY),
+            slow=number > 3,
+        )
+        for number, (words, body, before) in enumerate(EMPTY)
+    ),
+    *(
+        Fault(
+            f"an engine that only answers {words}",
+            3,
+            before,
+            "no reward, exit 1",
+            partial(always, says(body)),
+            slow=number > 3,
+        )
+        for number, (words, body, before) in enumerate(EMPTY)
+    ),
+]

@@ -1,0 +1,258 @@
+"""Callers that have no business here: foreign web pages, other users of the machine, and a stranger's head."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import re
+import sys
+from functools import partial
+
+import orjson
+
+from tests.faults.chaos.endpoint import Endpoint, Script
+from tests.faults.chaos.fault import Fault
+from tests.faults.chaos.fault_context import AGENT, ENVIRONMENT, MODEL, Ground
+from tests.faults.chaos.invariants import hold, injected
+from tests.faults.chaos.plugins import STEP
+from tests.faults.chaos.workspace import Run, send
+
+NOBODY = 65534
+
+ROW = {"id": 0, "responses_create_params": {"input": "play", "tools": [STEP]}}
+CHAT = {"model": "script", "messages": [{"role": "user", "content": "play"}]}
+CALLS: list[tuple[str, str, str, object]] = [
+    ("head", "GET", "/global_config_dict_yaml", None),
+    ("head", "GET", "/server_instances", None),
+    ("head", "GET", "/directory", None),
+    ("head", "GET", "/health", None),
+    ("head", "GET", "/metrics", None),
+    ("head", "POST", "/collection", {}),
+    (MODEL, "GET", "/v1/models", None),
+    (MODEL, "GET", "/metrics", None),
+    (MODEL, "POST", "/v1/chat/completions", CHAT),
+    (MODEL, "POST", "/v1/responses", {"model": "script", "input": "play"}),
+    (AGENT, "POST", "/run", ROW),
+    (AGENT, "POST", "/v1/responses", ROW["responses_create_params"]),
+    (AGENT, "GET", "/episodes", None),
+    (ENVIRONMENT, "POST", "/seed_session", ROW),
+    (ENVIRONMENT, "POST", "/verify", {"response": {"output": []}}),
+    (ENVIRONMENT, "GET", "/tools", None),
+    (ENVIRONMENT, "GET", "/openapi.json", None),
+]
+
+
+async def addresses(run: Run) -> dict[str, str]:
+    """Server name -> base URL."""
+    return {"head": run.head_url, **{shown["server_name"]: shown["url"] for shown in await run.servers()}}
+
+
+def port_of(url: str) -> int:
+    return int(url.rpartition(":")[2])
+
+
+async def calls(run: Run) -> int:
+    """Requests that any server of ours has worked on, but for /metrics and /server_instances."""
+    total = 0
+    for url in (await addresses(run)).values():
+        _, body = await send("GET", f"{url}/metrics", b"")
+        for route in (rb"/v1/chat/completions", rb"/v1/responses", rb"/run", rb"/seed_session", rb"/verify"):
+            for found in re.finditer(rb'rollyard_requests_total\{route="%b",status="2\d\d"\} (\S+)' % route, body):
+                total += int(float(found.group(1)))
+    return total
+
+
+async def foreign_page(headers: dict[str, str], only: str, ground: Ground, chance: random.Random) -> None:
+    """Refused with 4xx at each server, nothing worked on; the same without these headers is answered."""
+    async with ground.lock("calls"):
+        run, endpoint = await ground.shared("asked", ground.playing)
+        urls = await addresses(run)
+        asked, worked = endpoint.calls, await calls(run)
+        answered = 0
+        for server, method, path, body in CALLS:
+            if only and method != only:
+                continue
+            url = urls[server] + path
+            given = {**({"content-type": "application/json"} if method == "POST" else {}), **headers}
+            given = {name: value.replace("PORT", str(port_of(urls[server]))) for name, value in given.items()}
+            data = orjson.dumps(body) if body is not None else b""
+            status, said = await send(method, url, data, given)
+            hold(400 <= status < 500, f"{method} {server}{path} with {headers} is answered {status}: {said[:120]!r}")
+            hold(b"policy" not in said or len(said) < 1000, f"{server}{path} tells its configuration")
+            answered += 1
+        injected(answered, "nothing was asked")
+        hold(endpoint.calls == asked, f"{endpoint.calls - asked} calls of the endpoint were spent")
+        hold(await calls(run) == worked, "a server worked on it")
+        status, said = await send("GET", f"{urls['head']}/health", b"")
+        injected(status == 200, f"the head answers {status} to a plain request")
+        status, said = await send("POST", f"{urls[AGENT]}/run", orjson.dumps(ROW), {"content-type": "application/json"})
+        injected(status == 200, f"the agent answers {status} to a plain request: {said[:200]!r}")
+
+
+PAGES: list[tuple[str, dict[str, str], str]] = [
+    ("Origin of a foreign page", {"Origin": "http://evil.example"}, "POST"),
+    ("Origin null", {"Origin": "null"}, "POST"),
+    (
+        "Origin of a foreign page and text/plain",
+        {"Origin": "https://evil.example", "content-type": "text/plain"},
+        "POST",
+    ),
+    ("content type text/plain", {"content-type": "text/plain"}, "POST"),
+    ("a form", {"content-type": "application/x-www-form-urlencoded"}, "POST"),
+    ("a multipart form", {"content-type": "multipart/form-data; boundary=x"}, "POST"),
+    ("text/plain that names JSON", {"content-type": "text/plain; application/json"}, "POST"),
+    ("Sec-Fetch-Site cross-site", {"Sec-Fetch-Site": "cross-site", "Origin": "http://evil.example"}, "POST"),
+    ("DNS rebinding: a Host of its own", {"Host": "evil.example"}, ""),
+    ("DNS rebinding: a Host of its own with our port", {"Host": "evil.example:PORT"}, ""),
+    ("DNS rebinding: a Host that begins with ours", {"Host": "127.0.0.1.evil.example:PORT"}, ""),
+    ("DNS rebinding: a Host that ends with ours", {"Host": "evil.localhost.example:PORT"}, ""),
+    ("DNS rebinding: ours as a user name", {"Host": "127.0.0.1@evil.example:PORT"}, ""),
+]
+
+
+CALLER = """
+import encodings.idna, os, socket, sys
+os.setgroups([]); os.setgid(%d); os.setuid(%d)
+for line in sys.argv[1:]:
+    method, port, path = line.split(" ")
+    said = b""
+    try:
+        with socket.create_connection(("127.0.0.1", int(port)), 20) as connection:
+            body = b"{}" if method == "POST" else b""
+            lines = [method + " " + path + " HTTP/1.1", "Host: 127.0.0.1:" + port, "connection: close"]
+            lines += ["content-type: application/json", "content-length: " + str(len(body))]
+            connection.sendall("\\r\\n".join(lines).encode() + b"\\r\\n\\r\\n" + body)
+            while b" " not in said and (piece := connection.recv(4096)):
+                said += piece
+    except OSError as error:
+        pass
+    print(said[9:12].decode() or "0", line, flush=True)
+"""
+
+
+async def another_user(ground: Ground, chance: random.Random) -> None:
+    """A process of another user is refused by every server; our own is answered."""
+    run, _ = await ground.shared("asked", ground.playing)
+    urls = await addresses(run)
+    async with Endpoint(Script()).up() as control:
+        asked = [*CALLS, ("control", "GET", "/v1/models", None)]
+        urls["control"] = control.url
+        lines = [f"{method} {port_of(urls[server])} {path}" for server, method, path, _ in asked]
+        caller = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-c", CALLER % (NOBODY, NOBODY), *lines),
+            cwd="/",
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        told, errors = await asyncio.wait_for(caller.communicate(), 300.0)
+    answers = told.decode().splitlines()
+    injected(len(answers) == len(lines), f"the other user could not ask: {errors.decode()[-500:]}")
+    injected(answers[-1].startswith("200"), f"the other user cannot reach an ordinary server: {answers[-1]}")
+    let_in = [line for line in answers[:-1] if line.split()[0] not in ("0", "401", "403")]
+    hold(not let_in, f"{len(let_in)} of {len(CALLS)} requests of another user were let in, as {let_in[:1]}")
+    status, _ = await send("GET", f"{urls['head']}/health", b"")
+    injected(status == 200, f"the head answers {status} to its own user")
+
+
+async def strangers_head(ground: Ground, chance: random.Random) -> None:
+    """On the default port another user's head: a command without +head= says so and sends it nothing."""
+    here = ground.path("elsewhere")
+    here.mkdir()
+    heard = ground.path("heard.txt")
+    heard.touch()
+    heard.chmod(0o666)
+    ground.folder.chmod(0o755)  # the stranger writes down what it hears
+    (here / "stranger.py").write_text(STRANGER % (NOBODY, NOBODY, str(heard)))
+    (here / "alone.py").write_text(ALONE)
+    for name, arguments in (
+        ("ng_collect_rollouts", _collection(ground)),
+        ("ng_status", []),
+    ):
+        heard.write_text("")
+        command = await ground.start(name, *arguments, here=here, before=[sys.executable, "alone.py"])
+        status = await command.ends()
+        asked = heard.read_text().split()
+        injected("port 11000 is taken" not in command.said, "port 11000 is taken")
+        injected("/control" in asked, f"the stranger's head answers nobody: {command.said[-500:]}")
+        hold(status in (1, 2), f"{name} ended with {status}: {command.said[-300:]}")
+        hold("+head" in command.said, f"{name} does not ask for +head: {command.said[-400:]}")
+        hold(not {"/directory", "/run", "/server_instances"} & set(asked), f"{name} asked the stranger: {asked}")
+
+
+def _collection(ground: Ground) -> list[str]:
+    output = ground.output()
+    return [f"+agent_name={AGENT}", f"+input_jsonl_fpath={ground.rows}", f"+output_jsonl_fpath={output}"]
+
+
+ALONE = """
+# The command in this program's arguments beside a stranger's head, on a loopback of their own where that is possible.
+import ctypes, fcntl, socket, struct, subprocess, sys
+if ctypes.CDLL(None).unshare(0x40000000) == 0:
+    with socket.socket() as any_socket:
+        fcntl.ioctl(any_socket, 0x8914, struct.pack("16sH14s", b"lo", 0x49, b""))
+stranger = subprocess.Popen([sys.executable, "-c", open("stranger.py").read()], stdout=subprocess.PIPE)
+if stranger.stdout.readline().strip() != b"up":
+    sys.exit("port 11000 is taken")
+with socket.create_connection(("127.0.0.1", 11000), 10) as control:
+    control.sendall(b"GET /control HTTP/1.1\\r\\nHost: 127.0.0.1:11000\\r\\nconnection: close\\r\\n\\r\\n")
+    control.recv(4096)
+status = subprocess.run(sys.argv[1:]).returncode
+stranger.kill()
+sys.exit(status)
+"""
+STRANGER = """
+import encodings.idna, json, os, sys
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+os.setgroups([]); os.setgid(%d); os.setuid(%d)
+heard = %r
+RUN = "deadbeef"
+SERVERS = {"servers": {"agent": ["http://127.0.0.1:11000"]}, "families": {"agent": "agents"}}
+TOLD = {
+    "/health": {"status": "ok", "server": "head", "run_id": RUN},
+    "/server_instances": [],
+    "/directory": {"run_id": RUN, "settings": {}, **SERVERS},
+}
+class Head(BaseHTTPRequestHandler):
+    def do_GET(self):
+        with open(heard, "a") as file:
+            file.write(self.path + "\\n")
+        data = json.dumps(TOLD.get(self.path, {"reward": 1.0, "response": {"output": []}})).encode()
+        self.send_response(200)
+        self.send_header("content-type", "application/json")
+        self.send_header("x-rollyard-run", RUN)
+        self.send_header("content-length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+    do_POST = do_GET
+    def log_message(self, *args): pass
+try:
+    server = ThreadingHTTPServer(("127.0.0.1", 11000), Head)
+except OSError:
+    print("taken", flush=True); sys.exit()
+print("up", flush=True)
+server.serve_forever()
+"""
+
+REFUSED = "refused with 4xx, nothing worked on"
+
+FAULTS = [
+    *(
+        Fault(
+            f"a foreign web page's request: {words}",
+            4,
+            "worked on; the model server spends a call, the head reads out its configuration",
+            REFUSED,
+            partial(foreign_page, headers, only),
+        )
+        for words, headers, only in PAGES
+    ),
+    Fault("a connection of another user", 4, "answered", "refused", another_user, root=True),
+    Fault(
+        "another user's head on the default port",
+        4,
+        "its stack is used",
+        "the command stops and asks for +head",
+        strangers_head,
+        root=True,
+    ),
+]

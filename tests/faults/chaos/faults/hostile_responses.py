@@ -1,0 +1,191 @@
+"""Bytes that an endpoint may send in place of an answer: without an end, packed, torn, slow, or no HTTP at all."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import random
+import zlib
+from dataclasses import dataclass
+from functools import partial
+
+from tests.faults.chaos.endpoint import Request, completion, http, later, scripted
+from tests.faults.chaos.fault import Fault
+from tests.faults.chaos.fault_context import Ground
+from tests.faults.chaos.faults.engines import FEW, MANY, Spoil, sometimes
+from tests.faults.chaos.invariants import hold, injected
+
+MOST_POURED = 2**30
+MOST_TAKEN = 2**28
+"""Bytes of one answer that a server may take before it hangs up."""
+
+
+def head(request: Request, transport: asyncio.Transport, lines: bytes) -> None:
+    transport.write(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n" + lines + b"\r\n")
+
+
+@dataclass
+class Pour:
+    """Sends `lines` of a head, and `piece` again and again while the other side takes it."""
+
+    lines: bytes
+    piece: bytes
+    least: int
+    """Bytes that one answer must have sent for the fault to count as injected: what any limit allows."""
+    taken: int = 0
+    """The most that one answer has sent."""
+
+    def __call__(self, request: Request, transport: asyncio.Transport) -> None:
+        transport.write(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n" + self.lines)
+        sent = 0
+
+        def more() -> None:
+            nonlocal sent
+            if transport.is_closing() or sent >= MOST_POURED:
+                transport.close()
+                return
+            if transport.get_write_buffer_size() < 4 * len(self.piece):
+                transport.write(self.piece)
+                sent += len(self.piece)
+                self.taken = max(self.taken, sent)
+            asyncio.get_running_loop().call_later(0.001, more)
+
+        more()
+
+
+async def poured(pour: Pour, ground: Ground, chance: random.Random) -> None:
+    """As `sometimes`; the server hangs up long before its deadline."""
+    await sometimes(pour, FEW, ground, chance)
+    injected(pour.taken >= pour.least, f"one answer sent {pour.taken} bytes at most")
+    hold(pour.taken < MOST_TAKEN, f"{pour.taken / 2**20:.0f} MB of one answer were taken")
+
+
+def announced(request: Request, transport: asyncio.Transport) -> None:
+    """A body of a terabyte is announced and never comes."""
+    head(request, transport, b"content-length: 1000000000000\r\n")
+    transport.write(b'{"id": ')
+
+
+def bomb() -> bytes:
+    """1 GB of spaces, packed to a megabyte."""
+    packer = zlib.compressobj(9, zlib.DEFLATED, 31)
+    pieces = [packer.compress(b" " * 2**20) for _ in range(1024)]
+    return b"".join([*pieces, packer.flush()])
+
+
+class Packed:
+    """Answers a gzip bomb, made once."""
+
+    def __init__(self, encoding: bytes = b"gzip") -> None:
+        self._encoding = encoding
+        self._data = b""
+
+    def __call__(self, request: Request, transport: asyncio.Transport) -> None:
+        self._data = self._data or bomb()
+        lines = b"content-encoding: %b\r\ncontent-length: %d\r\n" % (self._encoding, len(self._data))
+        head(request, transport, lines)
+        transport.write(self._data)
+
+
+def raw(data: bytes, *, close: bool = False) -> Spoil:
+    def spoil(request: Request, transport: asyncio.Transport) -> None:
+        transport.write(data)
+        if close:
+            asyncio.get_running_loop().call_later(0.01, transport.close)
+
+    return spoil
+
+
+def dripping(request: Request, transport: asyncio.Transport) -> None:
+    """The true answer, a byte every tenth of a second."""
+    data = http(scripted(request.turn))
+
+    def drip(at: int = 0) -> None:
+        if not transport.is_closing() and at < len(data):
+            transport.write(data[at : at + 1])
+            asyncio.get_running_loop().call_later(0.1, drip, at + 1)
+
+    drip()
+
+
+def reset(request: Request, transport: asyncio.Transport) -> None:
+    transport.abort()
+
+
+def silent(request: Request, transport: asyncio.Transport) -> None:
+    """Nothing comes."""
+
+
+def slow(request: Request, transport: asyncio.Transport) -> None:
+    later(transport, 1.5, http(scripted(request.turn)))
+
+
+def twice(request: Request, transport: asyncio.Transport) -> None:
+    """The right answer, and at once behind it another one that nobody asked for."""
+    transport.write(http(scripted(request.turn)) + http(completion({"content": "An answer to somebody else."})))
+
+
+POURS: list[tuple[str, Pour, str]] = [
+    ("a body without an end", Pour(b"connection: close\r\n\r\n", b" " * 2**20, 2**25), "802 MB in 5 s"),
+    (
+        "chunks without an end",
+        Pour(b"transfer-encoding: chunked\r\n\r\n", b"100000\r\n" + b" " * 2**20 + b"\r\n", 2**25),
+        "802 MB in 5 s",
+    ),
+    ("headers without an end", Pour(b"", b"x-more: " + b"y" * 2**16 + b"\r\n", 2**16), "memory without a limit"),
+    ("many small headers without an end", Pour(b"", b"x-m: y\r\n" * 10_000, 2**16), "memory without a limit"),
+]
+GZIPPED = gzip.compress(b'{"choices": ')
+HOSTILE: list[tuple[str, Spoil, str]] = [
+    ("a gzip bomb", Packed(), "5.5 GB of memory"),
+    ("a deflate bomb", Packed(b"deflate"), "5.5 GB of memory"),
+    ("a terabyte announced", announced, "a failed try at its deadline"),
+    ("a byte every tenth of a second", dripping, "a failed try at its deadline"),
+    (
+        "torn gzip",
+        raw(b"HTTP/1.1 200 OK\r\ncontent-encoding: gzip\r\nconnection: close\r\n\r\n" + GZIPPED[:12], close=True),
+        "a failed try",
+    ),
+    (
+        "an unknown encoding",
+        raw(b"HTTP/1.1 200 OK\r\ncontent-encoding: zz\r\nconnection: close\r\n\r\n{}", close=True),
+        "a failed try",
+    ),
+    ("no HTTP", raw(b"SSH-2.0-OpenSSH_9.2\r\n", close=True), "tried again"),
+    ("a second answer behind the first", twice, "dropped"),
+    ("the connection reset", reset, "tried again"),
+    (
+        "a header that is not Latin-1",
+        raw(b"HTTP/1.1 200 OK\r\nx-a: \xe2\x82\xac\r\ncontent-length: 2\r\n\r\n{}"),
+        "a failed try",
+    ),
+]
+
+
+QUICKLY = ("a body without an end", "a gzip bomb", "torn gzip", "a second answer behind the first")
+"""In the short form."""
+
+FAULTS = [
+    *(
+        Fault(
+            f"an endpoint that sends {words}",
+            4,
+            before,
+            "a failed try at a limit in bytes; all measured",
+            partial(poured, pour),
+            slow=words not in QUICKLY,
+        )
+        for words, pour, before in POURS
+    ),
+    *(
+        Fault(
+            f"an endpoint that sends {words}",
+            4,
+            before,
+            "a failed try within its limits; all measured",
+            partial(sometimes, spoil, FEW if number < 3 else MANY),
+            slow=words not in QUICKLY,
+        )
+        for number, (words, spoil, before) in enumerate(HOSTILE)
+    ),
+]

@@ -1,0 +1,292 @@
+"""Inputs and code that change while, or between the times that, a collection reads or runs them."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import shutil
+import signal
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from tests.faults.chaos.endpoint import Endpoint, Script
+from tests.faults.chaos.fault import Fault
+from tests.faults.chaos.fault_context import ENVIRONMENT, QUICK, REPEATS, TASKS, Ground, stack, written
+from tests.faults.chaos.invariants import hold, incomplete, injected, no_crash, read, whole
+from tests.faults.chaos.plugins import write_rows
+
+Change = Callable[[Path, random.Random], None]
+MANY = 400
+"""Rows of an input that no buffer holds at once."""
+
+
+def edited(path: Path, chance: random.Random) -> None:
+    """Each later row asks for something else; the size stays."""
+    data = path.read_bytes()
+    half = data.index(b"\n", len(data) // 2) + 1
+    with path.open("r+b") as file:
+        file.seek(half)
+        file.write(data[half:].replace(b"Take your time", b"Hurry up a bit"))
+
+
+def grown(path: Path, chance: random.Random) -> None:
+    with path.open("ab") as file:
+        for number in range(MANY, MANY + 30):
+            file.write(path.read_bytes().splitlines()[0].replace(b'"id":0', b'"id":%d' % number) + b"\n")
+
+
+def shrunk(path: Path, chance: random.Random) -> None:
+    data = path.read_bytes()
+    os.truncate(path, data.index(b"\n", len(data) * 2 // 3) + 1)
+
+
+def torn(path: Path, chance: random.Random) -> None:
+    os.truncate(path, path.stat().st_size * 2 // 3)
+
+
+def replaced(path: Path, chance: random.Random) -> None:
+    other = path.with_name("other")
+    other.write_bytes(path.read_bytes().replace(b"Take your time", b"Hurry up a bit"))
+    other.replace(path)
+
+
+def removed(path: Path, chance: random.Random) -> None:
+    path.unlink()
+
+
+def swapped(path: Path, chance: random.Random) -> None:
+    """Two later rows change places."""
+    lines = path.read_bytes().splitlines(keepends=True)
+    lines[-1], lines[-2] = lines[-2], lines[-1]
+    with path.open("r+b") as file:
+        file.write(b"".join(lines))
+
+
+async def while_reading(change: Change, ground: Ground, chance: random.Random) -> None:
+    """0 only with the rows of the manifest; otherwise the input is named, and a restored input completes."""
+    run, _ = await ground.plain()
+    output = ground.output()
+    rows = write_rows(output.with_name("input.jsonl"), MANY, pad=4000)
+    before = rows.read_bytes()
+    command = await ground.begin(run, output, "+num_repeats=1", rows=rows)
+    injected(await written(output, chance.randrange(5, MANY // 4), command), "the collection was over before")
+    change(rows, chance)
+    injected(not rows.exists() or rows.read_bytes() != before, "the input is what it was")
+    status = await command.ends()
+    no_crash(command.said)
+    if status == 0:
+        hold(not (why := incomplete(output, MANY, 1)), f"exit 0, and {why}")
+        other = sum("Hurry" in row["responses_create_params"]["input"][0]["content"] for row in read(output))
+        hold(not other, f"exit 0, and {other} of {MANY} rows are not those that the manifest names")
+        return
+    hold("input.jsonl" in command.said, f"exit {status}, and the input is not named: {command.said[-400:]}")
+    rows.write_bytes(before)
+    again = await ground.begin(run, output, "+num_repeats=1", rows=rows)
+    status = await again.ends()
+    hold(status == 0, f"with the input restored it ends with {status}: {again.said[-500:]}")
+    whole(output, MANY, 1)
+
+
+ODD_LINES: list[tuple[str, bytes]] = [
+    (
+        "nested 2,000 deep",
+        b'{"id": 7, "deep": ' + b"[" * 2000 + b"]" * 2000 + b', "responses_create_params": {"input": "x"}}',
+    ),
+    (
+        "nested 400 deep",
+        b'{"id": 7, "deep": ' + b"[" * 400 + b"]" * 400 + b', "responses_create_params": {"input": "x"}}',
+    ),
+    ("with a lone surrogate", rb'{"id": 7, "text": "\ud83d", "responses_create_params": {"input": "x"}}'),
+    ("with NaN", b'{"id": 7, "number": NaN, "responses_create_params": {"input": "x"}}'),
+    ("that is no object", b"[7]"),
+    ("that is torn", b'{"id": 7, "responses_create_params": {"inp'),
+    ("without an input", b'{"id": 7, "responses_create_params": {}}'),
+    ("that is not UTF-8", b'{"id": 7, "text": "\xff\xfe", "responses_create_params": {"input": "x"}}'),
+]
+
+
+async def odd_line(line: bytes, ground: Ground, chance: random.Random) -> None:
+    """The line is named before anything starts, or it is one rollout of its own and all others are measured."""
+    run, _ = await ground.plain()
+    output = ground.output()
+    rows = output.with_name("input.jsonl")
+    lines = ground.rows.read_bytes().splitlines()
+    at = chance.randrange(len(lines))
+    lines[at] = line
+    rows.write_bytes(b"\n".join(lines) + b"\n")
+    command = await ground.begin(run, output, "+num_repeats=1", "+max_attempts=1", rows=rows)
+    status = await command.ends()
+    no_crash(command.said)
+    measured = {row["_ng_task_index"] for row in read(output)}
+    if not measured:
+        hold(status == 2, f"ended with {status}, and nothing is measured: {command.said[-300:]}")
+        named = re.search(rf"\b(line|row) {at + 1}\b", command.said)
+        hold(named, f"line {at + 1} is not named: {command.said[-300:]}")
+        return
+    others = set(range(TASKS)) - {at}
+    hold(others <= measured, f"{len(others - measured)} other rows are not measured: {command.said[-300:]}")
+    hold(status == (0 if at in measured else 1), f"ended with {status}, {len(measured)} of {TASKS} measured")
+
+
+def other_reward(folder: Path) -> None:
+    path = folder / "resources_servers/witness/app.py"
+    path.write_text(path.read_text().replace("REWARD = 1.0", "REWARD = 100.0"))
+
+
+def other_helper(folder: Path) -> None:
+    """A module beside it."""
+    (folder / "resources_servers/witness/scale.py").write_text("SCALE = 100.0\n")
+
+
+def other_agent(folder: Path) -> None:
+    path = folder / "agents/blocking_agent/app.py"
+    path.write_text(path.read_text() + "\n# plays otherwise now\n")
+
+
+async def between_commands(change: Callable[[Path], None], agent: str, ground: Ground, chance: random.Random) -> None:
+    """The same command after a change of the code is refused with what changed, or goes on when told to, marked."""
+    here = _own_folder(ground)
+    output = ground.output()
+    async with Endpoint(Script(latency_s=QUICK)).up() as endpoint:
+        config = stack(endpoint.url, agent=agent)
+        async with ground.run(config, here=here) as run:
+            command = await ground.begin(run, output)
+            injected(await written(output, 20, command), "the collection was over before")
+            command.signal(signal.SIGTERM)
+            await command.ends()
+        begun = len(read(output))
+        injected(0 < begun < TASKS * REPEATS, f"{begun} rollouts before the change")
+        change(here)
+        async with ground.run(config, here=here) as run:
+            again = await ground.begin(run, output)
+            status = await again.ends()
+            no_crash(again.said)
+            rewards = sorted({row["reward"] for row in read(output)})
+            hold(status == 2, f"exit {status}, rewards {rewards}, and no word about it")
+            hold("witness" in again.said or "blocking_agent" in again.said, f"what changed is not said: {again.said}")
+            accepted = await ground.begin(run, output, "+accept_changed_code=true")
+            status = await accepted.ends()
+            hold(status == 0, f"+accept_changed_code=true ends with {status}: {accepted.said[-500:]}")
+            rows = read(output)
+            unmarked = [set(row) for row in rows[:begun]]
+            marked = [set(row) - unmarked[0] for row in rows[begun:]]
+            hold(marked and all(marked), "rows of the changed code are not marked")
+
+
+async def between_restarts(ground: Ground, chance: random.Random) -> None:
+    """The environment's code is edited, its server dies and comes back with it: no collection mixes the two."""
+    here = _own_folder(ground)
+    output = ground.output()
+    async with ground.playing(here=here) as (run, _):
+        command = await ground.begin(run, output, "+max_attempts=20")
+        injected(await written(output, 20, command), "the collection was over before")
+        other_reward(here)
+        pid = await run.pid(ENVIRONMENT)
+        assert pid is not None
+        os.kill(pid, signal.SIGKILL)
+        status = await command.ends()
+        no_crash(command.said)
+        rows = read(output)
+        rewards = {row["reward"] for row in rows}
+        if status == 0:
+            plain = {frozenset(row) for row in rows if row["reward"] == 1.0}
+            marked = all(frozenset(row) not in plain for row in rows if row["reward"] != 1.0)
+            hold(len(rewards) == 1 or marked, f"exit 0 with rewards {sorted(rewards)} mixed and not marked")
+            injected(len(rewards) > 1 or command.said, "the new code was never run")
+        else:
+            hold("witness" in command.said or "code" in command.said, f"why is not said: {command.said[-400:]}")
+
+
+async def unrelated_server(ground: Ground, chance: random.Random) -> None:
+    """Another server in ng_run changes nothing for the rows that do not reach it: the collection goes on."""
+    here = _own_folder(ground)
+    output = ground.output()
+    async with Endpoint(Script(latency_s=QUICK)).up() as endpoint:
+        config = stack(endpoint.url)
+        async with ground.run(config, here=here) as run:
+            command = await ground.begin(run, output)
+            injected(await written(output, 20, command), "the collection was over before")
+            command.signal(signal.SIGTERM)
+            await command.ends()
+        more = {**config, "another": {"resources_servers": {"grl_sokoban": {}}}, "odd": {"agents": {"odd_agent": {}}}}
+        async with ground.run(more, here=here) as run:
+            await ground.completes(run, output)
+
+
+def _own_folder(ground: Ground) -> Path:
+    """A user's folder whose code may be changed."""
+    here = ground.path("user")
+    for family in ("resources_servers", "agents"):
+        shutil.copytree(ground.folder / family, here / family, ignore=shutil.ignore_patterns("__pycache__"))
+    return here
+
+
+MIXED = "rewards 1 and 100 in one file, exit 0"
+REFUSED = "refused with what changed; `+accept_changed_code=true` goes on and marks the rows"
+
+FAULTS = [
+    *(
+        Fault(
+            f"input {words} while it is read",
+            2,
+            before,
+            "stops and names the input; goes on with the old one",
+            partial(while_reading, change),
+            slow=change not in (edited, grown),
+        )
+        for words, change, before in (
+            ("edited in place", edited, "rows that are not the manifest's, exit 0"),
+            ("growing", grown, "430 of 400 measured"),
+            ("shrinking", shrunk, "ends short without a word why"),
+            ("torn", torn, "stops and names the input"),
+            ("replaced", replaced, "goes on with what it had opened"),
+            ("removed", removed, "goes on with what it had opened"),
+            ("reordered", swapped, "rows under other numbers, exit 0"),
+        )
+    ),
+    *(
+        Fault(
+            f"an input line {words}",
+            2,
+            "an error in the middle, or a line that is named",
+            "named before anything starts, or one failed rollout",
+            partial(odd_line, line),
+            slow=number > 1,
+        )
+        for number, (words, line) in enumerate(ODD_LINES)
+    ),
+    Fault(
+        "environment code edited between two commands",
+        2,
+        MIXED,
+        REFUSED,
+        partial(between_commands, other_reward, "game_agent"),
+    ),
+    Fault(
+        "a module added to the environment between two commands",
+        2,
+        MIXED,
+        REFUSED,
+        partial(between_commands, other_helper, "game_agent"),
+        slow=True,
+    ),
+    Fault(
+        "agent code edited between two commands",
+        2,
+        MIXED,
+        REFUSED,
+        partial(between_commands, other_agent, "blocking_agent"),
+        slow=True,
+    ),
+    Fault(
+        "environment code edited before its server is restarted",
+        2,
+        MIXED,
+        "never mixed without a mark",
+        between_restarts,
+        slow=True,
+    ),
+    Fault("an unrelated server added to ng_run", 2, "every resume refused", "goes on", unrelated_server),
+]

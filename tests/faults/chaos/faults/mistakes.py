@@ -1,0 +1,134 @@
+"""The model's mistakes in tool calls: they come back to it as words, and the first attempt is measured."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from functools import partial
+from typing import Any
+
+import orjson
+
+from tests.faults.chaos.endpoint import Request, completion, http, scripted, tool_call
+from tests.faults.chaos.fault import Fault
+from tests.faults.chaos.fault_context import ENVIRONMENT, Ground
+from tests.faults.chaos.faults.engines import engine
+from tests.faults.chaos.invariants import hold, injected, no_crash, read
+
+
+def odd_call(name: str, arguments: Any) -> dict[str, Any]:
+    return completion(tool_call(name, arguments, 0))
+
+
+WHOLE = orjson.dumps(odd_call("step", '{"actions": ["SAID"]}'))
+SURROGATE = WHOLE.replace(b"SAID", rb"\ud83d")
+SURROGATE_NAME = WHOLE.replace(b'"name":"step"', rb'"name":"st\udc00ep"')
+SURROGATE_TEXT = WHOLE.replace(b'"content":null', rb'"content":"\ud83d"')
+SURROGATE_ID = WHOLE.replace(b'"id":"call_0"', rb'"id":"call_\udfff"')
+MISTAKES: list[tuple[str, Any, str]] = [
+    ("an empty tool name", odd_call("", {"actions": []}), "the rollout is lost at the next call"),
+    ("a lone surrogate in the arguments", SURROGATE, "the rollout is lost at the next call"),
+    ("a lone surrogate in the tool's name", SURROGATE_NAME, "the rollout is lost"),
+    ("a lone surrogate in its words", SURROGATE_TEXT, "the rollout is lost"),
+    ("a lone surrogate in the call's id", SURROGATE_ID, "the rollout is lost"),
+    ("an escaped surrogate in the arguments", odd_call("step", r'{"actions": ["\ud83d"]}'), "words"),
+    ("arguments that are no JSON", odd_call("step", '{"actions": ["Up"'), "words"),
+    ("arguments that are a list", odd_call("step", [1]), "words"),
+    ("arguments that are null", odd_call("step", "null"), "words"),
+    ("empty arguments", odd_call("step", ""), "words"),
+    ("NaN as an argument", odd_call("step", '{"actions": NaN}'), "words"),
+    ("arguments nested 2,000 deep", odd_call("step", '{"actions": ' + "[" * 2000 + "]" * 2000 + "}"), "words"),
+    ('step({"response": {}})', odd_call("step", {"response": {}}), "a terminal bad_task: the model voids its rollout"),
+    ("step with a response and no JSON", odd_call("step", '{"response": '), "bad_request: the rollout is voided"),
+    (
+        "step with a whole response",
+        odd_call("step", {"response": {"output": []}, "actions": []}),
+        "a terminal bad_task or session_lost: a free retry",
+    ),
+    *(
+        (f"the tool name {name[:40]!r}", odd_call(name, {}), before)
+        for name, before in (
+            ("verify", "words"),
+            ("close", "words"),
+            ("reset", "words"),
+            ("seed_session", "words"),
+            ("aggregate_metrics", "words"),
+            ("run", "words"),
+            ("v1/responses", "words"),
+            ("../verify", "words"),
+            ("step/../close", "words"),
+            ("step?x=1", "words"),
+            ("step#", "words"),
+            ("st ep", "words"),
+            ("openapi.json", "words"),
+            ("_close", "words"),
+            ("turn", "words"),
+            ("agent/close", "words"),
+            ("agent", "words"),
+            ("x" * 5000, "words"),
+            ("step\r\nx: y", "words"),
+            ("\x1b[31mstep", "words"),
+            ("schritt\u00e9", "words"),
+        )
+    ),
+]
+
+
+class Mistaken:
+    """The script, whose second call in every episode is that mistake; its answer counts as no move."""
+
+    def __init__(self, mistake: bytes | dict[str, Any]) -> None:
+        self._mistake = http(mistake)
+        self._script = [http(scripted(turn)) for turn in range(6)]
+        self._models = http({"object": "list", "data": []})
+        self.made = 0
+
+    def __call__(self, request: Request, transport: asyncio.Transport) -> None:
+        if not request.head.startswith(b"POST"):
+            transport.write(self._models)
+        elif request.turn == 1:
+            self.made += 1
+            transport.write(self._mistake)
+        else:
+            transport.write(self._script[max(0, min(request.turn - (request.turn > 1), 5))])
+
+
+async def mistaken(mistake: Any, ground: Ground, chance: random.Random) -> None:
+    """Every episode makes the mistake, hears words about it and is measured at its first attempt."""
+    async with ground.lock("engine"):
+        run, endpoint = await engine(ground)
+        behaviour = Mistaken(mistake)
+        endpoint.behaviour = behaviour
+        output = ground.output()
+        command = await ground.begin(run, output, "+limit=10", "+num_repeats=1")
+        status = await command.ends()
+        injected(behaviour.made >= 10, f"{behaviour.made} mistakes were made")
+        no_crash(command.said)
+        failed = read(output.with_name("rollouts_failures.jsonl"))
+        told = [f"{row['failure_kind']} {row['detail'][:200]}" for row in failed]
+        hold(not failed, f"{len(failed)} failed attempts: {told[:1]}")
+        hold(status == 0, f"ended with {status}: {command.said[-400:]}")
+        rows = read(output)
+        hold(len(rows) == 10, f"{len(rows)} of 10 measured")
+        for row in rows:
+            outputs = [item for item in row["response"]["output"] if item["type"] == "function_call_output"]
+            hold(len(outputs) == 6, f"{len(outputs)} answers of tools in an episode, and {row['finish_reason']}")
+            hold(
+                row["reward"] == 1.0 or "said_to" in str(outputs[1]["output"]),
+                f"reward {row['reward']}: {row['wrong']}",
+            )
+        left = await run.gauge(ENVIRONMENT, "rollyard_sessions")
+        hold(not left, f"{left:.0f} sessions are left")
+
+
+FAULTS = [
+    Fault(
+        f"a model's mistake: {words}",
+        3,
+        before,
+        "words to the model; the rollout is measured",
+        partial(mistaken, mistake),
+        slow=number > 14,
+    )
+    for number, (words, mistake, before) in enumerate(MISTAKES)
+]

@@ -1,0 +1,285 @@
+"""Files that a collection writes, moved or changed from outside while it runs or before it goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import shutil
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import orjson
+
+from tests.faults.chaos.endpoint import Request, Script, http, later
+from tests.faults.chaos.fault import Fault
+from tests.faults.chaos.fault_context import QUICK, REPEATS, TASKS, Ground, written
+from tests.faults.chaos.invariants import Broken, hold, incomplete, injected, no_crash, read, whole
+
+WHOLE = TASKS * REPEATS
+Change = Callable[[Path], None]
+
+
+def renamed(path: Path) -> None:
+    path.rename(path.with_name(f"moved-{path.name}"))
+
+
+def removed(path: Path) -> None:
+    path.unlink()
+
+
+def truncated(path: Path) -> None:
+    os.truncate(path, path.stat().st_size // 2)
+
+
+def emptied(path: Path) -> None:
+    os.truncate(path, 0)
+
+
+def appended(path: Path) -> None:
+    with path.open("ab") as file:
+        file.write(b'{"note": "somebody else wrote this"}\n')
+
+
+def doubled(path: Path) -> None:
+    with path.open("ab") as file:
+        file.write(path.read_bytes().split(b"\n")[0] + b"\n")
+
+
+def replaced(path: Path) -> None:
+    other = path.with_name("other")
+    other.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:3]))
+    other.replace(path)
+
+
+def edited(path: Path) -> None:
+    data = path.read_bytes().replace(b'"reward":1.0', b'"reward":0.5', 1)
+    with path.open("r+b") as file:
+        file.write(data)
+
+
+def folder_renamed(path: Path) -> None:
+    path.parent.rename(path.parent.with_name(f"{path.parent.name}-moved"))
+
+
+def folder_removed(path: Path) -> None:
+    shutil.rmtree(path.parent)
+
+
+async def while_collecting(change: Change, suffix: str, ground: Ground, chance: random.Random) -> None:
+    """0 only with everything in place; otherwise one line that names the file, and the next command ends well."""
+    run, _ = await ground.plain()
+    output = ground.output()
+    path = output if not suffix else output.with_name(f"rollouts_{suffix}")
+    command = await ground.begin(run, output)
+    injected(await written(output, chance.randrange(10, WHOLE // 2), command), "the collection was over before")
+    before = path.read_bytes() if path.exists() else b""
+    injected(before, f"{path.name} was not there yet")
+    change(path)
+    status = await command.ends()
+    no_crash(command.said)
+    if change is edited and status:
+        # What was changed can be seen while the file is watched, and not afterwards: saying so is all there is.
+        hold(path.name in command.said, f"exit {status}, and {path.name} is not named: {command.said[-400:]}")
+        return
+    await ends_well(ground, output, status, command.said, path.name)
+
+
+async def ends_well(ground: Ground, output: Path, status: int, said: str, named: str) -> None:
+    """What a command may leave behind after its files were changed."""
+    run, _ = await ground.plain()
+    wrong = incomplete(output, TASKS, REPEATS)
+    if status == 0:
+        hold(not wrong, f"exit 0, and {wrong}")
+        manifest = output.with_name("rollouts_manifest.json")
+        hold(manifest.exists(), "exit 0 without a manifest: every resume will be refused")
+    else:
+        hold(named in said or str(output.parent) in said, f"exit {status}, and {named} is not named: {said[-400:]}")
+    again = await ground.begin(run, output)
+    second = await again.ends()
+    no_crash(again.said)
+    if second == 0:
+        if why := incomplete(output, TASKS, REPEATS):
+            raise Broken(f"the next command ends with 0, and {why}")
+        return
+    hold(second in (1, 2), f"the next command ends with {second}: {again.said[-400:]}")
+    hold(
+        "overwrite" in again.said or "line " in again.said or "+" in again.said,
+        f"no way on is said: {again.said[-400:]}",
+    )
+    over = await ground.begin(run, output, "+overwrite=true")
+    hold(await over.ends() == 0, f"not even +overwrite=true goes on: {over.said[-400:]}")
+    whole(output, TASKS, REPEATS)
+
+
+async def failures_while_collecting(change: Change, ground: Ground, chance: random.Random) -> None:
+    """0 only when every failed attempt is on record; the rollouts are whole in any case."""
+    run, _ = await ground.shared("failing", lambda: ground.playing(OneOfTwenty(), model={"max_attempts": 1}))
+    output = ground.output()
+    path = output.with_name("rollouts_failures.jsonl")
+    command = await ground.begin(run, output, "+max_attempts=20", "+max_failure_rate=1")
+    while not (command.ended or (path.exists() and path.read_bytes().count(b"\n") >= 4)):
+        await asyncio.sleep(0.01)
+    injected(not command.ended, "the collection was over before")
+    change(path)
+    status = await command.ends()
+    no_crash(command.said)
+    if status == 0:
+        whole(output, TASKS, REPEATS)
+        counted = orjson.loads(output.with_name("rollouts_status.json").read_bytes())["failed_attempts"]
+        try:
+            kept = len(read(path))
+        except Broken:
+            kept = -1
+        hold(kept == counted, f"exit 0, and {kept} of {counted} failed attempts are on record")
+    else:
+        hold(path.name in command.said, f"exit {status}, and {path.name} is not named: {command.said[-400:]}")
+    again = await ground.begin(run, output, "+max_attempts=20", "+max_failure_rate=1")
+    second = await again.ends()
+    no_crash(again.said)
+    hold(second == 0 or "line " in again.said or "overwrite" in again.said, f"then {second}: {again.said[-400:]}")
+    if second == 0:
+        whole(output, TASKS, REPEATS)
+
+
+class OneOfTwenty:
+    """The script; one call of twenty is answered with an error."""
+
+    def __init__(self) -> None:
+        self._script = Script(latency_s=QUICK)
+        self._error = http({"error": {"message": "no", "type": "server_error"}}, 500)
+
+    def __call__(self, request: Request, transport: asyncio.Transport) -> None:
+        if request.number % 20 == 7:
+            later(transport, QUICK, self._error)
+        else:
+            self._script(request, transport)
+
+
+def line_with(change: Callable[[dict[str, object]], bytes], ground: Ground) -> Callable[[Path, random.Random], None]:
+    """Replace one line of the output by what `change` makes of it."""
+
+    def changed(path: Path, chance: random.Random) -> None:
+        lines = path.read_bytes().splitlines()
+        at = chance.randrange(len(lines))
+        lines[at] = change(orjson.loads(lines[at]))
+        path.write_bytes(b"\n".join(lines) + b"\n")
+
+    return changed
+
+
+async def before_going_on(change: Callable[[dict[str, object]], bytes], ground: Ground, chance: random.Random) -> None:
+    """A line of a finished output is another now: the next command makes it whole, or names the line."""
+    run, _ = await ground.plain()
+    output = await finished(ground)
+    line_with(change, ground)(output, chance)
+    command = await ground.begin(run, output)
+    status = await command.ends()
+    no_crash(command.said)
+    if status == 0:
+        whole(output, TASKS, REPEATS)
+        return
+    hold("line " in command.said, f"exit {status}, and no line is named: {command.said[-400:]}")
+
+
+async def finished(ground: Ground) -> Path:
+    """A copy of a whole output."""
+    run, _ = await ground.plain()
+    source = ground.folder / "finished"
+    async with ground.lock("finished"):
+        if not (source / "rollouts.jsonl").exists():
+            source.mkdir(exist_ok=True)
+            await ground.completes(run, source / "rollouts.jsonl")
+    output = ground.output()
+    for path in source.iterdir():
+        shutil.copy(path, output.parent / path.name)
+    return output
+
+
+def having(**values: object) -> Callable[[dict[str, object]], bytes]:
+    return lambda row: orjson.dumps({**row, **values})
+
+
+def raw(key: str, text: bytes) -> Callable[[dict[str, object]], bytes]:
+    """The row with a value that orjson would not write."""
+    return lambda row: orjson.dumps({**row, key: "@@"}).replace(b'"@@"', text)
+
+
+LOST = "“200 of 200”, exit 0, rollouts gone"
+STOPS = "stops within a second and names the file; the next command goes on or says how"
+LINES: list[tuple[str, Callable[[dict[str, object]], bytes], str]] = [
+    ("a foreign task index", having(_ng_task_index=9999), "“161 of 160”, no line named"),
+    ("a foreign repeat index", having(_ng_rollout_index=77), "“161 of 160”, no line named"),
+    ("a negative repeat", having(_ng_rollout_index=-1), "internal error"),
+    ("an index that is true", having(_ng_task_index=True), "counted as task 1, exit 0"),
+    ("an index that is a huge number", having(_ng_rollout_index=10**15), "internal error: MemoryError"),
+    ("reward NaN", raw("reward", b"NaN"), "counted as measured, exit 0"),
+    ("reward null", having(reward=None), "internal error"),
+    ("a reward that is text", having(reward="1.0"), "counted as measured, exit 0"),
+    ("a reward that is true", having(reward=True), "counted as measured, exit 0"),
+    ("an infinite reward", raw("reward", b"1e999"), "counted as measured, exit 0"),
+    ("nested 400 deep", raw("deep", b"[" * 400 + b"]" * 400), "goes on"),
+    ("nested 2,000 deep", raw("deep", b"[" * 2000 + b"]" * 2000), "internal error"),
+    ("no object", lambda row: b"[1, 2]", "one line that names the line"),
+    ("no JSON", lambda row: b"{half a li", "one line that names the line"),
+    ("an empty line", lambda row: b"", "played again"),
+    ("an odd token_trail", having(token_trail="old"), "internal error"),
+    ("odd timings and success", having(timings="x", success="yes", dataset_name=[1]), "goes on"),
+]
+
+FAULTS = [
+    *(
+        Fault(f"output {words} while collecting", 2, LOST, STOPS, partial(while_collecting, change, ""))
+        for words, change in (
+            ("renamed", renamed),
+            ("removed", removed),
+            ("truncated", truncated),
+            ("emptied", emptied),
+            ("appended to", appended),
+            ("given a line twice", doubled),
+            ("replaced", replaced),
+            ("edited in place", edited),
+            ("lost with its folder renamed", folder_renamed),
+            ("lost with its folder removed", folder_removed),
+        )
+    ),
+    *(
+        Fault(
+            f"manifest {words} while collecting",
+            2,
+            "exit 0, and every resume refused",
+            STOPS,
+            partial(while_collecting, change, "manifest.json"),
+            slow=change is not removed,
+        )
+        for words, change in (("removed", removed), ("truncated", truncated), ("replaced", replaced))
+    ),
+    *(
+        Fault(
+            f"failures file {words} while collecting",
+            2,
+            "exit 0, failed attempts gone from the record",
+            STOPS,
+            partial(failures_while_collecting, change),
+            slow=change is not removed,
+        )
+        for words, change in (
+            ("renamed", renamed),
+            ("removed", removed),
+            ("truncated", truncated),
+            ("appended to", appended),
+            ("replaced", replaced),
+        )
+    ),
+    *(
+        Fault(
+            f"a line of the output is {words}",
+            2,
+            before,
+            "made whole, or one line that names the line",
+            partial(before_going_on, change),
+        )
+        for words, change, before in LINES
+    ),
+]

@@ -1,0 +1,214 @@
+"""Processes that die, stop, fall behind or mix answers up, and what reaches a terminal."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+from functools import partial
+from pathlib import Path
+
+from tests.faults.chaos.command import Command
+from tests.faults.chaos.endpoint import Endpoint, Script
+from tests.faults.chaos.fault import Fault
+from tests.faults.chaos.fault_context import AGENT, ENVIRONMENT, MODEL, QUICK, REPEATS, TASKS, Ground, stack, written
+from tests.faults.chaos.invariants import Broken, hold, injected, no_crash, read, whole
+from tests.faults.chaos.workspace import Run, alive
+
+BLOCKED_S = 8.0
+
+
+async def killed(victim: str, ground: Ground, chance: random.Random) -> None:
+    """Killed again and again in the middle: the collection, with a resume or two, is what it would have been."""
+    output = ground.output()
+    # What a killed agent had open is closed when nobody has touched it for so long.
+    async with ground.playing(session_idle_s=8.0) as (run, _):
+        command = await ground.begin(run, output, "+max_attempts=50", "+max_failure_rate=1")
+        kills = 0
+        for _ in range(3):
+            injected(await written(output, chance.randrange(2, 30), command) or kills, "the collection was over before")
+            if (pid := await _pid(run, victim)) is None or command.ended:
+                continue
+            os.kill(pid, signal.SIGKILL)
+            kills += 1
+            await _gone(run, victim, pid)
+        injected(kills, "nothing was killed")
+        status = await command.ends()
+        no_crash(command.said)
+        if status:
+            await ground.completes(run, output, "+max_attempts=50")
+        whole(output, TASKS, REPEATS)
+        await no_sessions(run)
+
+
+async def _pid(run: Run, victim: str) -> int | None:
+    for _ in range(600):
+        try:
+            if pid := await run.pid(victim):
+                return int(pid)
+        except Broken:
+            pass
+        await asyncio.sleep(0.05)
+    return None
+
+
+async def _gone(run: Run, victim: str, pid: int) -> None:
+    for _ in range(600):
+        if await run.pid(victim) not in (None, pid):
+            return
+        await asyncio.sleep(0.05)
+    raise Broken(f"{victim} was not started again")
+
+
+async def killed_collector(ground: Ground, chance: random.Random) -> None:
+    """kill -9 of the collector: the same command again ends with every rollout once."""
+    output = ground.output()
+    run, _ = await ground.plain()
+    for _ in range(3):
+        command = await ground.begin(run, output)
+        have = output.read_bytes().count(b"\n") if output.exists() else 0
+        if not await written(output, have + chance.randrange(1, 40), command):
+            break
+        command.signal(signal.SIGKILL)
+        await command.ends()
+    injected(command.process.returncode == -signal.SIGKILL, "it was over before")
+    await ground.completes(run, output)
+
+
+async def killed_run(ground: Ground, chance: random.Random) -> None:
+    """kill -9 of ng_run, and with it of the head: no server outlives it, and a new run completes the collection."""
+    output = ground.output()
+    async with Endpoint(Script(latency_s=QUICK)).up() as endpoint:
+        config = stack(endpoint.url)
+        async with ground.run(config) as run:
+            pids = [shown["pid"] for shown in await run.servers()]
+            command = await ground.begin(run, output, "+max_attempts=1")
+            injected(await written(output, chance.randrange(5, 60), command), "the collection was over before")
+            run.command.signal(signal.SIGKILL)
+            status = await command.ends()
+            no_crash(command.said)
+            hold(status == 1, f"the collection ended with {status}")
+            for _ in range(200):
+                if not (left := [pid for pid in pids if alive(pid)]):
+                    break
+                await asyncio.sleep(0.05)
+            hold(not left, f"{len(left)} servers outlived ng_run")
+        async with ground.run(config) as run:
+            await ground.completes(run, output)
+
+
+async def stopped(victim: str, ground: Ground, chance: random.Random) -> None:
+    """SIGSTOP for as long as a machine may be busy, then SIGCONT: no attempt is lost."""
+    output = ground.output()
+    async with ground.playing() as (run, _):
+        command = await ground.begin(run, output, "+num_samples_in_parallel=32")
+        injected(await written(output, chance.randrange(5, 40), command), "the collection was over before")
+        pid = run.command.process.pid if victim == "head" else await run.pid(victim)
+        assert pid is not None
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            await asyncio.sleep(BLOCKED_S)
+            # Without its head a collection may well come to its end.
+            injected(victim == "head" or not command.ended, "the collection was over before it went on")
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        await unharmed(run, command, output)
+
+
+async def unharmed(run: Run, command: Command, output: Path) -> None:
+    """A delay alone fails no attempt."""
+    status = await command.ends()
+    no_crash(command.said)
+    failed = read(output.with_name("rollouts_failures.jsonl"))
+    kinds = sorted({f"{row['failure_kind']} at {row['server']}" for row in failed})
+    hold(not failed, f"{len(failed)} attempts failed: {', '.join(kinds)}")
+    whole(output, TASKS, REPEATS)
+    hold(status == 0, f"ended with {status}")
+    await no_sessions(run)
+
+
+async def no_sessions(run: Run) -> None:
+    left = 0.0
+    for _ in range(300):
+        if not (left := await run.gauge(ENVIRONMENT, "rollyard_sessions")):
+            return
+        await asyncio.sleep(0.1)
+    raise Broken(f"{left:.0f} sessions are left")
+
+
+async def blocked(victim: str, ground: Ground, chance: random.Random) -> None:
+    """A plug-in holds up its server's event loop for 8 s, with new episodes knocking at it."""
+    output = ground.output()
+    at = chance.choice([chance.randrange(5, 60), chance.randrange(60, 140)])
+    async with Endpoint(Script(latency_s=QUICK)).up() as endpoint:
+        if victim == ENVIRONMENT:
+            made = stack(endpoint.url, block_s=BLOCKED_S, block_at=at)
+        else:
+            made = stack(endpoint.url, agent="blocking_agent")
+            made[AGENT]["agents"]["blocking_agent"]["block_at"] = at
+        async with ground.run(made) as run:
+            command = await ground.begin(run, output, "+num_samples_in_parallel=64")
+            worst = 0.0
+            while not command.ended:
+                await asyncio.sleep(0.5)
+                worst = max(worst, await run.gauge(victim, "rollyard_event_loop_lag_worst_seconds"))
+            injected(worst > BLOCKED_S - 2, f"the loop of {victim} was late by {worst:.1f} s at most")
+            await unharmed(run, command, output)
+
+
+async def doubled(ground: Ground, chance: random.Random) -> None:
+    """The environment's connection says every answer once more, a little later: no episode hears another's."""
+    output = ground.output()
+    async with ground.playing(twice=True) as (run, _):
+        command = await ground.begin(
+            run, output, "+max_attempts=50", "+max_failure_rate=1", "+num_samples_in_parallel=16"
+        )
+        status = await command.ends(900.0)
+        no_crash(command.said)
+        rows = read(output)
+        wrong = [row for row in rows if row["reward"] != 1.0]
+        hold(not wrong, f"{len(wrong)} of {len(rows)} rollouts heard another's answer, and exit {status}")
+        whole(output, TASKS, REPEATS)
+        hold(status == 0, f"ended with {status}: {command.said[-300:]}")
+
+
+SAME, CALM = "equal to the unbroken run", "no attempt fails"
+
+FAULTS = [
+    *(
+        Fault(f"the {victim} killed with SIGKILL", 3, SAME, SAME, partial(killed, victim), slow=victim == MODEL)
+        for victim in (AGENT, ENVIRONMENT, MODEL)
+    ),
+    Fault("the collector killed with SIGKILL", 3, SAME, SAME, killed_collector),
+    Fault("ng_run killed with SIGKILL", 3, SAME, SAME, killed_run, slow=True),
+    *(
+        Fault(
+            f"the {victim} stopped for 8 s",
+            3,
+            CALM,
+            CALM,
+            partial(stopped, victim),
+            slow=victim not in (ENVIRONMENT,),
+        )
+        for victim in (AGENT, ENVIRONMENT, MODEL, "head")
+    ),
+    *(
+        Fault(
+            f"the event loop of the {victim} blocked for 8 s",
+            3,
+            CALM,
+            CALM,
+            partial(blocked, victim),
+            slow=victim == AGENT,
+        )
+        for victim in (ENVIRONMENT, AGENT)
+    ),
+    Fault(
+        "every answer of the environment said twice on a kept connection",
+        3,
+        "26 of 160 rollouts wrong, exit 0",
+        "no rollout hears another's answer",
+        doubled,
+    ),
+]

@@ -1,0 +1,186 @@
+"""Rows and answers with odd values under optional keys: stored, shown and gone on with, or one failed attempt."""
+
+from __future__ import annotations
+
+import random
+import signal
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from rollyard.services.datasets.rows import ID_KEYS
+from tests.faults.chaos.fault import Fault
+from tests.faults.chaos.fault_context import Ground
+from tests.faults.chaos.invariants import hold, injected, no_crash, read
+from tests.faults.chaos.workspace import Run, get
+
+ANSWER_KEYS = (
+    *(
+        "success",
+        "truncated",
+        "finish_reason",
+        "timings",
+        "token_trail",
+        "dataset_name",
+        "mask_sample",
+        "usage",
+        "level",
+    ),
+    *("_ng_task_index", "_ng_rollout_index", "_ng_attempt_index", "agent_ref", "responses_create_params", "response"),
+    *("moves", "optimal_moves", "boxes_on_target", "steps", "id", "error", "metadata"),
+)
+"""Of an agent's answer."""
+NESTED = ("output", "usage", "status", "incomplete_details", "model", "id")
+"""Of the answer's response."""
+ROW_KEYS = (
+    "dataset_name",
+    "token_trail",
+    "timings",
+    "success",
+    "reward",
+    "response",
+    "finish_reason",
+    "id",
+    "difficulty",
+    "level_id",
+)
+"""Of a row."""
+ODD: tuple[Any, ...] = (
+    *(
+        "old",
+        "",
+        3,
+        -1,
+        1.5,
+        True,
+        None,
+        [],
+        {},
+        [[]],
+        {"a": None},
+        ["x", 1],
+        {"turns": "many", "breaks": None},
+        10**18,
+    ),
+    *("\u2028\x85", "\x1b[31m", "<script>alert(1)</script>", {"": ""}, [None], {"input_tokens": "x"}),
+)
+NO_IDS = ("", "\u2028\x85")
+OUTPUTS: tuple[Any, ...] = (
+    "text",
+    [1],
+    [None],
+    [{"type": None}],
+    [{"type": "message"}],
+    [{"type": "message", "content": [1]}],
+    [{}],
+    {"0": {}},
+)
+OUTPUTS += ([{"type": "function_call"}], [{"type": "message", "content": [{"type": "output_text", "text": 5}]}])
+
+
+def answers(chance: random.Random, count: int) -> list[dict[str, Any]]:
+    """Rows whose agent answers something odd."""
+    made: list[dict[str, Any]] = []
+    for number in range(count):
+        key = chance.choice(ANSWER_KEYS)
+        answer: dict[str, Any] = {key: chance.choice(ODD)}
+        if number % 3 == 0:
+            answer = {"response": {chance.choice(NESTED): chance.choice(ODD), "output": chance.choice(OUTPUTS)}}
+        elif number % 3 == 1:
+            answer |= {other: chance.choice(ODD) for other in chance.sample(ANSWER_KEYS, 3)}
+        made.append({"answer": answer})
+    return [
+        *made,
+        {"answer": {"token_trail": "old"}},
+        {"answer": {"token_trail": {"turns": 1}}},
+        {"answer": {"timings": {"total_s": "x"}}},
+    ]
+
+
+def keys(chance: random.Random, count: int) -> list[dict[str, Any]]:
+    """Rows that hold something odd themselves."""
+    made = [{chance.choice(ROW_KEYS): chance.choice(ODD) for _ in range(3)} for _ in range(count)]
+    # An id that is empty or spans lines is refused before anything is played (test_rows.py).
+    made = [{key: value for key, value in row.items() if key not in ID_KEYS or value not in NO_IDS} for row in made]
+    return [*made, {"reward": "x", "_ng_task_index": "a", "_ng_rollout_index": -4, "token_trail": "old"}]
+
+
+async def through_everything(kind: str, ground: Ground, chance: random.Random) -> None:
+    """Collect, look on, go on, profile and view."""
+    run = await odd_run(ground)
+    output = ground.output()
+    rows = output.with_name("input.jsonl")
+    odd = (answers if kind == "answers" else keys)(chance, 60)
+    params = {"responses_create_params": {"input": "play"}}
+    rows.write_bytes(b"".join(orjson.dumps({**row, **params}) + b"\n" for row in odd))
+    first = await ground.collect(
+        run, output, rows, "+num_repeats=2", "+max_attempts=1", "+max_failure_rate=1", agent="odd"
+    )
+    status = await first.ends()
+    no_crash(first.said)
+    measured = read(output)
+    injected(measured, f"nothing was measured: {first.said[-500:]}")
+    keys_of = [(row["_ng_task_index"], row["_ng_rollout_index"]) for row in measured]
+    hold(len(set(keys_of)) == len(keys_of), "a rollout is in the file twice")
+    failed = {
+        (row["_ng_task_index"], row["_ng_rollout_index"]) for row in read(output.with_name("rollouts_failures.jsonl"))
+    }
+    expected = {(task, repeat) for task in range(len(odd)) for repeat in range(2)}
+    hold(set(keys_of) | failed == expected, f"{len(expected - set(keys_of) - failed)} neither measured nor failed")
+    hold(
+        (status == 0) == (len(set(keys_of)) == len(expected)),
+        f"exit {status} with {len(set(keys_of))} of {len(expected)}",
+    )
+    again = await ground.collect(
+        run, output, rows, "+num_repeats=2", "+max_attempts=1", "+max_failure_rate=1", agent="odd"
+    )
+    hold(await again.ends() == status, f"going on ends otherwise: {again.said[-400:]}")
+    no_crash(again.said)
+    profile = await ground.start("ng_reward_profile", f"+jsonl_fpath={output}")
+    ended = await profile.ends()
+    no_crash(profile.said)
+    hold(ended == 0, f"ng_reward_profile ends with {ended}: {profile.said[-500:]}")
+    await viewed(ground, output)
+
+
+async def viewed(ground: Ground, output: Path) -> None:
+    """Everything that the viewer's page may ask about the file."""
+    viewer = await ground.start("ng_viewer", f"+jsonl_fpath={output}", "+port=0")
+    try:
+        url = await ground.says_url(viewer)
+        paths = ["/", "/api/overview", "/api/runs/0/profile", "/api/runs/0/rollouts?limit=200"]
+        for row in read(output):
+            paths.append(f"/api/runs/0/rollouts/{row['_ng_task_index']}/{row['_ng_rollout_index']}")
+            paths += [f"{paths[-1]}/raw", f"/api/runs/0/tasks/{row['_ng_task_index']}"]
+        for path in paths:
+            status, body = await get(f"{url}{path}")
+            hold(status == 200, f"the viewer answers {path} with {status}: {body[:200]!r}")
+    finally:
+        viewer.signal(signal.SIGINT)
+        await viewer.ends()
+    no_crash(viewer.said)
+
+
+async def odd_run(ground: Ground) -> Run:
+    """A run of the agent that answers what the row says."""
+    return await ground.shared("odd", lambda: ground.run({"odd": {"agents": {"odd_agent": {}}}}))
+
+
+FAULTS = [
+    Fault(
+        "answers of an agent with odd optional keys",
+        2,
+        "internal error after the line is stored, and at every resume",
+        "stored and shown, or one failed attempt each",
+        partial(through_everything, "answers"),
+    ),
+    Fault(
+        "rows with odd optional keys",
+        2,
+        "internal error",
+        "stored and shown, or one failed attempt each",
+        partial(through_everything, "keys"),
+    ),
+]

@@ -1,0 +1,201 @@
+"""The environment and the agent that only these faults need, written into a user's own folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import orjson
+
+WITNESS = '''\
+"""An environment that can tell afterwards whether every answer reached the episode that it was for."""
+
+import asyncio
+import random
+import time
+
+import orjson
+
+from rollyard.resources_servers.base import Environment, Verdict, Verification, WorldSettings, hosting, tool
+
+
+class WitnessSettings(WorldSettings):
+    block_s: float = 0.0
+    block_at: int = 60
+    twice: bool = False
+    start_words: str = ""
+
+
+class Witness(Environment[WitnessSettings]):
+    calls = 0
+    blocked = 0
+
+    def __init__(self, task, settings):
+        super().__init__(task, settings)
+        self.turn_number = 0
+
+    def _answer(self):
+        self.turn_number += 1
+        return {"said_to": self.task["id"], "turn": self.turn_number, "pad": "x" * 200}
+
+    @tool
+    async def step(self, actions: list[str]) -> dict:
+        """Look, or move."""
+        Witness.calls += 1
+        if self.settings.block_s and Witness.calls >= self.settings.block_at and not Witness.blocked:
+            Witness.blocked = 1
+            time.sleep(self.settings.block_s)
+        return self._answer()
+
+    async def verify(self, response: Verification) -> Verdict:
+        heard = []
+        for item in response.response.get("output") or []:
+            if item.get("type") == "function_call_output":
+                try:
+                    read = orjson.loads(item["output"])
+                except (ValueError, TypeError):
+                    continue
+                if isinstance(read, dict) and "said_to" in read:
+                    heard.append((read["said_to"], read["turn"]))
+        expected = [(self.task["id"], turn + 1) for turn in range(len(heard))]
+        right = heard == expected and len(heard) == self.turn_number
+        wrong = "" if right else f"heard {heard}, played {self.turn_number}"
+        return Verdict(reward=REWARD if right else 0.0, success=right, wrong=wrong)
+
+
+REWARD = 1.0
+
+
+class Doubling:
+    """A transport that writes every answer once more, later."""
+
+    def __init__(self, transport):
+        self._transport = transport
+
+    def __getattr__(self, name):
+        return getattr(self._transport, name)
+
+    def write(self, data):
+        self._transport.write(data)
+        Served.doubled += 1
+        asyncio.get_running_loop().call_later(random.uniform(0.0, 0.02), self._again, bytes(data))
+
+    def _again(self, data):
+        if not self._transport.is_closing():
+            self._transport.write(data)
+
+
+class Served(hosting(Witness)):
+    doubled = 0
+
+    async def start(self):
+        await super().start()
+        if self.settings.start_words:
+            raise RuntimeError(self.settings.start_words)
+
+    async def __call__(self, scope, receive, send):
+        if scope["type"] == "http" and self.settings.twice and scope["path"] == "/step":
+            cycle = send.__self__
+            cycle.transport = Doubling(cycle.transport)
+        await super().__call__(scope, receive, send)
+
+
+server = Served
+'''
+
+ODD_AGENT = '''\
+"""An agent that answers what the row says."""
+
+import time
+
+import orjson
+
+from rollyard.services.server.app import Context, Server
+from rollyard.services.server.settings import ServerSettings
+
+
+class OddSettings(ServerSettings):
+    resources_server: dict | None = None
+    block_s: float = 0.0
+
+
+class OddAgent(Server):
+    Settings = OddSettings
+
+    def __init__(self, settings, context: Context) -> None:
+        super().__init__(settings, context)
+        self.route("/run", self._run)
+
+    async def _run(self, call):
+        row = call.json()
+        return orjson.dumps({**row, "reward": 1.0, "response": {"output": []}, **(row.get("answer") or {})})
+
+
+server = OddAgent
+'''
+
+BLOCKING_AGENT = '''\
+"""The game agent, whose event loop stands still once."""
+
+import time
+
+from rollyard.agents.game_agent.app import GameAgent, GameAgentSettings
+
+
+class BlockingSettings(GameAgentSettings):
+    block_s: float = 8.0
+    block_at: int = 30
+
+
+class BlockingAgent(GameAgent):
+    Settings = BlockingSettings
+    asked = 0
+    blocked = 0
+
+    async def play(self, episode):
+        BlockingAgent.asked += 1
+        if BlockingAgent.asked in (self.settings.block_at, self.settings.block_at + 20):
+            time.sleep(self.settings.block_s)
+        return await super().play(episode)
+
+
+server = BlockingAgent
+'''
+
+STEP = {
+    "type": "function",
+    "name": "step",
+    "description": "Look, or move.",
+    "strict": False,
+    "parameters": {
+        "type": "object",
+        "properties": {"actions": {"type": "array", "items": {"type": "string"}}},
+        "required": ["actions"],
+    },
+}
+
+
+def write_plugins(folder: Path) -> None:
+    """A user's folder with these servers."""
+    for place, code in (
+        ("resources_servers/witness", WITNESS),
+        ("agents/odd_agent", ODD_AGENT),
+        ("agents/blocking_agent", BLOCKING_AGENT),
+    ):
+        (folder / place).mkdir(parents=True, exist_ok=True)
+        (folder / place / "app.py").write_text(code)
+
+
+def write_rows(path: Path, tasks: int, pad: int = 600) -> Path:
+    """Rows for the witness, of about a kilobyte."""
+    rows = [
+        {
+            "id": task,
+            "responses_create_params": {
+                "input": [{"role": "user", "content": f"Play number {task}. " + "Take your time. " * (pad // 16)}],
+                "tools": [STEP],
+            },
+        }
+        for task in range(tasks)
+    ]
+    path.write_bytes(b"".join(orjson.dumps(row) + b"\n" for row in rows))
+    return path

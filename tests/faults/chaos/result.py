@@ -1,0 +1,22 @@
+"""Result: what came of one fault with one seed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tests.faults.chaos.fault import Fault
+
+
+@dataclass(frozen=True)
+class Result:
+    """`verdict` is held, broken or not injected; `why` says what was found where it is not the first."""
+
+    fault: Fault
+    seed: int
+    verdict: str
+    why: str
+    seconds: float
+
+    def shown(self) -> str:
+        line = f"{self.verdict:<12} {self.seconds:5.1f} s  {self.fault.section}  {self.fault.name} (seed {self.seed})"
+        return line if self.verdict == "held" else f"{line}\n      {self.why.strip()}"

@@ -1,0 +1,296 @@
+"""The soak: thousands of episodes in flight on a machine that others load too, with 5 % of the model's answers spoilt.
+
+    python -m tests.faults.chaos.soak                      # 4,096 in flight, 200 ms, 8 minutes
+    python -m tests.faults.chaos.soak --short              # 512 in flight, 30 s
+    python -m tests.faults.chaos.soak --code ../other      # the servers and commands of another checkout
+
+Held when no rollout was given up, none failed because our own servers were late, none was measured wrongly, no session
+is left, every `/metrics` answered within 2 s, and nothing is left running. What the process that asks was late itself
+is taken off, for the machine may be busy; the short form only prints how late answers were, and fails without one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from tests.faults.chaos.invariants import Broken
+from tests.faults.chaos.workspace import HERE, Run, Workspace, get, read_lines
+
+ROWS = HERE / "resources_servers/grl_sokoban/data/qwen3_4b_eval/test_examples_200.jsonl"
+COPIES, REPEATS = 20, 64
+METRICS_WITHIN_S = 2.0
+DRAIN_S = 900.0
+MAX_ATTEMPTS = 3
+POLICY = "model"
+BURN = "while True: pass"
+
+
+@dataclass
+class Answers:
+    """How fast one server's /metrics answered."""
+
+    seconds: list[float] = field(default_factory=list)
+    silent: int = 0
+
+    @property
+    def late(self) -> int:
+        return sum(second > METRICS_WITHIN_S for second in self.seconds) + self.silent
+
+    def shown(self) -> str:
+        if not self.seconds:
+            return f"no answer at all, {self.silent} times asked"
+        ranked = sorted(self.seconds)
+        worst, usual = ranked[-1], ranked[len(ranked) // 2]
+        return f"{len(ranked)} answers, median {usual:.2f} s, worst {worst:.2f} s, later than 2 s or none: {self.late}"
+
+
+class Lateness:
+    """How late this process itself was, so that it is not charged to the servers."""
+
+    def __init__(self) -> None:
+        self._late: list[tuple[float, float]] = []
+
+    async def watch(self) -> None:
+        while True:
+            due = time.monotonic() + 0.05
+            await asyncio.sleep(0.05)
+            if (late := time.monotonic() - due) > 0.02:
+                self._late.append((due, late))
+
+    def within(self, begun: float, ended: float) -> float:
+        return sum(late for due, late in self._late if due + late >= begun and due <= ended)
+
+
+async def soak(workspace: Workspace, options: argparse.Namespace) -> list[str]:
+    """Play; the promises that did not hold."""
+    rows = workspace.folder / "rows.jsonl"
+    rows.write_bytes(ROWS.read_bytes() * COPIES)
+    async with policy(workspace, options) as url, workspace.run(config(url)) as run:
+        servers = {"head": run.head_url, **{shown["server_name"]: shown["url"] for shown in await run.servers()}}
+        pids = {shown["server_name"]: shown["pid"] for shown in await run.servers()}
+        output = workspace.folder / "rollouts.jsonl"
+        wanted = [f"+num_repeats={REPEATS}", f"+num_samples_in_parallel={options.parallel}"]
+        collecting = await workspace.collect(run, output, rows, *wanted, "+max_attempts=3")
+        answers = {name: Answers() for name in servers}
+        lateness = Lateness()
+        watchers = [asyncio.create_task(lateness.watch())]
+        watchers += [asyncio.create_task(ask(target, answers[name], lateness)) for name, target in servers.items()]
+        await watch(collecting, output, options, servers)
+        collecting.signal(signal.SIGINT)
+        print("draining ...", flush=True)
+        status = await collecting.ends(DRAIN_S)
+        for watcher in watchers:
+            watcher.cancel()
+        await asyncio.gather(*watchers, return_exceptions=True)
+        faults = orjson.loads((await get(f"{url}/stats"))[1])
+        print(f"the endpoint answered {sum(faults.values())} calls: {faults}")
+        broken = measured(output) + await left(run, list(servers)[1:]) + restarted(pids, await run.servers())
+        print(f"ng_collect_rollouts ended with {status}; processes of others that load the machine: {options.busy}")
+        if status not in (0, 130):
+            broken.append(f"exit status {status}: {collecting.said[-1500:]}")
+        if not sum(count for name, count in faults.items() if name != "none"):
+            broken.append("the endpoint made no fault: nothing was tried")
+        for name, seen in answers.items():
+            print(f"/metrics of {name:<6} {seen.shown()}")
+            if seen.silent or (seen.late and not options.short):
+                broken.append(f"/metrics of {name}: {seen.late} of {len(seen.seconds) + seen.silent} later than 2 s")
+        run.command.signal(signal.SIGINT)
+        if ended := await run.command.ends(120.0):
+            broken.append(f"ng_run ended with {ended}")
+    await workspace.stop_forking()
+    left_behind = await workspace.left_behind()
+    return [*broken, f"{left_behind} processes are left behind"] if left_behind else broken
+
+
+def config(url: str) -> dict[str, Any]:
+    """vllm_model before the endpoint, Sokoban, the game agent."""
+    refs = {"resources_server": {"type": "resources_servers", "name": "environment"}}
+    refs |= {"model_server": {"type": "responses_api_models", "name": POLICY}}
+    return {
+        POLICY: {
+            "responses_api_models": {
+                "vllm_model": {"base_url": f"{url}/v1", "api_key": "unused-key", "model": "script"}
+            }
+        },
+        "environment": {"resources_servers": {"grl_sokoban": {}}},
+        "agent": {"agents": {"game_agent": {"max_steps": 10, **refs}}},
+    }
+
+
+@contextlib.contextmanager
+def busy(processes: int) -> Iterator[None]:
+    """Others on the machine: each takes what it gets of a processor."""
+    burning = [subprocess.Popen([sys.executable, "-c", BURN]) for _ in range(processes)]
+    try:
+        yield
+    finally:
+        for process in burning:
+            process.kill()
+            process.wait()
+
+
+@contextlib.asynccontextmanager
+async def policy(workspace: Workspace, options: argparse.Namespace) -> AsyncIterator[str]:
+    """The endpoint, in a process of its own."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "tests.faults.chaos.soak_policy", "--seed", str(options.seed)),
+        *("--latency-ms", str(options.latency_ms), "--fault-rate", str(options.fault_rate)),
+        cwd=HERE,
+        stdout=asyncio.subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(HERE / "src")},
+    )
+    try:
+        assert process.stdout is not None
+        yield (await process.stdout.readline()).decode().strip()
+    finally:
+        process.terminate()
+        await process.wait()
+
+
+async def ask(url: str, answers: Answers, lateness: Lateness) -> None:
+    """Ask for /metrics once a second."""
+    while True:
+        begun = time.monotonic()
+        try:
+            status, _ = await get(f"{url}/metrics", 30.0)
+            ended = time.monotonic()
+            if status == 200:
+                answers.seconds.append(max(ended - begun - lateness.within(begun, ended), 0.0))
+            else:
+                answers.silent += 1
+        except Broken:
+            answers.silent += 1
+        await asyncio.sleep(max(1.0 - (time.monotonic() - begun), 0.05))
+
+
+async def watch(collecting: Any, output: Path, options: argparse.Namespace, servers: dict[str, str]) -> None:
+    """Until the time is over or the collection has ended by itself; a line now and then."""
+    ends = time.monotonic() + options.minutes * 60
+    status = output.with_name("rollouts_status.json")
+    while time.monotonic() < ends and not collecting.ended:
+        await asyncio.sleep(min(15.0, max(ends - time.monotonic(), 0.1)))
+        if status.exists():
+            now = orjson.loads(status.read_bytes())
+            print(
+                f"{options.minutes * 60 - (ends - time.monotonic()):5.0f} s  measured {now['measured']}  in flight "
+                f"{now['in_flight']}  {now['rollouts_per_s']:.0f}/s  failed attempts {now['failed_attempts']}  "
+                f"given up {now['failed']} {now['failures']}  oldest {now['oldest_s']:.0f} s  {await lags(servers)}",
+                flush=True,
+            )
+
+
+async def lags(servers: dict[str, str]) -> str:
+    """The worst lag of each server's event loop."""
+    shown = []
+    for name, url in servers.items():
+        with contextlib.suppress(Broken):
+            _, text = await get(f"{url}/metrics", 10.0)
+            if found := re.search(rb"^rollyard_event_loop_lag_worst_seconds (\S+)$", text, re.MULTILINE):
+                shown.append(f"{name} {float(found.group(1)):.1f}")
+    return f"lag s: {', '.join(shown)}"
+
+
+def measured(output: Path) -> list[str]:
+    """What is wrong with the files of the collection."""
+    keys: set[tuple[int, int]] = set()
+    rewards: dict[int, set[tuple[Any, ...]]] = {}
+    twice = 0
+    with output.open("rb") as lines:
+        for line in lines:
+            row = orjson.loads(line)
+            key = (row["_ng_task_index"], row["_ng_rollout_index"])
+            twice += key in keys
+            keys.add(key)
+            # The script looks at the conversation alone: all rollouts of a puzzle are equal.
+            said = (row["reward"], row["finish_reason"], row["moves"], len(row["response"]["output"]))
+            rewards.setdefault(key[0] % 200, set()).add(said)
+    failed = read_lines(output.with_name("rollouts_failures.jsonl"))
+    kinds = Counter((row["failure_kind"], row["server"]) for row in failed)
+    attempts = Counter((row["_ng_task_index"], row["_ng_rollout_index"]) for row in failed)
+    given_up = [key for key, tried in attempts.items() if tried >= MAX_ATTEMPTS and key not in keys]
+    # A call that met three faults in a row is the endpoint's doing.
+    own = Counter((row["failure_kind"], row["server"]) for row in failed if not is_endpoints(row))
+    print(f"measured {len(keys)}, failed attempts {len(failed)}: {dict(kinds)}, given up {len(given_up)}")
+    for row in {(row["failure_kind"], row["server"]): row for row in failed}.values():
+        print(f"  {row['failure_kind']} at {row['server']}: {row['detail'][:300]}")
+    broken = [f"{len(given_up)} rollouts given up"] if given_up else []
+    broken += [f"{twice} rollouts are in the file twice"] if twice else []
+    broken += [f"{count} attempts failed with {kind} at {server}" for (kind, server), count in own.items()]
+    different = sum(len(found) > 1 for found in rewards.values())
+    broken += [f"{different} puzzles have unequal rollouts although the script is the same"] if different else []
+    return [*broken, *([] if keys else ["nothing was measured"])]
+
+
+def is_endpoints(row: dict[str, Any]) -> bool:
+    """True for a failure that the endpoint's faults alone explain."""
+    of_a_call = row["failure_kind"] in ("malformed_answer", "upstream_error", "rate_limited")
+    return bool(row["server"] == POLICY and (of_a_call or "/v1/chat/completions" in row["detail"]))
+
+
+async def left(run: Run, servers: list[str]) -> list[str]:
+    """Sessions that stay open after everything has ended."""
+    still: dict[str, float] = {}
+    for _ in range(60):
+        still = {name: count for name in servers if (count := await run.gauge(name, "rollyard_sessions"))}
+        if not still:
+            return []
+        await asyncio.sleep(0.5)
+    return [f"{count:.0f} sessions are left at {name}" for name, count in still.items()]
+
+
+def restarted(before: dict[str, int], now: list[dict[str, Any]]) -> list[str]:
+    """Servers that are not the processes they were."""
+    return [
+        f"{shown['server_name']} was started again" for shown in now if before[shown["server_name"]] != shown["pid"]
+    ]
+
+
+def read_options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--short", action="store_true", help="512 in flight, 30 s")
+    parser.add_argument("--minutes", type=float, default=8.0)
+    parser.add_argument("--parallel", type=int, default=4096, help="episodes in flight")
+    parser.add_argument("--latency-ms", type=float, default=200.0, help="of each answer of the model")
+    parser.add_argument("--fault-rate", type=float, default=0.05, help="share of the model's answers that are spoilt")
+    parser.add_argument("--busy", type=int, default=2, help="processes of others that only burn CPU")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--code", type=Path, default=HERE, help="checkout whose servers and commands are tried")
+    parser.add_argument("--keep", type=Path, help="folder for the files, which are kept; default: a temporary one")
+    options = parser.parse_args()
+    if options.short:
+        options.minutes, options.parallel = 0.5, 512
+    return options
+
+
+async def main() -> int:
+    """0 when everything held, 1 otherwise."""
+    options = read_options()
+    with tempfile.TemporaryDirectory(prefix="rollyard-soak-") as temporary:
+        folder = options.keep or Path(temporary)
+        folder.mkdir(parents=True, exist_ok=True)
+        with busy(options.busy):
+            broken = await soak(Workspace(folder, options.code.resolve()), options)
+    for what in broken:
+        print(f"broken: {what}")
+    print("soak: " + (f"{len(broken)} promises broken" if broken else "held"))
+    return 1 if broken else 0
+
+
+if __name__ == "__main__":
+    sys.exit(asyncio.run(main()))

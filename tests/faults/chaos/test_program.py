@@ -1,0 +1,101 @@
+"""The program that injects faults is honest: what was not injected, or went wrong in it, is never held."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import orjson
+import pytest
+
+from tests.faults.chaos import catalogue, page
+from tests.faults.chaos.__main__ import play
+from tests.faults.chaos.fault import Fault
+from tests.faults.chaos.fault_context import Ground
+from tests.faults.chaos.invariants import LAST_WORD, Broken, NotInjected, incomplete, no_crash
+from tests.faults.chaos.result import Result
+
+
+@pytest.fixture
+def ground(tmp_path: Path) -> Ground:
+    return Ground(tmp_path, tmp_path, short=True)
+
+
+def fault(error: Exception | None) -> Fault:
+    async def play_it(ground: Ground, chance: random.Random) -> None:
+        if error is not None:
+            raise error
+
+    return Fault("a | fault\x1b", 2, "lost <b>", "kept", play_it)
+
+
+@pytest.mark.parametrize(
+    ("error", "verdict"),
+    [
+        (None, "held"),
+        (Broken("it broke"), "broken"),
+        (NotInjected("no"), "not injected"),
+        (KeyError("x"), "not injected"),
+    ],
+    ids=["nothing", "Broken", "NotInjected", "an error of the program"],
+)
+async def test_only_a_fault_that_was_injected_and_borne_counts_as_held(
+    error: Exception | None, verdict: str, ground: Ground
+) -> None:
+    assert (await play(fault(error), ground, 0)).verdict == verdict
+
+
+def rollout(task: int, repeat: int, **changed: object) -> dict[str, object]:
+    calls = [{"type": "function_call"}] * 5
+    last = {"type": "message", "content": [{"text": LAST_WORD}]}
+    row = {"id": task, "_ng_task_index": task, "_ng_rollout_index": repeat, "reward": 1.0, "finish_reason": "answered"}
+    return {**row, "response": {"output": [*calls, last]}, **changed}
+
+
+WHOLE = [rollout(task, repeat) for task in range(3) for repeat in range(2)]
+WRONG = {
+    "one missing": WHOLE[1:],
+    "one twice": [*WHOLE, WHOLE[0]],
+    "one foreign": [*WHOLE, rollout(9, 0)],
+    "one under another number": [*WHOLE[:-1], rollout(2, 1, id=0)],
+    "a reward that is true": [*WHOLE[:-1], rollout(2, 1, reward=True)],
+    "another reward": [*WHOLE[:-1], rollout(2, 1, reward=0.0)],
+    "an episode cut short": [*WHOLE[:-1], rollout(2, 1, response={"output": []})],
+}
+
+
+def written(path: Path, rows: list[dict[str, object]]) -> Path:
+    path.write_bytes(b"".join(orjson.dumps(row) + b"\n" for row in rows))
+    return path
+
+
+def test_an_output_as_an_unbroken_run_makes_it_is_whole(tmp_path: Path) -> None:
+    assert incomplete(written(tmp_path / "x.jsonl", WHOLE), 3, 2) == ""
+
+
+@pytest.mark.parametrize("rows", WRONG.values(), ids=WRONG.keys())
+def test_an_output_that_differs_from_an_unbroken_run_is_not_whole(
+    rows: list[dict[str, object]], tmp_path: Path
+) -> None:
+    assert incomplete(written(tmp_path / "x.jsonl", rows), 3, 2)
+
+
+@pytest.mark.parametrize(
+    "said", ["ng_run: a bug of ours: KeyError", "Traceback (most recent call last):", "internal error"]
+)
+def test_a_command_that_falls_over_is_broken_whatever_else_it_says(said: str) -> None:
+    with pytest.raises(Broken):
+        no_crash(f"collected: 5 of 5\n{said}\n")
+
+
+def test_the_table_has_a_line_for_each_fault_and_shows_what_broke() -> None:
+    bad, good = fault(None), Fault("another", 2, "was", "is", fault(None).play)
+    text = page.text([Result(bad, 0, "held", "", 1), Result(bad, 1, "broken", "x", 1), Result(good, 0, "held", "", 1)])
+    assert "| a \\| fault\\x1b | lost &lt;b> | **broken** in 1 of 2 rounds | 2 | 0 to 1 |" in text
+    assert "| another | was | is | 1 | 0 |" in text
+
+
+def test_every_fault_has_a_name_of_its_own_and_the_short_form_every_section() -> None:
+    names = [one.name for one in catalogue.FAULTS]
+    assert len(set(names)) == len(names)
+    assert {one.section for one in catalogue.FAULTS if not one.slow} == {2, 3, 4}

@@ -1,0 +1,216 @@
+"""Workspace: a user's folder with the commands of one copy of the stack, as processes, and what they leave in it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import re
+import secrets
+import signal
+import sys
+from collections.abc import AsyncIterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import orjson
+from omegaconf import OmegaConf
+
+from tests.faults.chaos.command import ENTRIES, Command, Forks
+from tests.faults.chaos.invariants import Broken
+
+HERE = Path(__file__).resolve().parents[3]
+"""The copy of the stack that this program belongs to."""
+MARK = "ROLLYARD_CHAOS"
+"""A variable that every process of a workspace inherits, so that none is overlooked."""
+READY_S = 240.0
+
+
+class Run:
+    """An `ng_run` whose servers are ready."""
+
+    def __init__(self, command: Command, folder: Path, head_url: str) -> None:
+        self.command = command
+        self.folder = folder
+        self.head_url = head_url
+
+    @property
+    def head(self) -> str:
+        """HOST:PORT."""
+        return self.head_url.removeprefix("http://")
+
+    async def servers(self) -> list[dict[str, Any]]:
+        """The head's `/server_instances`."""
+        listed: list[dict[str, Any]] = orjson.loads((await get(f"{self.head_url}/server_instances"))[1])
+        return listed
+
+    async def url(self, server: str) -> str:
+        """Base URL of the ready instance of `server`."""
+        for shown in await self.servers():
+            if shown["server_name"] == server and shown["ready"]:
+                return str(shown["url"])
+        raise Broken(f"no ready instance of {server}")
+
+    async def pid(self, server: str) -> int | None:
+        """Process id of the ready instance of `server`."""
+        for shown in await self.servers():
+            if shown["server_name"] == server and shown["ready"]:
+                return int(shown["pid"])
+        return None
+
+    async def gauge(self, server: str, name: str) -> float:
+        """A gauge of a server's /metrics."""
+        _, body = await get(f"{await self.url(server)}/metrics")
+        found = re.search(rf"^{name} (\S+)$", body.decode(), re.MULTILINE)
+        return float(found.group(1)) if found else 0.0
+
+
+class Workspace:
+    """A folder below which runs are started and collections written. `code` is the copy of the stack that is tried."""
+
+    def __init__(self, folder: Path, code: Path = HERE) -> None:
+        self.folder = folder
+        self.code = code
+        self.mark = secrets.token_hex(8)
+        self._serial = 0
+        self._forks: asyncio.Task[Forks] | None = None
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def path(self, name: str) -> Path:
+        """A new name in the folder."""
+        self._serial += 1
+        stem, dot, suffix = name.partition(".")
+        return self.folder / f"{stem}{self._serial}{dot}{suffix}"
+
+    def environment(self) -> dict[str, str]:
+        """A user's, with the tried copy of the stack first on Python's path."""
+        unwanted = ("policy_", "rollyard", "pythonpath")
+        kept = {name: value for name, value in os.environ.items() if not name.lower().startswith(unwanted)}
+        return {**kept, "PYTHONPATH": str(self.code / "src"), "PYTHONUNBUFFERED": "1", MARK: self.mark}
+
+    async def start(self, name: str, *arguments: str, here: Path | None = None, before: Sequence[str] = ()) -> Command:
+        """Begin a command. `before` is a program that starts it; without one it is forked from a warm process."""
+        log = self.path(f"{name}.log")
+        if not before:
+            self._forks = self._forks or asyncio.create_task(Forks.start(self.environment(), self.folder))
+            forks = await asyncio.shield(self._forks)
+            return Command(await forks.fork(name, arguments, here or self.folder, log), log)
+        with log.open("wb") as output:
+            process = await asyncio.create_subprocess_exec(
+                *(*before, sys.executable, "-c", f"from {ENTRIES[name]} import main; main()", *arguments),
+                cwd=here or self.folder,
+                env=self.environment(),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
+        return Command(process, log)
+
+    async def stop_forking(self) -> None:
+        """End the warm process."""
+        if self._forks is not None:
+            await (await self._forks).close()
+
+    @contextlib.asynccontextmanager
+    async def run(
+        self, config: Mapping[str, Any] | str, *overrides: str, here: Path | None = None
+    ) -> AsyncIterator[Run]:
+        """`ng_run` over `config`, ready; stopped as Ctrl-C stops it."""
+        if isinstance(config, str):
+            named = config
+        else:
+            path = self.path("run.yaml")
+            path.write_text(OmegaConf.to_yaml(OmegaConf.create(dict(config))))
+            named = str(path)
+        command = await self.start("ng_run", f"+config_paths=[{named}]", "+head_port=0", *overrides, here=here)
+        try:
+            yield Run(command, self.folder, await _ready(command))
+        finally:
+            command.signal(signal.SIGINT)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(command.process.wait(), 60.0)
+            if not command.ended:
+                command.signal(signal.SIGKILL)
+                await command.process.wait()
+
+    async def collect(self, run: Run, output: Path, rows: Path, *arguments: str, agent: str = "agent") -> Command:
+        """Begin an `ng_collect_rollouts` at that run."""
+        fixed = [f"+head={run.head}", f"+agent_name={agent}", f"+input_jsonl_fpath={rows}"]
+        return await self.start("ng_collect_rollouts", *fixed, f"+output_jsonl_fpath={output}", *arguments)
+
+    async def says_url(self, command: Command) -> str:
+        """Wait until it has printed an address. Raises Broken when it ends before."""
+        while not (found := re.search(r"http://127\.0\.0\.1:\d+", command.said)):
+            if command.ended:
+                raise Broken(f"it ended with {command.process.returncode}: {command.said[-1000:]}")
+            await asyncio.sleep(0.05)
+        return found.group()
+
+    def processes(self) -> list[int]:
+        """Processes that were started here, by whomever, and are alive."""
+        wanted = f"{MARK}={self.mark}".encode()
+        found = []
+        for process in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                if wanted in (process / "environ").read_bytes().split(b"\0") and alive(int(process.name)):
+                    found.append(int(process.name))
+        return found
+
+    async def left_behind(self) -> int:
+        """Processes that outlive what started them; they are ended."""
+        for _ in range(200):
+            if not (left := self.processes()):
+                return 0
+            await asyncio.sleep(0.1)
+        for pid in left:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        return len(left)
+
+
+async def _ready(command: Command) -> str:
+    for _ in range(int(READY_S / 0.05)):
+        said = command.said
+        if re.search(r"All (\d+) / \1 servers ready!", said):
+            found = re.search(r"head (http://\S+)", said)
+            assert found is not None
+            return found.group(1)
+        if command.ended:
+            raise Broken(f"ng_run ended with {command.process.returncode}:\n{said[-2000:]}")
+        await asyncio.sleep(0.05)
+    raise Broken(f"ng_run is not ready:\n{command.said[-2000:]}")
+
+
+async def get(url: str, limit_s: float = 60.0, headers: Mapping[str, str] | None = None) -> tuple[int, bytes]:
+    """GET, over a connection of its own."""
+    return await send("GET", url, b"", headers, limit_s)
+
+
+async def send(
+    method: str, url: str, body: bytes, headers: Mapping[str, str] | None = None, limit_s: float = 60.0
+) -> tuple[int, bytes]:
+    """A request over a connection of its own: status and body. Raises Broken without an answer."""
+    try:
+        async with (
+            aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=limit_s)) as session,
+            session.request(method, url, data=body, headers=headers, allow_redirects=False) as answer,
+        ):
+            return answer.status, await answer.read()
+    except (aiohttp.ClientError, TimeoutError, OSError) as error:
+        raise Broken(f"{method} {url}: {type(error).__name__}: {error}") from error
+
+
+def alive(pid: int) -> bool:
+    """True for a process that runs; a zombie does not."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state not in "ZX"
+
+
+def read_lines(path: Path) -> Sequence[dict[str, Any]]:
+    """Every line of a JSON Lines file; none where it is missing."""
+    return [orjson.loads(line) for line in path.read_bytes().split(b"\n") if line] if path.exists() else []

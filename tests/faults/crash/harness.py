@@ -1,0 +1,239 @@
+"""What the crash tests share: a stack of forked processes, commands as processes, waits with a deadline.
+
+A fresh interpreter takes a second of CPU to import the stack. Where hundreds of processes die, they are forked from one
+that has imported it already: real processes all the same, which run the same `serve` and the same commands.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import multiprocessing
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from pathlib import Path
+
+import orjson
+import uvloop
+
+from rollyard.services.backoff import Restarts
+from rollyard.services.cli import collect_rollouts
+from rollyard.services.cli import status as show_status
+from rollyard.services.config.load import RunConfig
+from rollyard.services.runtime.process_setup import die_with_parent, raise_file_limit
+from rollyard.services.runtime.run_dir import RunFolder
+from rollyard.services.runtime.serve import serve_until_signalled
+from rollyard.services.runtime.stack import Stack, new_keys
+from rollyard.services.types import Json, Launch
+from tests.support.stacks import essence, keys_of, read_rows
+
+WORLD = "grl_sokoban_resources_server"
+POLICY = "policy_model"
+COLLECT = (sys.executable, "-c", "from rollyard.services.cli.collect_rollouts import main; main()")
+RUN = (sys.executable, "-c", "from rollyard.services.cli.run import main; main()")
+
+FORKS = multiprocessing.get_context("forkserver")
+FORKS.set_forkserver_preload(
+    [
+        "pytest",
+        "tests.faults.crash.harness",
+        "rollyard.agents.game_agent.app",
+        "rollyard.resources_servers.grl_sokoban.app",
+        "rollyard.responses_api_models.builtin_model.app",
+    ]
+)
+
+
+class Forked:
+    """A process forked from the warm one. Satisfies `rollyard.services.runtime.launcher.Process`."""
+
+    def __init__(self, target: Callable[..., None], *arguments: object) -> None:
+        self._process = FORKS.Process(target=target, args=arguments, daemon=True)
+        self._process.start()
+        assert self._process.pid is not None
+        self.pid: int = self._process.pid
+        self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        asyncio.get_running_loop().add_reader(self._process.sentinel, self._end)
+
+    async def wait(self) -> int:
+        """Exit status; negative: the signal."""
+        await asyncio.shield(self._ended)
+        assert self._process.exitcode is not None
+        return self._process.exitcode
+
+    async def ended_within(self, seconds: float) -> bool:
+        """True when it ended by itself in that time."""
+        done, _ = await asyncio.wait([self._ended], timeout=seconds)
+        return bool(done)
+
+    def terminate(self) -> None:
+        self.signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self.signal(signal.SIGKILL)
+
+    def signal(self, number: signal.Signals) -> None:
+        if not self._ended.done():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
+    def _end(self) -> None:
+        asyncio.get_running_loop().remove_reader(self._process.sentinel)
+        self._process.join()
+        self._ended.set_result(None)
+
+
+class ForkLauncher:
+    """A `rollyard.services.runtime.launcher.Launcher` whose servers are up in tens of milliseconds."""
+
+    def __init__(self) -> None:
+        self.launched: list[Forked] = []
+
+    async def launch(self, launch: Launch, log: Path) -> Forked:
+        self.launched.append(Forked(_serve, launch.model_dump_json(), str(log)))
+        return self.launched[-1]
+
+
+def _serve(text: str, log: str) -> None:
+    _become(log)
+    uvloop.run(serve_until_signalled(Launch.model_validate_json(text), {}))
+
+
+def forked_collect(arguments: Sequence[str], log: Path, here: Path | None = None) -> Forked:
+    """`ng_collect_rollouts arguments`, forked."""
+    return Forked(_command, collect_rollouts.main, list(arguments), str(log), str(here or log.parent))
+
+
+def forked_status(arguments: Sequence[str], log: Path, here: Path) -> Forked:
+    """`ng_status arguments`, forked."""
+    return Forked(_command, show_status.main, list(arguments), str(log), str(here))
+
+
+def _command(main: Callable[[], None], arguments: list[str], log: str, here: str) -> None:
+    os.chdir(here)
+    _become(log)
+    sys.argv = ["command", *arguments]
+    main()
+
+
+def _become(log: str) -> None:
+    os.setsid()
+    die_with_parent(os.getppid())
+    raise_file_limit()
+    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+
+
+@contextlib.asynccontextmanager
+async def forked(
+    config: RunConfig, folder: Path, launcher: ForkLauncher | None = None, restart_pause_s: float = 0.02
+) -> AsyncIterator[Stack]:
+    """A stack whose servers are forked; dead ones are started again almost at once."""
+    keys = new_keys()
+    stack = Stack(
+        config,
+        keys,
+        RunFolder.create(folder, keys.run_id),
+        say=lambda text: None,
+        launcher=launcher or ForkLauncher(),
+        head_port=0,
+        ready_timeout_s=60.0,
+        restarts=Restarts(first_pause_s=restart_pause_s, longest_pause_s=restart_pause_s),
+    )
+    try:
+        await stack.start()
+        yield stack
+    finally:
+        await stack.stop()
+
+
+def ready_pid(stack: Stack, server: str) -> int | None:
+    """Process id of the ready instance of `server`."""
+    return next((shown.pid for shown in stack.roster.instances() if shown.server_name == server and shown.ready), None)
+
+
+async def gauge(stack: Stack, server: str, name: str) -> float:
+    """A gauge of a server's /metrics."""
+    url = stack.roster.directory().servers[server][0]
+    answer = await stack.client.transport.send("GET", f"{url}/metrics", b"", {}, 10.0)
+    found = re.search(rf"^{name} (\S+)$", answer.body.decode(), re.MULTILINE)
+    assert found is not None
+    return float(found.group(1))
+
+
+async def falls_to_zero(stack: Stack, server: str, name: str, seconds: float = 120.0) -> None:
+    """Wait until a gauge is 0."""
+    deadline = time.monotonic() + seconds
+    while (value := await gauge(stack, server, name)) > (1 if name == "rollyard_in_flight" else 0):
+        # The request for /metrics is itself in flight.
+        assert time.monotonic() < deadline, f"{name} of {server} is still {value:g} after {seconds:g} s"
+        await asyncio.sleep(0.05)
+
+
+async def until(true: Callable[[], bool], what: str, seconds: float = 120.0) -> None:
+    """Wait for something that is going to happen."""
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline, f"not within {seconds:g} s: {what}"
+        await asyncio.sleep(0.01)
+
+
+def alive(pid: int) -> bool:
+    """True for a process that runs; a zombie does not."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state not in "ZX"
+
+
+def environment() -> dict[str, str]:
+    """For commands started elsewhere than in the repository."""
+    return {**os.environ, "PYTHONUNBUFFERED": "1"}
+
+
+async def command(*arguments: str, here: Path, limit_s: float = 300.0) -> tuple[int, str]:
+    """Run a command to its end: exit status, everything it printed."""
+    return await asyncio.to_thread(_run, arguments, here, limit_s)
+
+
+def _run(arguments: tuple[str, ...], here: Path, limit_s: float) -> tuple[int, str]:
+    done = subprocess.run(
+        arguments,
+        cwd=here,
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=limit_s,
+        check=False,
+    )
+    return done.returncode, done.stdout
+
+
+def essences(output: Path) -> dict[tuple[int, int], Json]:
+    """(task, repeat) -> essence of each row; every key once."""
+    rows = read_rows(output)
+    keys = keys_of(rows)
+    assert len(set(keys)) == len(keys), f"{output} holds a rollout twice"
+    return {(row["_ng_task_index"], row["_ng_rollout_index"]): essence(row) for row in rows}
+
+
+def failures(output: Path) -> list[Json]:
+    """The failures file of a collection; none of its rows has a reward."""
+    path = output.with_name(f"{output.stem}_failures.jsonl")
+    rows = read_rows(path) if path.exists() else []
+    assert not any("reward" in row for row in rows)
+    return rows
+
+
+def status(output: Path) -> Json:
+    """`X_status.json`."""
+    read: Json = orjson.loads(output.with_name(f"{output.stem}_status.json").read_bytes())
+    return read

@@ -1,0 +1,114 @@
+"""docker-compose.yml: the parts that its commands start are one run, and its results are the host's."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from rollyard.services.io.search_path import INSTALLED
+from tests.faults.crash import compose
+from tests.support.stacks import keys_of, read_rows
+
+FILE = INSTALLED / "docker-compose.yml"
+ENVIRON = {"ROLLYARD_TOKEN": "only-for-this-test-0123456789", "REPEATS": "2"}
+GSM8K = {"AGENT": "gsm8k_agent", "INPUT": "resources_servers/gsm8k/data/example.jsonl", "OUTPUT": "gsm8k"}
+
+
+@pytest.fixture(scope="module")
+def played(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    """The folder of a machine on which the file was brought up, and what was seen."""
+    folder = tmp_path_factory.mktemp("host")
+    command = [
+        sys.executable,
+        "-m",
+        "tests.faults.crash.compose",
+        str(FILE),
+        str(folder),
+        str(Path(sys.executable).parent),
+    ]
+    done = subprocess.run(
+        [*command, json.dumps(ENVIRON), json.dumps([GSM8K])], cwd=INSTALLED, capture_output=True, text=True
+    )
+    if "unshare: " in done.stderr:
+        pytest.skip(f"no namespaces here, which stand for the containers' network: {done.stderr.splitlines()[-1]}")
+    logs = "\n".join(f"{path.name}:\n{path.read_text()[-2000:]}" for path in sorted(folder.glob("*.log")))
+    assert done.returncode == 0, f"{done.stderr}\n{logs}"
+    return folder, json.loads(done.stdout.splitlines()[-1])
+
+
+def test_two_environments_are_played_across_the_parts(played: tuple[Path, dict[str, Any]]) -> None:
+    folder, seen = played
+    assert seen["collected"] == [0, 0], (folder / "collector.log").read_text()
+
+
+def test_the_head_is_healthy_once_all_are_ready(played: tuple[Path, dict[str, Any]]) -> None:
+    assert played[1]["health"] == ["CMD", 0]
+
+
+@pytest.mark.parametrize("name", ["rollouts", "gsm8k"])
+def test_every_rollout_is_in_the_hosts_folder(played: tuple[Path, dict[str, Any]], name: str) -> None:
+    rows = read_rows(played[0] / f"results/{name}.jsonl")
+    assert keys_of(rows) == [(task, repeat) for task in range(5) for repeat in range(2)]
+
+
+def test_the_page_shows_them_through_the_published_port(played: tuple[Path, dict[str, Any]]) -> None:
+    page = played[1]["page"]
+    (run,) = page["body"]["runs"]
+    assert (page["status"], run["path"]) == (200, "results/rollouts.jsonl") and run["size"] > 0
+
+
+def test_every_part_ran_in_a_container_of_its_own(played: tuple[Path, dict[str, Any]]) -> None:
+    logs = {path.stem: path.read_text() for path in played[0].glob("*.log")}
+    assert re.search(r"policy_model +ready +http://policy:", logs["head"])
+    assert re.search(r"gsm8k_agent +ready +http://agent:", logs["head"])
+    assert all(logs[name].rstrip().endswith("stopped") for name in ("head", "policy", "environment", "agent"))
+
+
+def test_no_part_starts_without_a_token_of_ones_own() -> None:
+    with pytest.raises(KeyError, match="ROLLYARD_TOKEN: set it to"):
+        compose.services(FILE, {})
+
+
+def test_no_port_is_open_to_other_machines() -> None:
+    published = [port for service in compose.services(FILE, ENVIRON).values() for port in service.get("ports", ())]
+    assert published == ["127.0.0.1:8080:8080"]
+
+
+def test_a_policy_on_vllm_is_a_profile_and_two_variables() -> None:
+    vllm = "responses_api_models/vllm_model/configs/vllm_model.yaml"
+    services = compose.services(FILE, {**ENVIRON, "POLICY": vllm, "policy_model_name": "org/model"})
+    assert services["vllm"]["profiles"] == ["vllm"]
+    assert services["vllm"]["command"] == ["--model", "org/model"]
+    assert services["policy"]["environment"]["policy_base_url"] == "http://vllm:8000/v1"
+    assert all(vllm in services[name]["command"][1] for name in ("head", "policy", "environment", "agent"))
+
+
+def test_the_documented_commands_name_what_is_in_the_file() -> None:
+    page = (INSTALLED / "docs/docker.md").read_text()
+    services = yaml.safe_load(FILE.read_text())["services"]
+    for name in re.findall(r"docker compose (?:run --rm|exec|logs|up --detach) ([a-z]+)", page):
+        assert name in services
+    for variable in re.findall(r"^\| `([A-Za-z_]+)` \|", page, re.MULTILINE):
+        assert f"${{{variable}:" in FILE.read_text(), variable
+
+
+def test_the_image_has_what_every_environment_needs() -> None:
+    lock = (INSTALLED / "requirements-image.lock").read_text()
+    for package in ("math-verify", "langdetect", "huggingface-hub", "pyarrow", "boto3"):
+        assert re.search(rf"^{package}==", lock, re.MULTILINE), package
+    assert "requirements-image.lock" in (INSTALLED / "Dockerfile").read_text()
+    assert "!requirements-image.lock" in (INSTALLED / ".dockerignore").read_text()
+
+
+def test_what_the_image_copies_is_not_ignored() -> None:
+    allowed = set(re.findall(r"^!(\S+)$", (INSTALLED / ".dockerignore").read_text(), re.MULTILINE))
+    copied = re.findall(r"^COPY (.+) \S+$", (INSTALLED / "Dockerfile").read_text(), re.MULTILINE)
+    for name in " ".join(copied).split():
+        assert name in allowed and (INSTALLED / name).exists(), name

@@ -1,0 +1,238 @@
+"""Bytes on disk: torn tails, odd characters, two writers, a full disk. Nothing is lost, glued, or half there."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import orjson
+import pytest
+
+from rollyard.services.errors import RunError
+from rollyard.services.io.jsonl import JsonLines
+from rollyard.services.rollouts.store import RolloutStore, StorePaths
+from rollyard.services.types import FailureRow, Json
+from tests.support.stacks import keys_of, read_rows
+
+ODD = "next line \u0085 separators \u2028 \u2029 vertical tab \u000b form feed \u000c nul \u0000 emoji \U0001f600"
+LONE = rb'"half an emoji: \ud83d, and the other half: \ude00"'
+"""Escapes that Python's json writes for a string cut in the middle of a pair, and that are valid JSON."""
+
+
+def row(task: int, repeat: int, text: str = "") -> bytes:
+    return orjson.dumps({"_ng_task_index": task, "_ng_rollout_index": repeat, "reward": 1.0, "text": text})
+
+
+def failed(task: int, *, terminal: bool) -> FailureRow:
+    return FailureRow(
+        task_index=task,
+        rollout_index=0,
+        attempt_index=0,
+        agent_ref={"name": "agent"},
+        failure_kind="bad_task",
+        server="world",
+        status=422,
+        upstream_status=None,
+        detail="",
+        terminal=terminal,
+        time=0.0,
+        duration_s=0.0,
+    )
+
+
+def store(output: Path, identity: Json | None = None, *, resume: bool = True, overwrite: bool = False) -> RolloutStore:
+    return RolloutStore(StorePaths(output), identity or {}, {}, resume=resume, overwrite=overwrite)
+
+
+@pytest.fixture
+def output(tmp_path: Path) -> Path:
+    return tmp_path / "rollouts.jsonl"
+
+
+def test_a_tail_torn_at_any_byte_is_set_aside_and_never_glued_to(output: Path) -> None:
+    whole, torn, later = row(0, 0, ODD), row(0, 1, ODD), row(0, 2, ODD)
+    for cut in range(1, len(torn) + 1):
+        output.write_bytes(whole + b"\n" + torn[:cut])
+        lines = JsonLines(output)
+        lines.append(later)
+        lines.close()
+        assert output.read_bytes() == whole + b"\n" + later + b"\n", cut
+        assert lines.set_aside is not None
+        assert lines.set_aside.read_bytes() == torn[:cut]
+        lines.set_aside.unlink()
+
+
+@pytest.mark.parametrize("size", [1 << 20, (1 << 20) + 1, (3 << 20) + 17])
+def test_a_torn_tail_longer_than_one_look_back_is_set_aside_whole(output: Path, size: int) -> None:
+    output.write_bytes(row(0, 0) + b"\n" + b"x" * size)
+    lines = JsonLines(output)
+    lines.close()
+    assert output.read_bytes() == row(0, 0) + b"\n"
+    assert lines.set_aside is not None
+    assert lines.set_aside.stat().st_size == size
+
+
+def test_a_first_line_that_is_torn_leaves_an_empty_file(output: Path) -> None:
+    output.write_bytes(row(0, 0)[:-1])
+    JsonLines(output).close()
+    assert output.read_bytes() == b""
+
+
+def test_tails_torn_in_two_crashes_are_both_kept(output: Path) -> None:
+    for tail in (b"first", b"second"):
+        with output.open("ab") as file:
+            file.write(tail)
+        JsonLines(output).close()
+    assert sorted(path.read_bytes() for path in output.parent.glob("*torn*")) == [b"first", b"second"]
+
+
+def test_a_torn_rollout_is_collected_again_and_the_loss_is_said(output: Path) -> None:
+    first = store(output)
+    first.append((0, 0), row(0, 0))
+    first.append((0, 1), row(0, 1))
+    first.close()
+    os.truncate(output, output.stat().st_size - 5)
+    again = store(output)
+    again.load()
+    assert (0, 0) in again.done
+    assert (0, 1) not in again.done
+    assert any("torn" in note for note in again.notes)
+    again.append((0, 1), row(0, 1))
+    again.close()
+    assert keys_of(read_rows(output)) == [(0, 0), (0, 1)]
+
+
+def test_odd_characters_in_a_rollout_are_text(output: Path) -> None:
+    first = store(output)
+    first.append((0, 0), row(0, 0, ODD))
+    first.append((0, 1), row(0, 1, ODD))
+    first.close()
+    again, texts = store(output), list[str]()
+    again.load(lambda seen: texts.append(seen["text"]))
+    again.close()
+    assert texts == [ODD, ODD]
+
+
+def test_escapes_of_lone_surrogates_in_a_rollout_are_text(output: Path) -> None:
+    first = store(output)
+    first.append((0, 0), row(0, 0)[:-1] + b',"cut":' + LONE + b"}")
+    first.append((0, 1), row(0, 1))
+    first.close()
+    again, seen = store(output), list[Json]()
+    try:
+        again.load(seen.append)
+    finally:
+        again.close()
+    assert len(again.done) == 2
+    assert seen[0]["cut"] == json.loads(LONE)
+
+
+def test_blank_lines_of_an_editor_are_no_rollouts(output: Path) -> None:
+    first = store(output)
+    first.append((0, 0), row(0, 0))
+    first.close()
+    with output.open("ab") as file:
+        file.write(b"\n \n")
+    again = store(output)
+    try:
+        again.load()
+    finally:
+        again.close()
+    assert len(again.done) == 1
+
+
+def test_a_line_that_is_no_json_is_named_with_what_to_do(output: Path) -> None:
+    first = store(output)
+    first.append((0, 0), row(0, 0))
+    first.close()
+    with output.open("ab") as file:
+        file.write(b"oops\n")
+    again = store(output)
+    with pytest.raises(RunError, match=r"line 2 is not JSON .*\+overwrite=true"):
+        again.load()
+    again.close()
+
+
+HOLD = """
+import sys
+from rollyard.services.io.jsonl import *
+lines = JsonLines(Path(sys.argv[1]))
+print('held', flush=True)
+input()
+"""
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_second_writer_is_refused_and_changes_nothing(output: Path, overwrite: bool) -> None:
+    first = store(output)
+    first.append((0, 0), row(0, 0))
+    first.close()
+    holder = [sys.executable, "-c", HOLD, str(output)]
+    before = {path: path.read_bytes() for path in output.parent.iterdir()}
+    with subprocess.Popen(holder, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin is not None and process.stdout is not None
+        assert process.stdout.readline() == b"held\n"
+        with pytest.raises(RunError, match="another process is writing"):
+            store(output, overwrite=overwrite)
+        process.stdin.close()
+    assert {path: path.read_bytes() for path in output.parent.iterdir()} == before
+    store(output).close()
+
+
+def test_a_writer_that_waited_through_an_overwrite_does_not_write_to_the_old_file(
+    output: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other writer opens the output, the first moves it aside and ends, then the other gets the lock."""
+    store(output).close()
+    output.write_bytes(row(0, 0) + b"\n")
+    real_open, moved = os.open, list[int]()
+
+    def open_then_lose_the_race(path: Path, *arguments: int) -> int:
+        opened = real_open(path, *arguments)
+        if not moved and Path(path) == output:
+            moved.append(opened)
+            store(output, overwrite=True).close()
+        return opened
+
+    monkeypatch.setattr(os, "open", open_then_lose_the_race)
+    late = JsonLines(output)
+    late.append(row(0, 1))
+    late.close()
+    assert keys_of(read_rows(output)) == [(0, 1)]
+
+
+def test_overwrite_moves_every_file_aside_and_loses_nothing(output: Path) -> None:
+    first = store(output, {"agent": "old"})
+    first.append((0, 0), row(0, 0))
+    first.append_failure(failed(1, terminal=True))
+    first.close()
+    kept = {path.read_bytes() for path in output.parent.iterdir()}
+    for number in range(3):
+        again = store(output, {"agent": f"new {number}"}, overwrite=True)
+        again.load()
+        assert len(again.done) == len(again.hopeless) == 0
+        again.append((number, 0), row(number, 0))
+        again.close()
+    assert kept <= {path.read_bytes() for path in output.parent.iterdir()}
+    assert keys_of([line for path in output.parent.glob("rollouts.jsonl*") for line in read_rows(path)]) == [
+        (0, 0),
+        (0, 0),
+        (1, 0),
+        (2, 0),
+    ]
+
+
+def test_failures_of_an_older_run_cannot_block_a_new_one(output: Path) -> None:
+    old = store(output, {"input": "old"})
+    old.append_failure(failed(0, terminal=True))
+    old.close()
+    StorePaths(output).manifest.unlink()
+    new = store(output, {"input": "new"})
+    new.load()
+    assert (0, 0) not in new.hopeless
+    assert new.notes
+    new.close()
+    assert [found["_ng_task_index"] for found in read_rows(output.parent / "rollouts_failures.jsonl.stale")] == [0]

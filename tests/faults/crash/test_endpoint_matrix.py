@@ -1,0 +1,16 @@
+"""Every way in which endpoints of a pool can be bad: all rollouts are measured, and hardly a call goes there."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.endpoint_matrix import KINDS, play
+
+
+@pytest.mark.parametrize("turned", [False, True], ids=["from the start", "on the way"])
+@pytest.mark.parametrize("bad", [1, 2])
+@pytest.mark.parametrize("kind", KINDS)
+async def test_bad_endpoints_of_ten_cost_no_rollout_and_few_calls(kind: str, bad: int, turned: bool) -> None:
+    outcome = await play(kind, bad=bad, turned=turned)
+    assert (outcome.measured, outcome.wrong) == (outcome.rollouts, 0), outcome.line()
+    assert outcome.share < 0.05, outcome.line()

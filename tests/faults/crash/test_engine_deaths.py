@@ -1,0 +1,226 @@
+"""An engine of our own, on a fake vLLM: whatever dies, nothing of it is left, and it comes up again."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rollyard.responses_api_models.local_vllm_model import orphaned_processes
+from rollyard.services.errors import RunError
+from rollyard.services.io.search_path import INSTALLED
+from tests.support.local_engines import LONG_S, MARK, alive, all_gone, bearers, bench, parent_of
+
+
+def kill(pid: int) -> None:
+    os.kill(pid, signal.SIGKILL)
+
+
+async def test_an_engine_that_is_up_answers_whoever_shows_its_key(tmp_path: Path) -> None:
+    async with bench(tmp_path) as made:
+        await made.engine.start()
+        (url,) = made.up
+        assert url == f"http://127.0.0.1:{made.started(1)['port']}/v1"
+        transport = made.plan.transport
+        for key, status in (("a key", 200), ("a guess", 401)):
+            headers = {"authorization": f"Bearer {key}"}
+            answer = await transport.send("POST", f"{url}/chat/completions", b"{}", headers, LONG_S)
+            assert answer.status == status
+
+
+async def test_the_log_of_the_server_tells_the_phases(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    async with bench(tmp_path) as made:
+        assert made.engine.phase == "importing vLLM"
+        await made.engine.start()
+        assert made.engine.phase == ""
+    assert "is up at http://127.0.0.1:" in caplog.text
+    assert "Loading safetensors checkpoint shards" in made.plan.log_file.read_text()
+
+
+async def test_stopping_ends_processes_that_ignore_being_asked(tmp_path: Path) -> None:
+    async with bench(tmp_path) as made:
+        await made.engine.start()
+        assert len(list(bearers(made.mark))) == 5  # keeper, API server, EngineCore, Worker, resource tracker
+        await made.engine.stop()
+        assert list(bearers(made.mark)) == []
+        assert made.down == made.up
+
+
+@pytest.mark.parametrize("victim", ["api", "core", "worker", "keeper"])
+async def test_kill_9_of_any_process_leaves_nothing_and_the_engine_comes_up_again(victim: str, tmp_path: Path) -> None:
+    async with bench(tmp_path) as made:
+        await made.engine.start()
+        first, keeper = made.started(1), made.keeper()
+        kill(keeper if victim == "keeper" else first[victim])
+        await made.comes_up(2)
+        assert not any(alive(pid) for pid in (keeper, first["api"], first["core"], first["worker"]))
+        assert not (Path("/dev/shm") / first["memory"]).exists()
+        assert made.down == made.up[:1]
+        assert made.up[0] != made.up[1]
+
+
+async def test_an_api_server_that_closes_its_port_before_it_ends_is_dead(tmp_path: Path) -> None:
+    async with bench(tmp_path, environment={"FAKE_CLOSES": "1"}) as made:
+        await made.engine.start()
+        kill(made.started(1)["core"])
+        await made.comes_up(2)
+        assert not alive(made.started(1)["api"])
+
+
+SERVER = """
+import asyncio, pathlib, sys
+from tests.support.local_engines import Bench
+from rollyard.services.http.transport import HttpTransport
+
+async def main():
+    made = Bench(pathlib.Path(sys.argv[1]), HttpTransport(), environment={sys.argv[2]: sys.argv[3]})
+    await made.engine.start()
+    print("up", flush=True)
+    await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("with_keeper", [False, True], ids=["the server", "the server and the keeper at once"])
+async def test_kill_9_of_what_owns_the_engine_leaves_nothing(with_keeper: bool, tmp_path: Path) -> None:
+    words = [sys.executable, "-c", SERVER, str(tmp_path), MARK, tmp_path.name]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, cwd=INSTALLED) as server:
+        assert server.stdout is not None
+        assert await asyncio.to_thread(server.stdout.readline) == b"up\n"
+        started = json.loads((tmp_path / "notes/start-1.json").read_text())
+        if with_keeper:
+            keeper = parent_of(started["api"])
+            os.kill(keeper, signal.SIGSTOP)  # it must not notice that the server dies first
+            kill(server.pid)
+            kill(keeper)
+        else:
+            kill(server.pid)
+    await all_gone(tmp_path.name)
+    assert not (Path("/dev/shm") / started["memory"]).exists()
+
+
+async def test_an_environments_own_sitecustomize_is_run_all_the_same(tmp_path: Path) -> None:
+    own = tmp_path / "own"
+    own.mkdir()
+    (own / "sitecustomize.py").write_text(
+        "import os, sys; print('my own was run', os.environ['ROLLYARD_ENGINE'], file=sys.stderr)"
+    )
+    async with bench(tmp_path, environment={"PYTHONPATH": str(own)}) as made:
+        await made.engine.start()
+        assert f"my own was run {made.folder()}" in made.plan.log_file.read_text()
+
+
+def _sleeper(folder: Path) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(["sleep", "3600"], env={**os.environ, orphaned_processes.MARK: str(folder)})
+
+
+async def test_a_process_whose_keeper_is_gone_is_ended_when_a_server_starts_and_no_other(tmp_path: Path) -> None:
+    gone = tmp_path / "rollyard-engine-gone"
+    gone.mkdir()
+    (gone / "alive").touch()
+    async with bench(tmp_path) as made:
+        await made.engine.start()
+        with _sleeper(gone) as orphan, _sleeper(made.folder()) as kept:
+            assert orphan.pid in orphaned_processes.end_orphans()
+            assert orphan.wait() == -signal.SIGKILL
+            assert kept.poll() is None
+            kept.kill()
+
+
+async def test_only_the_folders_of_dead_engines_are_removed_and_not_of_those_that_just_begin(tmp_path: Path) -> None:
+    old, young = tmp_path / "rollyard-engine-old", tmp_path / "rollyard-engine-young"
+    async with bench(tmp_path) as made:
+        await made.engine.start()
+        for folder in (old, young):
+            folder.mkdir()
+            (folder / "alive").touch()
+        for folder in (old, made.folder()):
+            os.utime(folder, (0, 0))
+        orphaned_processes.remove_folders(tmp_path)
+        orphaned_processes.remove_folders(made.folder().parent)
+        assert (old.exists(), young.exists(), made.folder().exists()) == (False, True, True)
+
+
+CRASH = """\
+(EngineCore pid=2) ERROR 11-21 19:26:09 [core.py:1201] EngineCore failed to start.
+(EngineCore pid=2) ERROR 11-21 19:26:09 [core.py:1201] torch.OutOfMemoryError: CUDA out of memory. Tried to allocate ...
+(APIServer pid=1) RuntimeError: Engine core initialization failed. See root cause above.
+"""
+
+
+@pytest.fixture
+def crash(tmp_path: Path) -> str:
+    """A file with the last words of a vLLM that ran out of memory."""
+    path = tmp_path / "crash.txt"
+    path.write_text(CRASH)
+    return str(path)
+
+
+async def test_a_first_start_that_fails_names_phase_cause_and_log(crash: str, tmp_path: Path) -> None:
+    async with bench(tmp_path, environment={"FAKE_FAILS": crash}) as made:
+        with pytest.raises(RunError) as raised:
+            await made.engine.start()
+        assert list(bearers(made.mark)) == []
+        assert made.up == []
+    told = str(raised.value)
+    assert "engine 0 ended with exit status 1 while importing vLLM" in told
+    assert "the GPU's memory ran out: lower max_model_len" in told
+    assert "  | (APIServer pid=1) RuntimeError" in told
+    assert str(made.plan.log_file) in told
+
+
+async def test_a_restart_that_fails_is_tried_again(crash: str, tmp_path: Path) -> None:
+    async with bench(tmp_path, environment={"FAKE_FAILS": crash, "FAKE_FAILS_AT": "2,3"}) as made:
+        await made.engine.start()
+        kill(made.started(1)["api"])
+        await made.comes_up(2)
+        assert made.started(4)["api"]
+
+
+async def test_an_engine_that_does_not_take_the_weights_is_ended_and_another_is_tried(tmp_path: Path) -> None:
+    async with bench(tmp_path) as made:
+        await made.engine.start()
+        made.refusals = 1
+        kill(made.started(1)["api"])
+        await made.comes_up(2)
+        assert not alive(made.started(2)["api"])
+        assert made.up[1] == f"http://127.0.0.1:{made.started(3)['port']}/v1"
+
+
+async def test_a_port_that_was_taken_meanwhile_is_no_failure(tmp_path: Path) -> None:
+    taken = tmp_path / "taken.txt"
+    taken.write_text("OSError: [Errno 98] Address already in use")
+    async with bench(tmp_path, environment={"FAKE_FAILS": str(taken), "FAKE_FAILS_AT": "1"}) as made:
+        await made.engine.start()
+        assert made.started(2)["api"]
+
+
+async def test_an_engine_that_never_gets_ready_is_given_up_and_ended(tmp_path: Path) -> None:
+    async with bench(tmp_path, environment={"FAKE_HANGS": "1"}, start_timeout_s=3.0) as made:
+        with pytest.raises(RunError, match="was not ready within start_timeout_s=3 while starting the API server"):
+            await made.engine.start()
+        assert list(bearers(made.mark)) == []
+
+
+async def test_a_command_that_is_not_there_is_named(tmp_path: Path) -> None:
+    async with bench(tmp_path, vllm_command=["/nowhere/vllm"]) as made:
+        with pytest.raises(RunError, match=r"there is no command /nowhere/vllm \(No such file or directory\): install"):
+            await made.engine.start()
+
+
+async def test_a_start_that_is_interrupted_leaves_nothing(tmp_path: Path) -> None:
+    async with bench(tmp_path, environment={"FAKE_HANGS": "1"}) as made:
+        starting = asyncio.create_task(made.engine.start())
+        while not list(bearers(made.mark)):
+            await asyncio.sleep(0.01)
+        starting.cancel()
+        await made.engine.stop()
+        assert list(bearers(made.mark)) == []

@@ -1,0 +1,123 @@
+"""kill -9 of every part, fifty times each: what is collected in the end is what an unbroken run collects."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import random
+import signal
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from rollyard.services.rollouts.collector import Limits
+from rollyard.services.runtime.stack import Stack
+from rollyard.services.types import Json
+from tests.support.stacks import AGENT, PUZZLES, collect, colocated, configured
+
+from .harness import (
+    COLLECT,
+    POLICY,
+    WORLD,
+    command,
+    essences,
+    failures,
+    forked,
+    forked_collect,
+    ready_pid,
+    until,
+)
+
+KILLS = 50
+TASKS, REPEATS = 30, 3
+SLOW_POLICY = "policy_model.responses_api_models.builtin_model.latency_s=0.02"
+"""An episode of some seven turns then lasts long enough to be hit."""
+
+AMPLE = Limits(parallel=8, max_attempts=1000, first_pause_s=0.01, longest_pause_s=0.05, max_failure_rate=1.0)
+"""Fifty kills within seconds hit the same rollout again and again; to use up three attempts would be right, and is
+tested elsewhere. Here every rollout has to come through."""
+
+Essences = dict[tuple[int, int], Json]
+
+
+@pytest_asyncio.fixture(scope="module")
+async def unbroken(tmp_path_factory: pytest.TempPathFactory) -> Essences:
+    """What a run that nobody disturbs collects."""
+    folder = tmp_path_factory.mktemp("unbroken")
+    async with colocated(configured(), folder) as stack:
+        state, _ = await collect(stack, folder / "rollouts.jsonl", rows=PUZZLES, limit=TASKS, repeats=REPEATS)
+    assert state == "complete"
+    return essences(folder / "rollouts.jsonl")
+
+
+@pytest_asyncio.fixture
+async def stack(tmp_path: Path) -> AsyncIterator[Stack]:
+    async with forked(configured(SLOW_POLICY), tmp_path) as running:
+        yield running
+
+
+@pytest.mark.parametrize("victim", [AGENT, WORLD, POLICY])
+async def test_a_server_killed_fifty_times_changes_no_rollout(
+    victim: str, stack: Stack, tmp_path: Path, unbroken: Essences
+) -> None:
+    killing = asyncio.create_task(_kill_again_and_again(stack, victim, random.Random(f"kill {victim}")))
+    hit = 0
+    for number in itertools.count():
+        output = tmp_path / f"rollouts{number}.jsonl"
+        state, _ = await collect(stack, output, rows=PUZZLES, limit=TASKS, repeats=REPEATS, limits=AMPLE)
+        assert state == "complete"
+        assert essences(output) == unbroken
+        hit += len(failures(output))
+        if killing.done():
+            break
+    await killing
+    assert hit > KILLS / 2, "most kills are to hit an episode"
+
+
+async def _kill_again_and_again(stack: Stack, victim: str, chance: random.Random) -> None:
+    for number in range(KILLS):
+        await until(lambda: ready_pid(stack, victim) is not None, f"{victim} is back after {number} kills")
+        await asyncio.sleep(chance.uniform(0.0, 0.15))
+        pid = ready_pid(stack, victim)
+        assert pid is not None, f"{victim} died of something else"
+        os.kill(pid, signal.SIGKILL)
+        await until(lambda gone=pid: ready_pid(stack, victim) != gone, f"{victim} is known to be gone")  # type: ignore[misc]
+
+
+async def test_a_collector_killed_fifty_times_and_resumed_loses_nothing_and_repeats_nothing(
+    stack: Stack, tmp_path: Path, unbroken: Essences
+) -> None:
+    chance = random.Random("kill the collector")
+    kills, numbers = 0, itertools.count()
+    output = tmp_path / f"rollouts{next(numbers)}.jsonl"
+    while kills < KILLS:
+        collector = forked_collect(_arguments(stack, output), tmp_path / "collector.log")
+        await collector.ended_within(chance.uniform(0.0, 0.4))
+        collector.kill()
+        if (ended := await collector.wait()) == -signal.SIGKILL:
+            kills += 1
+            continue
+        assert ended == 0, (tmp_path / "collector.log").read_text()
+        assert essences(output) == unbroken
+        output = tmp_path / f"rollouts{next(numbers)}.jsonl"
+    exit_status, said = await command(*COLLECT, *_arguments(stack, output), here=tmp_path)
+    assert exit_status == 0, said
+    assert essences(output) == unbroken
+    assert failures(output) == []
+
+
+def _arguments(stack: Stack, output: Path) -> list[str]:
+    return [
+        f"+head={stack.head_url.removeprefix('http://')}",
+        f"+agent_name={AGENT}",
+        f"+input_jsonl_fpath={PUZZLES}",
+        f"+output_jsonl_fpath={output}",
+        f"+limit={TASKS}",
+        f"+num_repeats={REPEATS}",
+        "+num_repeats_add_seed=true",
+        "+num_samples_in_parallel=8",
+        "+responses_create_params.temperature=0.8",
+    ]

@@ -1,0 +1,107 @@
+"""The plug-in in a run, on a fake vLLM: what a person sees of its start, and that a run goes on whatever dies."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from rollyard.services.config.load import RunConfig
+from rollyard.services.errors import OperatorError, RunError
+from rollyard.services.runtime.stack import Stack
+from tests.support.fixtures import closed_port, until
+from tests.support.local_engines import FAKE, LONG_S, MARK, alive, all_gone
+from tests.support.stacks import configured, processes
+
+
+def a_run(folder: Path, environment: dict[str, str] | None = None, **more: Any) -> RunConfig:
+    """One local_vllm_model on the fake, whose processes bear the folder's name as mark."""
+    (folder / "notes").mkdir()
+    (folder / "model").mkdir()
+    variables = {MARK: folder.name, "FAKE_NOTES": str(folder / "notes"), **(environment or {})}
+    own = {"model": str(folder / "model"), "vllm_command": [sys.executable, str(FAKE)], "environment": variables}
+    tree = {"policy_model": {"responses_api_models": {"local_vllm_model": {**own, **more}}}}
+    return configured(config=tree, tmp_path=folder)
+
+
+async def asked(stack: Stack) -> int:
+    """Process id of the engine that answered."""
+    (url,) = stack.roster.directory().servers["policy_model"]
+    body = orjson.dumps({"messages": [{"role": "user", "content": "who are you?"}]})
+    answer = await stack.client.transport.send(
+        "POST", f"{url}/v1/chat/completions", body, {"content-type": "application/json"}, LONG_S
+    )
+    assert answer.status == 200, answer.body
+    return int(orjson.loads(answer.body)["choices"][0]["message"]["content"])
+
+
+async def test_a_run_answers_through_its_engines_and_leaves_none(tmp_path: Path) -> None:
+    async with processes(a_run(tmp_path, engine_replicas=2, served_model_name="tiny"), tmp_path) as stack:
+        assert alive(await asked(stack))
+        logs = sorted(path.name for path in stack.folder.logs.iterdir())
+        assert logs == ["policy_model-engine-0.log", "policy_model-engine-1.log", "policy_model.log"]
+    await all_gone(tmp_path.name)
+
+
+async def test_calls_wait_for_the_engine_that_comes_up_again(tmp_path: Path) -> None:
+    async with processes(a_run(tmp_path), tmp_path) as stack:
+        first = await asked(stack)
+        os.kill(first, signal.SIGKILL)
+        await until(lambda: not alive(first), LONG_S)
+        assert await asked(stack) not in (0, first)
+    await all_gone(tmp_path.name)
+
+
+async def test_kill_9_of_the_model_server_takes_its_engine_along_and_both_come_up_again(tmp_path: Path) -> None:
+    async with processes(a_run(tmp_path), tmp_path) as stack:
+        first = await asked(stack)
+        (server,) = stack.roster.instances()
+        assert server.pid is not None
+        os.kill(server.pid, signal.SIGKILL)
+        await until(lambda: not alive(first), LONG_S)
+        await until(lambda: stack.roster.directory().servers["policy_model"] not in ([], [server.url]), LONG_S)
+        assert await asked(stack) != first
+    await all_gone(tmp_path.name)
+
+
+async def test_a_start_that_fails_shows_cause_and_log_to_whoever_started_the_run(tmp_path: Path) -> None:
+    crash = tmp_path / "crash.txt"
+    crash.write_text("(EngineCore pid=2) ERROR [core.py:1201] torch.OutOfMemoryError: CUDA out of memory.")
+    with pytest.raises(RunError) as raised:
+        async with processes(a_run(tmp_path, {"FAKE_FAILS": str(crash)}), tmp_path):
+            pass
+    assert "engine 0 ended with exit status 1 while importing vLLM" in str(raised.value)
+    assert "the GPU's memory ran out" in str(raised.value)
+    assert "policy_model-engine-0.log" in str(raised.value)
+    await all_gone(tmp_path.name)
+
+
+async def test_a_start_that_takes_long_tells_its_phase_and_is_given_up_after_its_own_time(tmp_path: Path) -> None:
+    said: list[str] = []
+    with pytest.raises(RunError) as raised:
+        async with processes(a_run(tmp_path, {"FAKE_HANGS": "1"}, start_timeout_s=4.0), tmp_path, said=said):
+            pass
+    assert any("policy_model" in line and "starting the API server, " in line for line in said), said
+    assert "was not ready within start_timeout_s=4 while starting the API server" in str(raised.value)
+    await all_gone(tmp_path.name)
+
+
+async def test_a_ray_cluster_that_is_not_there_is_named_before_vllm_is_started(tmp_path: Path) -> None:
+    address = closed_port().removeprefix("http://")
+    with pytest.raises(RunError, match=f"no Ray cluster at ray_address={address}"):
+        async with processes(a_run(tmp_path, ray_address=address), tmp_path):
+            pass
+    assert list((tmp_path / "notes").iterdir()) == []
+
+
+async def test_a_model_that_is_no_folder_is_named_before_vllm_is_started(tmp_path: Path) -> None:
+    with pytest.raises(OperatorError) as raised:
+        async with processes(a_run(tmp_path, model="/nowhere/tiny"), tmp_path):
+            pass
+    assert "found '/nowhere/tiny', which is no folder here" in str(raised.value)
+    assert list((tmp_path / "notes").iterdir()) == []

@@ -1,0 +1,188 @@
+"""Optional keys of rows and answers hold anything: every reader takes them, what it cannot read counts as absent."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from rollyard.services.datasets.curriculum import ids_of
+from rollyard.services.metrics.comparison import difference
+from rollyard.services.metrics.loader.load_run import load
+from rollyard.services.metrics.loader.parallel_reader import loads
+from rollyard.services.report.document import Report
+from rollyard.services.report.html import html
+from rollyard.services.report.markdown import markdown
+from rollyard.services.report.task_rows import task_rows
+from rollyard.services.rollouts.progress import Tally
+from rollyard.services.rollouts.rollout_keys import Expected
+from rollyard.services.rollouts.store import RolloutStore, StorePaths
+from rollyard.services.tracking.reservoir_sample import Sample
+from rollyard.services.tracking.rollout_metrics import Figures
+from rollyard.services.tracking.tail import rows as followed
+from rollyard.services.types import Json
+from rollyard.services.viewer.api.rollout_list import SORTS, Query
+from rollyard.services.viewer.api.rollout_view import story_of, task_stories
+from rollyard.services.viewer.export.export import export
+from rollyard.services.viewer.index.library import Library
+
+HUGE = [2**53, 2**63, 2**64, 10**300, 10**400, -(2**63), 1e308, -1e308, 5e-324]
+DEEP: Any = []
+for _ in range(240):
+    DEEP = [DEEP]
+ODD: list[Any] = [None, True, False, "", "old", "NaN", [], {}, [None], {"turns": "x"}, {"turns": 1e300}, DEEP, *HUGE]
+KEYS = (
+    *("success", "token_trail", "dataset_name", "response", "timings", "agent_ref", "finish_reason", "mask_sample"),
+    *("truncated", "responses_create_params", "failure_kind", "_ng_attempt_index", "_ng_code", "prompt_id", "id"),
+    *("token_trace", "moves", "level", "", "\x1b[31m", "\u2028"),
+)
+DOTTED = (
+    *("response.usage", "response.output", "response.model", "response.usage.output_tokens", "timings.total_s"),
+    *("timings.model_calls", "timings.\x00_s", "token_trail.turns", "token_trail.breaks", "token_trail.segments"),
+    *("agent_ref.name", "response.usage.output_tokens_details", "responses_create_params.input"),
+    *("responses_create_params.instructions", "response.output.item", "responses_create_params.input.item"),
+)
+ITEM_KEYS = (
+    *("type", "role", "content", "name", "arguments", "output", "call_id", "prompt_token_ids", "summary", "status"),
+    *("generation_token_ids", "generation_log_probs", "token_trace", "encrypted_content"),
+)
+LEAF = (
+    st.sampled_from(ODD)
+    | st.integers(-9, 9)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(st.characters(exclude_categories=["Cs"]), max_size=4)
+)
+VALUE = st.recursive(
+    LEAF,
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(ITEM_KEYS) | st.text(max_size=2), inner)
+    ),
+    max_leaves=6,
+)
+ITEM = st.dictionaries(st.sampled_from(ITEM_KEYS), VALUE | st.sampled_from(["message", "reasoning", "function_call"]))
+
+
+def placed(row: Json, path: str, value: Any) -> None:
+    """`value` at a dotted path; `item` appends to a list."""
+    *above, last = path.split(".") if path else [""]
+    node: Any = row
+    for key in above:
+        if not isinstance(node.get(key), dict):
+            node[key] = {}
+        if last == "item" and key == above[-1]:
+            node[key] = [value]
+            return
+        node = node[key]
+    node[last] = value
+
+
+@st.composite
+def rows(draw: st.DrawFn) -> list[Json]:
+    """Four rollouts of two tasks, each with odd values in a few places."""
+    made = []
+    for number in range(4):
+        row: Json = {}
+        for path in draw(st.lists(st.sampled_from((*KEYS, *DOTTED)), max_size=4)):
+            placed(row, path, draw(ITEM if path.endswith("item") else VALUE))
+        made.append({**row, "reward": 0.5, "_ng_task_index": number // 2, "_ng_rollout_index": number % 2})
+    return made
+
+
+def encoded(row: Json) -> bytes | None:
+    """As a foreign writer may have it; None for what is not UTF-8."""
+    try:
+        return orjson.dumps(row)
+    except TypeError:
+        try:
+            return json.dumps(row, ensure_ascii=False).encode()
+        except UnicodeEncodeError:
+            return None
+
+
+def taken_by_every_reader(lines: list[bytes]) -> None:
+    """Through the store, and through everything that reads its files."""
+    with tempfile.TemporaryDirectory() as folder:
+        output = Path(folder) / "rollouts.jsonl"
+        expected = Expected(2, 2)
+        store = RolloutStore(StorePaths(output), {"rows": 2, "num_repeats": 2}, {}, resume=True, overwrite=False)
+        store.load(None, expected)
+        tally = Tally(4)
+        for number, line in enumerate(lines):
+            store.append((number // 2, number % 2), line)
+            tally.count(loads(line))
+        store.write_status(tally.status("complete"))
+        store.verify()
+        store.close()
+        resumed(output, expected)
+        profiled(output)
+        viewed(output)
+        tracked(output)
+
+
+def resumed(output: Path, expected: Expected) -> None:
+    tally = Tally(4)
+    store = RolloutStore(StorePaths(output), {"rows": 2, "num_repeats": 2}, {}, resume=True, overwrite=False)
+    store.load(tally.count, expected)
+    store.close()
+    assert len(store.done) == tally.measured == 4
+
+
+def profiled(output: Path) -> None:
+    run = load(output)
+    report = Report(version="0", runs=[run.profile, run.profile], differences=[difference(run, run)])
+    assert markdown(report) and html(report)
+    assert orjson.loads(orjson.dumps(report.model_dump()))
+    assert list(task_rows(run, None, None)) or run.by_task is None
+    ids_of(output)
+
+
+def viewed(output: Path) -> None:
+    library = Library([("a", output), ("b", output)], workers=1)
+    library.read_through()
+    assert library.overview().model_dump_json()
+    for run in library.runs:
+        assert run.numbers()[1].profile.model_dump_json()
+        for sort in SORTS:
+            assert run.page(Query(sort=sort)).total == 4
+        for index in range(4):
+            assert story_of(run, run.table, index, lambda row: None).model_dump_json()
+        assert task_stories(run, 0, lambda row: None).model_dump_json()
+    assert export(library, lambda row: None)
+    library.close()
+
+
+def tracked(output: Path) -> None:
+    figures, sample = Figures(), Sample(3)
+    for row in followed(output, follow=False):
+        if row is not None and figures.add(row):
+            sample.offer(row)
+    assert orjson.dumps(figures.metrics({}))
+    assert orjson.dumps(sample.rows)
+
+
+@pytest.mark.parametrize("path", [*KEYS, *DOTTED])
+def test_any_value_under_an_optional_key_is_taken_by_every_reader(path: str) -> None:
+    for start in range(0, len(ODD), 4):
+        lines = []
+        for number, value in enumerate((ODD * 2)[start : start + 4]):
+            row: Json = {}
+            placed(row, path, value)
+            row |= {"reward": 0.5, "_ng_task_index": number // 2, "_ng_rollout_index": number % 2}
+            line = encoded(row)
+            assert line is not None
+            lines.append(line)
+        taken_by_every_reader(lines)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(rows())
+def test_rows_of_any_shape_are_taken_by_every_reader(made: list[Json]) -> None:
+    lines = [line for row in made if (line := encoded(row)) is not None]
+    if len(lines) == 4:
+        taken_by_every_reader(lines)

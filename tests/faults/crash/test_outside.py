@@ -1,0 +1,147 @@
+"""Other programs at the files of a collection that runs: the command stops with one line, and nothing is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from rollyard.services.runtime.stack import Stack
+from rollyard.services.types import Json
+from tests.support.stacks import AGENT, PUZZLES, SOKOBAN, configured, keys_of, read_rows
+
+from .harness import Forked, ForkLauncher, forked, forked_collect, ready_pid, until
+
+REPEATS = 4
+
+
+@pytest_asyncio.fixture(scope="module")
+async def stack(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stack]:
+    async with forked(configured(config=SOKOBAN), tmp_path_factory.mktemp("stack")) as running:
+        yield running
+
+
+@pytest.fixture
+def output(tmp_path: Path) -> Path:
+    return tmp_path / "results" / "run.jsonl"
+
+
+def begun(stack: Stack, output: Path, rows: Path = PUZZLES, log: str = "log") -> Forked:
+    options = {
+        "head": stack.head_url.removeprefix("http://"),
+        "agent_name": AGENT,
+        "input_jsonl_fpath": rows,
+        "output_jsonl_fpath": output,
+        "num_repeats": REPEATS,
+        "num_repeats_add_seed": "true",
+        "num_samples_in_parallel": 4,
+    }
+    return forked_collect([f"+{name}={value}" for name, value in options.items()], output.parent.parent / log)
+
+
+async def attacked(stack: Stack, output: Path, act: Callable[[], object], rows: Path = PUZZLES) -> str:
+    """What a collection says that ends because of `act`."""
+    command = begun(stack, output, rows)
+    await until(lambda: output.exists() and output.read_bytes().count(b"\n") >= 20, "20 rollouts", 60.0)
+    act()
+    exit_status = await asyncio.wait_for(command.wait(), 120.0)
+    said = (output.parent.parent / "log").read_text()
+    assert exit_status == 1, said
+    return said
+
+
+async def goes_on(stack: Stack, output: Path) -> None:
+    """The same command collects what is missing: every rollout once."""
+    command = begun(stack, output, log="again")
+    assert await asyncio.wait_for(command.wait(), 300.0) == 0, (output.parent.parent / "again").read_text()
+    assert keys_of(read_rows(output)) == [(task, repeat) for task in range(200) for repeat in range(REPEATS)]
+
+
+async def test_an_output_that_is_removed_is_recovered_and_goes_on(stack: Stack, output: Path) -> None:
+    said = await attacked(stack, output, lambda: shutil.rmtree(output.parent))
+    recovered = output.with_name("run_recovered.jsonl")
+    assert str(recovered) in said and len(read_rows(recovered)) >= 20
+    recovered.rename(output)
+    await goes_on(stack, output)
+
+
+async def test_an_output_that_is_cut_leaves_neither_holes_nor_glued_lines(stack: Stack, output: Path) -> None:
+    said = await attacked(stack, output, lambda: os.truncate(output, output.stat().st_size // 2))
+    assert "was cut from" in said and b"\0" not in output.read_bytes()
+    await goes_on(stack, output)
+
+
+async def test_a_moved_output_is_named(stack: Stack, output: Path) -> None:
+    there = output.with_name("old.jsonl")
+    said = await attacked(stack, output, lambda: output.rename(there))
+    assert f"moved to {there}" in said and len(read_rows(there)) >= 20 and not output.exists()
+
+
+async def test_an_input_that_is_edited_while_it_is_read_stops_before_the_row(stack: Stack, output: Path) -> None:
+    rows = output.parent.parent / "rows.jsonl"
+    shutil.copy(PUZZLES, rows)
+    lines = rows.read_bytes().splitlines(keepends=True)
+    lines[150] = lines[149]
+    said = await attacked(stack, output, lambda: rows.write_bytes(b"".join(lines)), rows)
+    assert "rows.jsonl: line 151 changed" in said
+    assert {row["_ng_task_index"] for row in read_rows(output)} == set(range(150))
+
+
+COIN = """
+from rollyard.resources_servers.base import Environment, Verdict, Verification, WorldSettings, hosting
+
+class Coin(Environment[WorldSettings]):
+    async def verify(self, response: Verification) -> Verdict:
+        return Verdict(reward=1.0)
+
+server = hosting(Coin)
+"""
+
+
+def coin(folder: Path) -> Json:
+    """An environment in a user's own folder, beside one that no row reaches."""
+    for name in ("coin", "unrelated"):
+        (folder / "resources_servers" / name).mkdir(parents=True)
+        (folder / "resources_servers" / name / "app.py").write_text(COIN)
+    names = {
+        "resources_server": {"type": "resources_servers", "name": "coin"},
+        "model_server": {"type": "responses_api_models", "name": "policy_model"},
+    }
+    return {
+        "policy_model": {"responses_api_models": {"builtin_model": {"model": "builtin"}}},
+        "coin": {"resources_servers": {"coin": {}}},
+        "unrelated": {"resources_servers": {"unrelated": {}}},
+        AGENT: {"agents": {"simple_agent": names}},
+    }
+
+
+async def test_a_server_that_comes_back_with_other_code_ends_the_collection_and_mixes_nothing(tmp_path: Path) -> None:
+    mine, output = tmp_path / "mine", tmp_path / "results" / "run.jsonl"
+    tree, app = coin(mine), mine / "resources_servers" / "coin" / "app.py"
+    config = configured(config=tree, roots=[mine], tmp_path=tmp_path)
+    async with forked(config, tmp_path, ForkLauncher()) as stack:
+
+        def edit_and_kill() -> None:
+            app.write_text(COIN.replace("1.0", "100.0"))
+            pid = ready_pid(stack, "coin")
+            assert pid is not None
+            os.kill(pid, 9)
+
+        said = await attacked(stack, output, edit_and_kill)
+    assert "coin was started again with other code (changed resources_servers/coin/app.py)" in said
+    assert {row["reward"] for row in read_rows(output)} == {1.0}
+
+    (mine / "resources_servers" / "unrelated" / "app.py").write_text(COIN + "# more")
+    app.write_text(COIN)
+    async with forked(config, tmp_path / "second", ForkLauncher()) as stack:
+        await goes_on(stack, output)
+    app.write_text(COIN.replace("1.0", "100.0"))
+    async with forked(config, tmp_path / "third", ForkLauncher()) as stack:
+        command = begun(stack, output, log="third.log")
+        assert await asyncio.wait_for(command.wait(), 60.0) == 2
+        assert "coin: changed resources_servers/coin/app.py" in (tmp_path / "third.log").read_text()

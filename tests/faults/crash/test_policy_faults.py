@@ -1,0 +1,215 @@
+"""A policy that fails one request in ten in every way: no failure becomes a reward, nothing hangs, nothing leaks."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+import pytest_asyncio
+
+from rollyard.services.datasets.tasks import TaskFile
+from rollyard.services.rollouts.collector import Collector, Limits
+from rollyard.services.rollouts.progress import Tally
+from rollyard.services.rollouts.store import RolloutStore, StorePaths
+from rollyard.services.runtime.hosting import bind
+from rollyard.services.runtime.stack import Stack
+from rollyard.services.types import Json
+from tests.support.stacks import AGENT, EXAMPLES, PUZZLES, collect, configured, read_rows
+
+from .harness import POLICY, WORLD, essences, failures, falls_to_zero, forked, forked_collect, gauge, status, until
+
+ENGINE = "engine"
+FAULTS = {"error_rate": 0.1, "hang_rate": 0.1, "garbage_rate": 0.1, "rate_limit_rate": 0.1, "retry_after_s": 0}
+HANGING = {"hang_rate": 1.0}
+PATIENCE_S = 0.4
+QUICK = Limits(parallel=32, max_attempts=3, first_pause_s=0.01, longest_pause_s=0.05, max_failure_rate=1.0)
+TASKS, REPEATS = 15, 2
+KEYS = {(task, repeat) for task in range(TASKS) for repeat in range(REPEATS)}
+
+
+def world_and_agent(patience_s: float) -> Json:
+    world = {"grl_sokoban": {"entrypoint": "app.py"}}
+    agent = {
+        "max_steps": 10,
+        "model_timeout_s": patience_s,
+        "resources_server": {"name": WORLD},
+        "model_server": {"name": POLICY},
+    }
+    return {WORLD: {"resources_servers": world}, AGENT: {"agents": {"game_agent": agent}}}
+
+
+def direct(faults: Mapping[str, float], patience_s: float = PATIENCE_S) -> Json:
+    """The agent asks the failing policy itself."""
+    return {
+        POLICY: {"responses_api_models": {"builtin_model": {"faults": dict(faults)}}},
+        **world_and_agent(patience_s),
+    }
+
+
+def behind_vllm(faults: Mapping[str, float], patience_s: float = PATIENCE_S) -> Json:
+    """The failing policy is the engine of a vllm_model, which tries again."""
+    sock = bind("127.0.0.1", 0)
+    port = sock.getsockname()[1]
+    sock.close()
+    vllm = {
+        "base_url": f"http://127.0.0.1:{port}/v1",
+        "api_key": "",
+        "model": "builtin",
+        "request_timeout_s": patience_s,
+        "max_attempts": 8,
+        "retry_pause_s": 0.01,
+    }
+    engine = {"port": port, "faults": dict(faults)}
+    return {
+        ENGINE: {"responses_api_models": {"builtin_model": engine}},
+        POLICY: {"responses_api_models": {"vllm_model": vllm}},
+        **world_and_agent(60.0),
+    }
+
+
+def arguments(stack: Stack, rows: Path, output: Path, **options: object) -> list[str]:
+    head = stack.head_url.removeprefix("http://")
+    paths = [f"+input_jsonl_fpath={rows}", f"+output_jsonl_fpath={output}", f"+head={head}", f"+agent_name={AGENT}"]
+    return [*paths, "+num_repeats_add_seed=true", *(f"+{name}={value}" for name, value in options.items())]
+
+
+async def test_with_retries_behind_vllm_model_faults_change_no_rollout(tmp_path: Path) -> None:
+    found = []
+    for name, faults in (("calm", {}), ("faulty", FAULTS)):
+        folder = tmp_path / name
+        folder.mkdir()
+        async with forked(configured(config=behind_vllm(faults), tmp_path=folder), folder) as stack:
+            output = folder / "rollouts.jsonl"
+            state, _ = await collect(stack, output, rows=PUZZLES, limit=TASKS, repeats=REPEATS, limits=QUICK)
+            assert state == "complete", failures(output)
+            found.append(essences(output))
+            await falls_to_zero(stack, WORLD, "rollyard_sessions")
+            await falls_to_zero(stack, ENGINE, "rollyard_in_flight")
+    assert found[0] == found[1]
+
+
+@pytest_asyncio.fixture(scope="module")
+async def faulty(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[tuple[Stack, Path, int, str]]:
+    """A stack, a finished collection on its failing policy, the command's exit status and what it printed."""
+    folder = tmp_path_factory.mktemp("faulty")
+    async with forked(configured(config=direct(FAULTS), tmp_path=folder), folder) as stack:
+        output, log = folder / "rollouts.jsonl", folder / "said.log"
+        options = {"limit": TASKS, "num_repeats": REPEATS, "max_failure_rate": 1.0}
+        exit_status = await forked_collect(arguments(stack, PUZZLES, output, **options), log).wait()
+        yield stack, output, exit_status, log.read_text()
+
+
+Faulty = tuple[Stack, Path, int, str]
+
+
+async def test_what_is_missing_is_counted_and_the_exit_status_says_so(faulty: Faulty) -> None:
+    _, output, exit_status, said = faulty
+    measured = len(essences(output))
+    assert measured < len(KEYS), "without a retry in the model server some are to fail"
+    assert exit_status == 1
+    assert f"{measured} of {len(KEYS)} rollouts measured" in said
+    assert f"the {len(KEYS) - measured} that are missing" in said
+    assert (status(output)["measured"], status(output)["expected"]) == (measured, len(KEYS))
+
+
+async def test_every_missing_rollout_is_on_record_with_all_its_attempts(faulty: Faulty) -> None:
+    _, output, _, _ = faulty
+    attempts: dict[tuple[int, int], list[int]] = {}
+    for row in failures(output):
+        attempts.setdefault((row["_ng_task_index"], row["_ng_rollout_index"]), []).append(row["_ng_attempt_index"])
+    missing = KEYS - set(essences(output))
+    assert missing <= set(attempts)
+    assert all(attempts[key] == [0, 1, 2] for key in missing)
+
+
+async def test_every_failure_is_called_by_its_name(faulty: Faulty) -> None:
+    _, output, _, _ = faulty
+    named = {(row["failure_kind"], row["upstream_status"]) for row in failures(output)}
+    assert named == {("server_error", 500), ("rate_limited", 429), ("timeout", None), ("malformed_answer", None)}
+    assert {row["server"] for row in failures(output)} == {POLICY}
+
+
+async def test_no_rollout_on_disk_has_a_failure_in_it(faulty: Faulty) -> None:
+    _, output, _, _ = faulty
+    for row in read_rows(output):
+        assert row["finish_reason"] in ("done", "answered", "max_steps")
+        assert row["response"]["status"] == "completed"
+
+
+async def test_after_the_failures_no_session_and_no_request_is_left(faulty: Faulty) -> None:
+    stack, _, _, _ = faulty
+    await falls_to_zero(stack, WORLD, "rollyard_sessions")
+    await falls_to_zero(stack, POLICY, "rollyard_in_flight")
+
+
+def collector_of(stack: Stack, output: Path, limits: Limits) -> tuple[Collector, RolloutStore]:
+    tasks = TaskFile(PUZZLES, agent=AGENT, limit=50)
+    store = RolloutStore(StorePaths(output), {}, {}, resume=True, overwrite=False)
+    params: dict[str, Any] = {"temperature": 0.8}
+    return Collector(tasks.rollouts(4), params, stack.client, store, Tally(200), limits, seeded=True), store
+
+
+@pytest.mark.parametrize(("config", "engine"), [(direct, POLICY), (behind_vllm, ENGINE)], ids=["direct", "vllm"])
+async def test_a_cancelled_collection_leaves_no_request_and_no_session(
+    config: Any, engine: str, tmp_path: Path
+) -> None:
+    async with forked(configured(config=config(HANGING, 600.0), tmp_path=tmp_path), tmp_path) as stack:
+        collector, store = collector_of(stack, tmp_path / "rollouts.jsonl", Limits(parallel=16))
+        running = asyncio.create_task(collector.run())
+        while await gauge(stack, engine, "rollyard_in_flight") < 16:
+            await asyncio.sleep(0.02)
+        collector.cancel()
+        assert await running == "interrupted"
+        store.close()
+        await falls_to_zero(stack, engine, "rollyard_in_flight")
+        await falls_to_zero(stack, WORLD, "rollyard_sessions")
+
+
+async def test_a_collection_cancelled_at_any_moment_leaves_no_session(tmp_path: Path) -> None:
+    chance = random.Random("cancel")
+    async with forked(configured(), tmp_path) as stack:
+        for number in range(60):
+            collector, store = collector_of(stack, tmp_path / f"rollouts{number}.jsonl", Limits(parallel=16))
+            running = asyncio.create_task(collector.run())
+            await asyncio.sleep(chance.uniform(0.0, 0.05))
+            collector.cancel()
+            assert await running == "interrupted"
+            store.close()
+        await falls_to_zero(stack, WORLD, "rollyard_sessions", 5.0)
+
+
+async def test_a_policy_that_always_fails_stops_the_run_saying_why(tmp_path: Path) -> None:
+    config = direct({"error_rate": 1.0})
+    output, log = tmp_path / "rollouts.jsonl", tmp_path / "said.log"
+    async with forked(configured(config=config, tmp_path=tmp_path), tmp_path) as stack:
+        exit_status = await forked_collect(arguments(stack, PUZZLES, output, max_attempts=2), log).wait()
+    said = log.read_text()
+    assert exit_status == 1
+    assert "more than max_failure_rate=0.5" in said
+    assert "The server had an error while processing your request." in said
+    assert read_rows(output) == []
+    assert status(output)["state"] == "stopped"
+    assert len({row["_ng_task_index"] for row in failures(output)}) < 200, "it did not go on to the end"
+
+
+async def test_an_impossible_row_is_tried_once_for_ever_and_counted_as_missing(tmp_path: Path) -> None:
+    rows, output, log = tmp_path / "input.jsonl", tmp_path / "rollouts.jsonl", tmp_path / "said.log"
+    impossible = {**read_rows(EXAMPLES)[0], "dim_room": [4, 4]}
+    rows.write_bytes(EXAMPLES.read_bytes() + orjson.dumps(impossible) + b"\n")
+    async with forked(configured(), tmp_path) as stack:
+        for _ in range(3):
+            log.unlink(missing_ok=True)
+            command = arguments(stack, rows, output, num_repeats=1)
+            assert await forked_collect(command, log).wait() == 1
+            assert "5 of 6 rollouts measured" in log.read_text()
+            (failed,) = failures(output)
+            assert (failed["_ng_task_index"], failed["failure_kind"], failed["server"]) == (5, "bad_task", WORLD)
+            assert failed["terminal"] is True
+        await until(lambda: stack.roster.instances() != [], "the stack is up")
+        await falls_to_zero(stack, WORLD, "rollyard_sessions")
+    assert len(essences(output)) == 5

@@ -1,0 +1,198 @@
+"""The same output again: what changed is refused with the difference, what is missing is collected, disks fill up."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import orjson
+import pytest
+import pytest_asyncio
+
+from rollyard.services.runtime.stack import Stack
+from tests.support.stacks import AGENT, EXAMPLES, SOKOBAN, configured, keys_of, read_rows
+
+from .harness import COLLECT, command, essences, failures, forked, forked_collect, status
+
+OTHER_AGENT = "other_agent"
+CONFIG_WITH_TWO_AGENTS = [
+    f"+{OTHER_AGENT}.agents.game_agent.resources_server.name=grl_sokoban_resources_server",
+    f"+{OTHER_AGENT}.agents.game_agent.model_server.name=policy_model",
+]
+ROLLOUTS = 10
+LIMITED = ("sh", "-c", 'ulimit -f "$1"; shift; exec "$@"', "sh")
+"""Runs a command that may write files of so many blocks only: the disk is full there. Python ignores SIGXFSZ."""
+
+
+@pytest_asyncio.fixture(scope="module")
+async def stack(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stack]:
+    folder = tmp_path_factory.mktemp("stack")
+    async with forked(configured(*CONFIG_WITH_TWO_AGENTS, config=SOKOBAN), folder) as running:
+        yield running
+
+
+@pytest.fixture
+def output(tmp_path: Path) -> Path:
+    return tmp_path / "rollouts.jsonl"
+
+
+@pytest_asyncio.fixture(scope="module")
+async def finished(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the files of a whole collection."""
+    folder = tmp_path_factory.mktemp("finished")
+    exit_status, said = await collected(stack, folder / "rollouts.jsonl")
+    assert exit_status == 0, said
+    return folder
+
+
+@pytest.fixture
+def collection(finished: Path, output: Path) -> Path:
+    """The output of a whole collection, a copy of its own for each test."""
+    shutil.copytree(finished, output.parent, dirs_exist_ok=True)
+    return output
+
+
+def arguments(stack: Stack, output: Path, **changed: object) -> list[str]:
+    options: dict[str, object] = {
+        "head": stack.head_url.removeprefix("http://"),
+        "agent_name": AGENT,
+        "input_jsonl_fpath": EXAMPLES,
+        "output_jsonl_fpath": output,
+        "num_repeats": 2,
+        "num_repeats_add_seed": "true",
+        "responses_create_params.temperature": 0.8,
+        **changed,
+    }
+    return [f"+{name}={value}" for name, value in options.items()]
+
+
+async def collected(stack: Stack, output: Path, **changed: object) -> tuple[int, str]:
+    log = output.with_name("said.log")
+    log.unlink(missing_ok=True)
+    exit_status = await forked_collect(arguments(stack, output, **changed), log).wait()
+    return exit_status, log.read_text()
+
+
+async def test_the_shortest_command_collects_and_resumes(stack: Stack, output: Path) -> None:
+    """Without any create parameter of its own."""
+    shortest = [text for text in arguments(stack, output) if "temperature" not in text and "seed" not in text]
+    log = output.with_name("said.log")
+    for _ in range(2):
+        assert await forked_collect(shortest, log).wait() == 0, log.read_text()
+        assert len(essences(output)) == ROLLOUTS
+
+
+async def test_the_same_command_again_collects_nothing_more(stack: Stack, collection: Path) -> None:
+    before = collection.read_bytes()
+    exit_status, said = await collected(stack, collection)
+    assert exit_status == 0
+    assert "resuming: 10 of 10" in said
+    assert collection.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("changed", "difference"),
+    [
+        ({"num_repeats": 3}, "num_repeats: 2 in the file, 3 now"),
+        ({"agent_name": OTHER_AGENT}, f"agent_name: '{AGENT}' in the file, '{OTHER_AGENT}' now"),
+        ({"responses_create_params.temperature": 0.5}, "temperature: 0.8 in the file, 0.5 now"),
+        ({"responses_create_params.top_p": 0.9}, "top_p: not set in the file, 0.9 now"),
+        ({"num_repeats_add_seed": "false"}, "num_repeats_add_seed: True in the file, False now"),
+        ({"limit": 4}, "rows: 5 in the file, 4 now"),
+    ],
+    ids=["repeats", "agent", "parameter", "new parameter", "seeds", "limit"],
+)
+async def test_a_changed_command_is_refused_with_the_difference(
+    stack: Stack, collection: Path, changed: dict[str, object], difference: str
+) -> None:
+    before = collection.read_bytes()
+    exit_status, said = await collected(stack, collection, **changed)
+    assert exit_status == 2
+    assert difference in said
+    assert "+overwrite=true" in said
+    assert collection.read_bytes() == before
+
+
+async def test_a_changed_row_of_the_input_is_refused(stack: Stack, output: Path) -> None:
+    rows = output.with_name("input.jsonl")
+    rows.write_bytes(EXAMPLES.read_bytes())
+    assert (await collected(stack, output, input_jsonl_fpath=rows))[0] == 0
+    changed = read_rows(rows)
+    changed[2]["seed"] += 1
+    rows.write_bytes(b"".join(orjson.dumps(row) + b"\n" for row in changed))
+    exit_status, said = await collected(stack, output, input_jsonl_fpath=rows)
+    assert exit_status == 2
+    assert "input_sha256" in said
+
+
+async def test_a_changed_config_is_refused(stack: Stack, collection: Path, tmp_path: Path) -> None:
+    moves = f"{AGENT}.agents.game_agent.max_steps=11"
+    async with forked(configured(*CONFIG_WITH_TWO_AGENTS, moves), tmp_path) as other:
+        exit_status, said = await collected(other, collection)
+    assert exit_status == 2
+    assert "settings.grl_sokoban_game_agent.max_steps: " in said
+
+
+async def test_overwrite_moves_the_old_files_aside(stack: Stack, collection: Path) -> None:
+    old = collection.read_bytes()
+    exit_status, said = await collected(stack, collection, num_repeats=3, overwrite="true")
+    assert exit_status == 0
+    assert "moved aside" in said
+    assert len(essences(collection)) == 15
+    assert old in [path.read_bytes() for path in collection.parent.glob("rollouts.jsonl.*")]
+
+
+async def test_a_file_of_unknown_origin_is_refused_and_left_as_it_is(stack: Stack, output: Path) -> None:
+    output.write_bytes(b'{"somebody": "elses"}\n')
+    exit_status, said = await collected(stack, output)
+    assert exit_status == 2
+    assert "does not say what it is" in said
+    assert output.read_bytes() == b'{"somebody": "elses"}\n'
+
+
+async def test_failures_of_a_lost_collection_cannot_block_its_rows(stack: Stack, collection: Path) -> None:
+    row = {"_ng_task_index": 0, "_ng_rollout_index": 0, "terminal": True}
+    sidecar = collection.with_name("rollouts_failures.jsonl")
+    sidecar.write_bytes(orjson.dumps(row) + b"\n")
+    collection.unlink()
+    collection.with_name("rollouts_manifest.json").unlink()
+    exit_status, said = await collected(stack, collection)
+    assert exit_status == 0, said
+    assert len(essences(collection)) == ROLLOUTS
+
+
+async def test_a_full_disk_stops_with_one_line_and_the_same_command_completes_later(
+    stack: Stack, collection: Path
+) -> None:
+    whole, blocks = essences(collection), collection.stat().st_size // 2 // 1024
+    undisturbed = collection.with_name("undisturbed.jsonl")
+    collection.rename(undisturbed)
+    collection.with_name("rollouts_manifest.json").unlink()
+    exit_status, said = await command(
+        *LIMITED, str(blocks), *COLLECT, *arguments(stack, collection), here=collection.parent
+    )
+    assert exit_status == 1
+    assert said.splitlines()[-1].startswith(f"ng_collect_rollouts: cannot write {collection}: File too large")
+    assert "Traceback" not in said
+    assert collection.read_bytes().endswith(b"\n")
+    kept = essences(collection)
+    assert 0 < len(kept) < ROLLOUTS
+    assert status(collection)["state"] == "stopped"
+    exit_status, said = await collected(stack, collection)
+    assert exit_status == 0, said
+    assert essences(collection) == whole
+    assert failures(collection) == []
+
+
+async def test_a_disk_that_is_full_from_the_start_is_said_with_the_files_name_and_leaves_no_litter(
+    stack: Stack, output: Path
+) -> None:
+    exit_status, said = await command(*LIMITED, "0", *COLLECT, *arguments(stack, output), here=output.parent)
+    assert exit_status == 1
+    assert "Traceback" not in said
+    assert "rollouts_manifest.json" in said
+    assert not list(output.parent.glob(".*"))
+    exit_status, said = await collected(stack, output)
+    assert exit_status == 0, said
+    assert keys_of(read_rows(output)) == [(task, repeat) for task in range(5) for repeat in range(2)]

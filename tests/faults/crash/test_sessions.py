@@ -1,0 +1,191 @@
+"""Sessions of a world: never mixed, never forged, never left open."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import orjson
+import pytest
+import pytest_asyncio
+
+from rollyard.services.config.load import RunConfig
+from rollyard.services.errors import Failure, FailureKind
+from rollyard.services.http.client import Session
+from rollyard.services.runtime.stack import Stack
+from rollyard.services.types import Json
+from tests.support.stacks import AGENT, PUZZLES, colocated, configured, read_rows
+
+from .harness import POLICY, WORLD, falls_to_zero, forked, gauge, ready_pid
+
+EPISODES = 64
+STEPS = 12
+MOVES = ("Up", "Down", "Left", "Right")
+
+
+@pytest_asyncio.fixture(scope="module")
+async def stack(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stack]:
+    async with colocated(configured(), tmp_path_factory.mktemp("stack")) as running:
+        yield running
+
+
+class Played:
+    """One episode with moves fixed by its number."""
+
+    def __init__(self, stack: Stack, number: int) -> None:
+        self.session = Session(stack.client, WORLD)
+        self._row = orjson.dumps(read_rows(PUZZLES)[number])
+        self._chance = random.Random(number)
+        self.answers: list[Json] = []
+
+    async def seed(self) -> None:
+        await self._post("/seed_session", self._row)
+
+    async def step(self) -> None:
+        await self._post("/step", orjson.dumps({"actions": self._chance.choices(MOVES, k=2)}))
+
+    async def verify(self) -> None:
+        await self._post("/verify", orjson.dumps({"response": {"output": []}}))
+
+    async def close(self) -> None:
+        await self._post("/close", b"{}")
+
+    async def _post(self, path: str, body: bytes) -> None:
+        self.answers.append(orjson.loads(await self.session.post(path, body, 10.0)))
+
+
+async def test_interleaved_episodes_play_as_one_after_another(stack: Stack) -> None:
+    serial = [Played(stack, number) for number in range(EPISODES)]
+    for episode in serial:
+        for act in [episode.seed, *[episode.step] * STEPS, episode.verify, episode.close]:
+            await act()
+    interleaved = [Played(stack, number) for number in range(EPISODES)]
+    await asyncio.gather(*(episode.seed() for episode in interleaved))
+    assert await gauge(stack, WORLD, "rollyard_sessions") == EPISODES
+    chance = random.Random("shuffle")
+    for _ in range(STEPS):
+        await asyncio.gather(*(episode.step() for episode in chance.sample(interleaved, EPISODES)))
+    await asyncio.gather(*(episode.verify() for episode in chance.sample(interleaved, EPISODES)))
+    await asyncio.gather(*(episode.close() for episode in chance.sample(interleaved, EPISODES)))
+    assert [episode.answers for episode in interleaved] == [episode.answers for episode in serial]
+    assert await gauge(stack, WORLD, "rollyard_sessions") == 0
+
+
+async def test_two_calls_of_one_episode_at_once_are_played_one_after_the_other(stack: Stack) -> None:
+    episode = Played(stack, 0)
+    await episode.seed()
+    await asyncio.gather(*(episode.step() for _ in range(STEPS)))
+    assert [answer["steps"] for answer in episode.answers[1:]] == list(range(2, 2 * STEPS + 1, 2))
+    await episode.close()
+
+
+async def _cookie(stack: Stack) -> str:
+    answer = await Session(stack.client, WORLD).send("/seed_session", orjson.dumps(read_rows(PUZZLES)[0]), 10.0)
+    return answer.cookies[0].partition(";")[0]
+
+
+async def _asked_with(stack: Stack, cookie: str, path: str) -> FailureKind:
+    session = Session(stack.client, WORLD, cookie)
+    with pytest.raises(Failure) as refused:
+        await session.post(path, b'{"actions": []}', 10.0)
+    assert refused.value.problem.status == 410
+    assert refused.value.problem.server == WORLD
+    return refused.value.kind
+
+
+@pytest.mark.parametrize("path", ["/step", "/verify", "/close", "/no_such_tool"])
+async def test_a_forged_cookie_opens_nothing(stack: Stack, path: str) -> None:
+    name, _, value = (await _cookie(stack)).partition("=")
+    session_id, _, signature = value.partition(".")
+    forged = [
+        "",
+        f"{name}={session_id}",
+        f"{name}={session_id}.",
+        f"{name}={session_id}.{signature[:-1]}{'0' if signature[-1] != '0' else '1'}",
+        f"{name}={'0' * len(session_id)}.{signature}",
+        f"{name}={session_id}.\xe9\xe9",
+        f"another={value}",
+    ]
+    kinds = [await _asked_with(stack, cookie, path) for cookie in forged]
+    assert set(kinds) == {FailureKind.SESSION_LOST}
+    await Session(stack.client, WORLD, f"{name}={value}").post("/close", b"{}", 10.0)
+
+
+async def test_a_cookie_of_another_run_opens_nothing(stack: Stack, tmp_path: Path) -> None:
+    async with colocated(configured(), tmp_path) as other:
+        cookie = await _cookie(other)
+        assert await _asked_with(stack, cookie, "/step") is FailureKind.SESSION_LOST
+
+
+async def test_a_session_that_nobody_touches_is_closed(tmp_path: Path) -> None:
+    idle = f"+{WORLD}.resources_servers.grl_sokoban.session_idle_s=0.2"
+    async with colocated(configured(idle), tmp_path) as stack:
+        cookie = await _cookie(stack)
+        assert await gauge(stack, WORLD, "rollyard_sessions") == 1
+        await falls_to_zero(stack, WORLD, "rollyard_sessions")
+        assert await _asked_with(stack, cookie, "/step") is FailureKind.SESSION_LOST
+
+
+async def test_closing_twice_is_fine(stack: Stack) -> None:
+    episode = Played(stack, 0)
+    await episode.seed()
+    await episode.close()
+    await episode.close()
+    assert episode.answers[-2:] == [{"closed": True}] * 2
+
+
+async def test_a_row_that_cannot_be_played_leaves_no_session(stack: Stack) -> None:
+    before = await gauge(stack, WORLD, "rollyard_sessions")
+    with pytest.raises(Failure) as refused:
+        await Session(stack.client, WORLD).post("/seed_session", b'{"seed": 1, "dim_room": [4, 4]}', 10.0)
+    assert refused.value.kind is FailureKind.BAD_TASK
+    assert await gauge(stack, WORLD, "rollyard_sessions") == before
+
+
+async def test_the_policy_keeps_no_sessions(stack: Stack) -> None:
+    assert await gauge(stack, POLICY, "rollyard_sessions") == 0
+
+
+async def _playing(stack: Stack, episodes: int) -> list[asyncio.Task[object]]:
+    """Rollouts that wait for the policy, each with a session."""
+    rows = read_rows(PUZZLES)[:episodes]
+    running = [asyncio.create_task(stack.client.post(AGENT, "/run", orjson.dumps(row), 60.0)) for row in rows]
+    while await gauge(stack, WORLD, "rollyard_sessions") < episodes:
+        await asyncio.sleep(0.02)
+    return [*running]
+
+
+def _slow(*more: str) -> RunConfig:
+    return configured("policy_model.responses_api_models.builtin_model.latency_s=30", *more)
+
+
+async def test_a_caller_that_hangs_up_leaves_no_session(tmp_path: Path) -> None:
+    async with forked(_slow(), tmp_path) as stack:
+        for task in await _playing(stack, 20):
+            task.cancel()
+        await falls_to_zero(stack, WORLD, "rollyard_sessions")
+
+
+async def test_an_agent_that_is_killed_leaves_no_session(tmp_path: Path) -> None:
+    async with forked(_slow(f"+{WORLD}.resources_servers.grl_sokoban.orphan_s=0.5"), tmp_path) as stack:
+        running = await _playing(stack, 20)
+        pid = ready_pid(stack, AGENT)
+        assert pid is not None
+        os.kill(pid, signal.SIGKILL)
+        await asyncio.gather(*running, return_exceptions=True)
+        await falls_to_zero(stack, WORLD, "rollyard_sessions")
+
+
+async def test_a_killed_environment_makes_no_agent_wait_for_the_end_of_its_sessions(tmp_path: Path) -> None:
+    async with forked(_slow(), tmp_path) as stack:
+        running = await _playing(stack, 5)
+        pid = ready_pid(stack, WORLD)
+        assert pid is not None
+        os.kill(pid, signal.SIGKILL)
+        for task in running:
+            task.cancel()
+        await falls_to_zero(stack, AGENT, "rollyard_sessions")

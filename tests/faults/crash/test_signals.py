@@ -1,0 +1,71 @@
+"""Signals to the collector: Ctrl-C once drains, twice cancels, SIGTERM cancels, and it says how to go on."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+
+from rollyard.services.runtime.stack import Stack
+from tests.support.stacks import AGENT, PUZZLES, configured
+
+from .harness import POLICY, WORLD, Forked, essences, falls_to_zero, forked, forked_collect, gauge, status, until
+
+BUILTIN = "policy_model.responses_api_models.builtin_model"
+SLOW = f"{BUILTIN}.latency_s=0.05"
+HANGING = f"+{BUILTIN}.faults.hang_rate=1.0"
+ROLLOUTS = 120
+
+
+def started(stack: Stack, folder: Path) -> Forked:
+    arguments = [
+        f"+head={stack.head_url.removeprefix('http://')}",
+        f"+agent_name={AGENT}",
+        f"+input_jsonl_fpath={PUZZLES}",
+        f"+output_jsonl_fpath={folder / 'rollouts.jsonl'}",
+        f"+limit={ROLLOUTS}",
+        "+num_repeats=1",
+        "+num_repeats_add_seed=true",
+        "+num_samples_in_parallel=8",
+    ]
+    return forked_collect(arguments, folder / "said.log")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda n: n.name)
+async def test_an_interrupted_collection_says_how_to_go_on_and_goes_on(number: signal.Signals, tmp_path: Path) -> None:
+    output, log = tmp_path / "rollouts.jsonl", tmp_path / "said.log"
+    async with forked(configured(SLOW), tmp_path) as stack:
+        collector = started(stack, tmp_path)
+        await until(lambda: output.exists() and output.stat().st_size > 0, "a first rollout is there")
+        in_flight_before = len(essences(output))
+        collector.signal(number)
+        assert await collector.wait() == 130
+        kept, said = essences(output), log.read_text()
+        assert f"interrupted: {len(kept)} of {ROLLOUTS} rollouts measured" in said
+        assert f"the same command again collects the {ROLLOUTS - len(kept)} that are missing" in said
+        assert status(output)["state"] == "interrupted"
+        assert "Traceback" not in said
+        if number is signal.SIGINT:
+            assert "Ctrl-C again abandons them" in said
+            assert len(kept) > in_flight_before, "episodes in flight are finished"
+        await falls_to_zero(stack, WORLD, "rollyard_sessions")
+        assert await started(stack, tmp_path).wait() == 0, log.read_text()
+    whole = essences(output)
+    assert len(whole) == ROLLOUTS
+    assert kept.items() <= whole.items()
+
+
+async def test_ctrl_c_twice_abandons_episodes_that_hang(tmp_path: Path) -> None:
+    log = tmp_path / "said.log"
+    async with forked(configured(HANGING), tmp_path) as stack:
+        collector = started(stack, tmp_path)
+        while await gauge(stack, POLICY, "rollyard_in_flight") < 8:
+            assert not await collector.ended_within(0.02), log.read_text()
+        collector.signal(signal.SIGINT)
+        await until(lambda: "Ctrl-C again" in log.read_text(), "the first is understood")
+        assert not await collector.ended_within(0.3), "it waits for its episodes"
+        collector.signal(signal.SIGINT)
+        assert await collector.wait() == 130
+        await falls_to_zero(stack, POLICY, "rollyard_in_flight")
+        await falls_to_zero(stack, WORLD, "rollyard_sessions")

@@ -1,0 +1,272 @@
+"""The agents' loops, against a scripted model and small worlds."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import orjson
+import pytest
+from fastapi import FastAPI, Request, Response
+
+from rollyard.agents.game_agent.app import GameAgent
+from rollyard.agents.simple_agent.app import MOST_STEPS, SimpleAgent
+from rollyard.resources_servers.base import BadTask, Environment, Verdict, Verification, WorldSettings, tool
+from rollyard.services.errors import Failure, FailureKind
+from rollyard.services.server.app import Context, Server
+from rollyard.services.server.settings import ServerSettings
+from rollyard.services.types import Json
+from tests.support.in_process import Script, Wired, agent, calls, says, wired, world
+
+ROW: Json = {"responses_create_params": {"input": "Play."}, "level": 3}
+
+
+class Counter(Environment[WorldSettings]):
+    """Counts up to the row's level."""
+
+    closed: list[str] = []  # noqa: RUF012 - what a test looks at
+
+    def __init__(self, task: Any, settings: WorldSettings) -> None:
+        super().__init__(task, settings)
+        if task.get("level") == 13:
+            raise BadTask("level 13 does not exist; levels go to 12")
+        self.count = 0
+
+    @tool
+    async def add(self, amount: int = 1) -> Json:
+        """Count on."""
+        self.count += amount
+        return {"count": self.count, "done": self.count >= self.task["level"]}
+
+    @tool
+    async def cheer(self) -> str:
+        """Words."""
+        return 'well "done"'
+
+    @tool
+    async def explode(self) -> Json:
+        """A bug in the world."""
+        raise RuntimeError("the world is broken")
+
+    async def verify(self, response: Verification) -> Verdict:
+        """The count is the reward."""
+        reward = float("nan") if self.task.get("nan") else float(self.count)
+        return Verdict(reward=reward, success=self.count >= self.task["level"])
+
+    async def close(self) -> None:
+        """Remember it."""
+        self.closed.append("closed")
+
+
+def playing(script: Script, kind: Any = GameAgent, **settings: Any) -> Any:
+    Counter.closed.clear()
+    return wired({"world": world(Counter), "model": script.model, "agent": agent(kind, **settings)})
+
+
+async def test_a_rollout_holds_the_request_the_whole_episode_the_verdict_and_the_rows_own_keys() -> None:
+    script = Script([[calls("add", {"amount": 2}, "a")], [says("thinking"), calls("add", {"amount": 1}, "b")]])
+    async with playing(script) as stack:
+        rollout = await stack.run(ROW)
+    kinds = [item["type"] for item in rollout["response"]["output"]]
+    assert kinds == ["function_call", "function_call_output", "message", "function_call", "function_call_output"]
+    assert (rollout["reward"], rollout["success"], rollout["level"]) == (3.0, True, 3)
+    assert rollout["responses_create_params"] == ROW["responses_create_params"]
+    assert (rollout["finish_reason"], rollout["truncated"]) == ("done", False)
+
+
+async def test_usage_is_summed_over_the_turns() -> None:
+    async with playing(Script([[calls("add", {})], [calls("add", {})], [calls("add", {})]])) as stack:
+        rollout = await stack.run(ROW)
+    assert rollout["response"]["usage"] == {"input_tokens": 30, "output_tokens": 6, "total_tokens": 36}
+
+
+async def test_every_turn_is_asked_with_the_whole_conversation_so_far() -> None:
+    script = Script([[calls("add", {}, "a")], [says("enough")]])
+    async with playing(script) as stack:
+        await stack.run(ROW)
+    start, call, output = script.asked[1]["input"]
+    assert start == {"role": "user", "content": "Play."}
+    assert call["call_id"] == output["call_id"] == "a"
+    assert orjson.loads(output["output"]) == {"count": 1, "done": False}
+
+
+async def test_the_game_agent_stops_when_the_world_says_done_after_running_all_calls_of_the_turn() -> None:
+    both = [calls("add", {"amount": 3}, "a"), calls("add", {"amount": 5}, "b")]
+    async with playing(Script([both])) as stack:
+        rollout = await stack.run(ROW)
+    assert (rollout["reward"], rollout["finish_reason"], rollout["timings"]["tool_calls"]) == (8.0, "done", 2)
+
+
+async def test_the_game_agent_counts_tool_calls_and_the_simple_agent_counts_turns() -> None:
+    two = [calls("add", {"amount": 0}, "a"), calls("add", {"amount": 0}, "b")]
+    ended = {}
+    for kind in (GameAgent, SimpleAgent):
+        async with playing(Script([two]), kind, max_steps=4) as stack:
+            rollout = await stack.run(ROW)
+        ended[kind.__name__] = (rollout["finish_reason"], rollout["truncated"], rollout["timings"]["model_calls"])
+    assert ended == {"GameAgent": ("max_steps", True, 2), "SimpleAgent": ("max_steps", True, 4)}
+
+
+async def test_a_model_that_never_stops_calling_tools_ends_its_episode_and_fails_no_rollout() -> None:
+    script = Script([[calls("cheer", {})]])
+    async with playing(script, SimpleAgent) as stack:
+        rollout = await stack.run(ROW)
+    assert (rollout["finish_reason"], rollout["timings"]["model_calls"]) == ("max_steps", MOST_STEPS)
+
+
+@pytest.mark.parametrize("kind", [GameAgent, SimpleAgent])
+async def test_both_agents_stop_when_the_model_calls_no_tool(kind: Any) -> None:
+    async with playing(Script([[says("no")]]), kind) as stack:
+        rollout = await stack.run(ROW)
+    assert (rollout["finish_reason"], rollout["reward"], rollout["success"]) == ("answered", 0.0, False)
+
+
+async def test_output_cut_by_its_token_limit_is_an_ending_with_a_name() -> None:
+    script = Script([[says("I was about to")]], status="incomplete", incomplete={"reason": "max_output_tokens"})
+    async with playing(script) as stack:
+        rollout = await stack.run(ROW)
+    assert (rollout["finish_reason"], rollout["truncated"]) == ("length", True)
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (calls("add", {"amount": "many"}), "amount"),
+        (calls("add", "{not json"), "Invalid"),
+        (calls("add", {"amuont": 1}), "amuont"),
+        (calls("fly", {}), "There is no tool 'fly'. Tools: add, cheer, explode."),
+        (calls("verify", {}), "There is no tool 'verify'"),
+        (calls("close", {}), "There is no tool 'close'"),
+        (calls("../close", {}), "There is no tool"),
+        (calls("", {}), "There is no tool"),
+    ],
+)
+async def test_a_bad_tool_call_comes_back_to_the_model_as_words(call: Json, words: str) -> None:
+    script = Script([[call], [says("I see")]])
+    async with playing(script) as stack:
+        rollout = await stack.run(ROW)
+    answer = orjson.loads(rollout["response"]["output"][1]["output"])
+    assert words in answer["error"]
+    assert rollout["reward"] == 0.0
+
+
+async def failure_of(stack: Wired, row: Json) -> Failure:
+    with pytest.raises(Failure) as raised:
+        await stack.run(row)
+    return raised.value
+
+
+async def test_of_a_tools_string_the_model_reads_the_text() -> None:
+    async with playing(Script([[calls("cheer", {})], [says("thanks")]])) as stack:
+        rollout = await stack.run(ROW)
+    assert rollout["response"]["output"][1]["output"] == 'well "done"'
+    assert rollout["finish_reason"] == "answered"
+
+
+async def test_a_bug_in_the_world_is_a_failure_that_names_the_world() -> None:
+    async with playing(Script([[calls("explode", {})]])) as stack:
+        failure = await failure_of(stack, ROW)
+    assert (failure.kind, failure.problem.server) == (FailureKind.SERVER_ERROR, "world")
+    assert "the world is broken" in failure.problem.detail
+    assert not failure.terminal
+
+
+async def test_a_row_the_world_refuses_is_a_terminal_failure() -> None:
+    async with playing(Script([[says("hm")]])) as stack:
+        failure = await failure_of(stack, {**ROW, "level": 13})
+    assert (failure.kind, failure.terminal, failure.problem.status) == (FailureKind.BAD_TASK, True, 422)
+
+
+async def test_a_reward_that_is_no_finite_number_is_a_failure_and_not_a_reward() -> None:
+    async with playing(Script([[says("hm")]])) as stack:
+        failure = await failure_of(stack, {**ROW, "nan": True})
+    assert failure.kind is FailureKind.MALFORMED_ANSWER
+
+
+@pytest.mark.parametrize("row", [{}, {"responses_create_params": {}}, {"responses_create_params": []}])
+async def test_a_row_without_a_request_is_refused(row: Json) -> None:
+    async with playing(Script([[says("hm")]])) as stack:
+        failure = await failure_of(stack, row)
+    assert failure.kind is FailureKind.BAD_TASK
+
+
+@pytest.mark.parametrize("turn", [[says("bye")], [calls("explode", {})], [calls("add", {"amount": 9})]])
+async def test_the_session_is_closed_exactly_once_whatever_happened(turn: list[Json]) -> None:
+    async with playing(Script([turn])) as stack:
+        with contextlib.suppress(Failure):
+            await stack.run(ROW)
+        assert stack.servers["world"].sessions == 0
+        assert Counter.closed == ["closed"]
+
+
+async def test_responses_plays_in_the_session_that_the_caller_holds() -> None:
+    async with playing(Script([[calls("add", {"amount": 2})], [says("done")]])) as stack:
+        seeded = await stack.post("world", "/seed_session", ROW)
+        cookie = {"cookie": seeded.cookies[0].partition(";")[0]}
+        played = orjson.loads((await stack.post("agent", "/v1/responses", {"input": "Play."}, cookie)).body)
+        verdict = orjson.loads((await stack.post("world", "/verify", {**ROW, "response": played}, cookie)).body)
+        assert (verdict["reward"], verdict["level"]) == (2.0, 3)
+        assert verdict["response"]["output"] == played["output"]
+        assert stack.servers["world"].sessions == 1
+        await stack.post("world", "/close", {}, cookie)
+        assert stack.servers["world"].sessions == 0
+
+
+async def test_a_world_of_another_stack_that_echoes_the_row_and_knows_no_close_is_played() -> None:
+    """NeMo Gym's worlds keep their session in a cookie, echo the request in /verify and have no /close."""
+
+    class Foreign(Server):
+        def __init__(self, context: Context) -> None:
+            super().__init__(ServerSettings(), context)
+            self.seen: list[str] = []
+            app: FastAPI = self.app
+
+            @app.post("/seed_session")
+            async def seed_session(response: Response) -> Json:
+                response.set_cookie("session", "opaque")
+                return {}
+
+            @app.post("/roll")
+            async def roll(request: Request) -> Json:
+                self.seen.append(request.cookies["session"])
+                return {"value": 4}
+
+            @app.post("/verify")
+            async def verify(request: Request) -> Json:
+                self.seen.append(request.cookies["session"])
+                return {**(await request.json()), "reward": 1.0, "extra": "kept"}
+
+    script = Script([[calls("roll", {})], [says("4")]])
+    async with wired({"world": Foreign, "model": script.model, "agent": agent(GameAgent)}) as stack:
+        rollout = await stack.run(ROW)
+        foreign = stack.servers["world"]
+        assert isinstance(foreign, Foreign)
+        assert foreign.seen == ["opaque", "opaque"]
+    assert (rollout["reward"], rollout["extra"], len(rollout["response"]["output"])) == (1.0, "kept", 3)
+
+
+ODD: list[Json] = [{"sampling": 1}, {"sampling": {"constrained": 1}}, {"sampling": {"constrained": [[]]}}]
+
+
+@pytest.mark.parametrize(
+    "trace", [{"segment": "x"}, {"segment": None}, {"segment": [1]}, {"break": {}}, {}, "x", 5, *ODD]
+)
+async def test_an_odd_token_trace_of_another_stacks_model_server_is_no_failure(trace: Any) -> None:
+    async with playing(Script([[{**says("bye"), "token_trace": trace}]])) as stack:
+        assert (await stack.run(ROW))["reward"] == 0.0
+
+
+@pytest.mark.parametrize("first", [False, True])
+async def test_an_answer_too_deep_to_be_written_is_a_failure_of_the_model_server(first: bool) -> None:
+    kinds = set()
+    for depth in range(240, 252):
+        nested: Any = 1
+        for _ in range(depth):
+            nested = [nested]
+        turns = [[{**calls("add", {}), "x": nested}], [says("bye")]] if first else [[{**says("bye"), "x": nested}]]
+        async with playing(Script(turns)) as stack:
+            try:
+                kinds.add(str((await stack.run(ROW))["reward"]))
+            except Failure as failure:
+                kinds.add(f"{failure.kind} of {failure.problem.server}")
+    assert kinds <= {"0.0", "1.0", "malformed_answer of model"} and len(kinds) == 2

@@ -1,0 +1,155 @@
+"""An answer that is lost leaks no session, and nothing that a model writes as a tool call repeats its rollout."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import orjson
+import pytest
+
+from rollyard.agents.simple_agent.app import SimpleAgent
+from rollyard.agents.tool_call_checks import MAX_ARGUMENTS
+from rollyard.resources_servers.base import Environment, Verdict, Verification, WorldSettings, tool
+from rollyard.services.errors import Failure, FailureKind
+from rollyard.services.http.client import Session
+from rollyard.services.types import Json
+from tests.support.fixtures import until
+from tests.support.in_process import Script, Wired, agent, calls, says, wired, world
+
+ROW: Json = {"responses_create_params": {"input": "Go."}}
+
+
+class Slow(Environment[WorldSettings]):
+    """Its seed takes as long as the test wants."""
+
+    seeding = 0
+    closed = 0
+    go = asyncio.Event()
+    model_may = asyncio.Event()
+
+    async def seed(self) -> list[Json]:
+        """Wait."""
+        Slow.seeding += 1
+        if self.task.get("slow"):
+            await Slow.go.wait()
+        return []
+
+    @tool
+    async def echo(self, value: Any = None) -> Any:
+        """Gives it back."""
+        return value
+
+    async def verify(self, response: Verification) -> Verdict:
+        """Good."""
+        return Verdict(reward=1.0)
+
+    async def close(self) -> None:
+        """Counted."""
+        Slow.closed += 1
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> None:
+    Slow.seeding = Slow.closed = 0
+    Slow.go = asyncio.Event()
+
+
+def loses(stack: Wired, path: str, kind: FailureKind) -> list[str]:
+    """From now on the world does what is asked of it at `path`, and its answer is lost."""
+    send, lost = stack.transport.send, list[str]()
+
+    async def torn(method: str, url: str, *rest: Any) -> Any:
+        answer = await send(method, url, *rest)
+        if url == f"http://world:1{path}" and not lost:
+            lost.append(url)
+            raise Failure(kind, "the answer was lost")
+        return answer
+
+    stack.transport.send = torn  # type: ignore[method-assign, assignment]
+    return lost
+
+
+@pytest.mark.parametrize("path", ["/seed_session", "/verify", "/echo", "/close"])
+@pytest.mark.parametrize("kind", [FailureKind.CONNECTION_LOST, FailureKind.TIMEOUT])
+async def test_an_answer_that_is_lost_leaks_no_session(path: str, kind: FailureKind) -> None:
+    script = Script([[calls("echo", {"value": 1})], [calls("echo", "{")], [says("done")]])
+    async with wired({"world": world(Slow), "model": script.model, "agent": agent(SimpleAgent)}) as stack:
+        if path == "/close":
+            loses(stack, "/verify", kind)
+        lost = loses(stack, path, kind)
+        with pytest.raises(Failure):
+            await stack.run(ROW)
+        assert lost
+        await until(lambda: stack.servers["world"].sessions == 0 and Slow.closed == 1)
+
+
+async def test_an_agent_that_is_cancelled_while_it_seeds_closes_the_session_by_its_name() -> None:
+    script = Script([[says("done")]])
+    async with wired({"world": world(Slow), "model": script.model, "agent": agent(SimpleAgent)}) as stack:
+        running = asyncio.create_task(stack.run({**ROW, "slow": True}))
+        await until(lambda: Slow.seeding == 1)
+        running.cancel()
+        await until(lambda: stack.servers["world"].sessions == 0 and Slow.closed == 1)
+
+
+async def test_a_seed_that_outlasts_the_agents_deadline_leaks_no_session() -> None:
+    script = Script([[says("done")]])
+    settings = {"tool_timeout_s": 0.05}
+    async with wired({"world": world(Slow), "model": script.model, "agent": agent(SimpleAgent, **settings)}) as stack:
+        with pytest.raises(Failure, match="timeout"):
+            await stack.run({**ROW, "slow": True})
+        await until(lambda: stack.servers["world"].sessions == 0 and Slow.closed == 1)
+
+
+async def test_a_session_that_no_request_reached_has_nothing_to_close() -> None:
+    async with wired({"world": world(Slow)}) as stack:
+        session = Session(stack.client, "nowhere")
+        with pytest.raises(Failure):
+            await session.post("/seed_session", b"{}", 0.1)
+        assert not session.may_be_open
+        refused = Session(stack.client, "world")
+        assert (await refused.send("/verify", b"{}", 5.0)).status == 410
+        assert not refused.may_be_open
+
+
+ODD = [
+    calls("echo", '{"value": NaN}'),
+    calls("echo", '{"value": 1e999}'),
+    calls("echo", '{"value": "\\ud800"}'),
+    calls("echo", '{"value": ' + "[" * 400 + "]" * 400 + "}"),
+    calls("echo", '{"value": ' + "[" * 5000 + "]" * 5000 + "}"),
+    calls("echo", '{"value": "' + "x" * MAX_ARGUMENTS + '"}'),
+    calls("echo", "[1]"),
+    calls("echo", "null"),
+    calls("echo", '{"response": {}}'),
+    calls("echo", "\x00"),
+    *(
+        calls(name, {})
+        for name in ("Close", "VERIFY", "..", ".", "v1/responses", "%2e%2e", "close ", "a\nb", "é", "x" * 500)
+    ),
+    *(calls(name, {"response": {}}) for name in ("step", "health", "tools", "openapi.json", "aggregate_metrics", "")),
+    {**calls("echo", {}), "name": None},
+    {**calls("echo", {}), "name": {"a": 1}},
+    {**calls("echo", {}), "arguments": ["a"]},
+]
+
+
+@pytest.mark.parametrize("call", ODD)
+async def test_no_tool_call_of_any_shape_costs_the_rollout_its_one_try(call: Json) -> None:
+    script = Script([[call], [says("I see")]])
+    async with wired({"world": world(Slow), "model": script.model, "agent": agent(SimpleAgent)}) as stack:
+        rollout = await stack.run(ROW)
+    output = rollout["response"]["output"][1]["output"]
+    assert (rollout["reward"], list(orjson.loads(output))) == (1.0, ["error"])
+    assert len(output) < 2500
+
+
+@pytest.mark.parametrize("call_id", [None, "", 7, {"a": 1}])
+async def test_a_call_without_a_usable_id_is_given_one(call_id: Any) -> None:
+    script = Script([[{**calls("echo", {"value": 1}), "call_id": call_id}], [says("I see")]])
+    async with wired({"world": world(Slow), "model": script.model, "agent": agent(SimpleAgent)}) as stack:
+        rollout = await stack.run(ROW)
+    call, answer = rollout["response"]["output"][:2]
+    assert isinstance(call["call_id"], str) and call["call_id"] == answer["call_id"]
+    assert [item["call_id"] for item in script.asked[1]["input"][1:]] == [call["call_id"]] * 2

@@ -1,0 +1,91 @@
+"""What is done for every world: cookies, words for the model, names that are taken."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+import pytest
+
+from rollyard.resources_servers.base import Environment, ToolMistake, Verdict, Verification, WorldSettings, tool
+from rollyard.resources_servers.tools import tools_of
+from rollyard.services.errors import FailureKind
+from rollyard.services.types import Json
+from tests.support.in_process import Wired, wired, world
+
+
+class Notes(Environment[WorldSettings]):
+    """Keeps notes."""
+
+    @tool
+    async def note(self, text: str, times: int = 1) -> str:
+        """Write something down."""
+        if not text:
+            raise ToolMistake("an empty note says nothing: give it a text")
+        return f"noted {text!r} {times} times"
+
+    @tool
+    async def look_up(self, text: str) -> int:
+        """Find a note."""
+        return ["nothing"].index(text)
+
+    async def verify(self, response: Verification) -> Verdict:
+        """Every note is good."""
+        return Verdict(reward=1.0)
+
+
+async def foreign(stack: Wired, path: str, body: Json, cookies: tuple[str, ...] = ()) -> tuple[Any, tuple[str, ...]]:
+    """A client of another stack: none of our headers, and only the cookies that it was given."""
+    headers = {"cookie": "; ".join(cookie.partition(";")[0] for cookie in cookies)} if cookies else {}
+    answer = await stack.transport.send("POST", f"http://world:1{path}", orjson.dumps(body), headers, 5.0)
+    assert answer.status == 200, answer.body
+    return orjson.loads(answer.body), answer.cookies
+
+
+async def test_a_client_that_keeps_only_the_last_answers_cookies_stays_in_its_session() -> None:
+    async with wired({"world": world(Notes)}) as stack:
+        _, cookies = await foreign(stack, "/seed_session", {})
+        for path, body in (("/note", {"text": "a"}), ("/nothing", {}), ("/note", {"text": ""})):
+            _, cookies = await foreign(stack, path, body, cookies)
+        verdict, cookies = await foreign(stack, "/verify", {"response": {}}, cookies)
+        assert verdict["reward"] == 1.0
+        await foreign(stack, "/close", {}, cookies)
+        assert stack.servers["world"].sessions == 0
+
+
+async def session(stack: Wired) -> dict[str, str]:
+    answer = await stack.post("world", "/seed_session", {})
+    return {"cookie": answer.cookies[0].partition(";")[0]}
+
+
+async def test_a_tool_mistake_is_words_for_the_model() -> None:
+    async with wired({"world": world(Notes)}) as stack:
+        answer = await stack.post("world", "/note", {"text": ""}, await session(stack))
+    assert orjson.loads(answer.body) == {"error": "an empty note says nothing: give it a text"}
+
+
+async def test_any_other_exception_of_a_tool_is_a_failure_of_the_world() -> None:
+    async with wired({"world": world(Notes)}) as stack:
+        answer = await stack.post("world", "/look_up", {"text": "b"}, await session(stack))
+    problem = orjson.loads(answer.body)
+    assert (answer.status, problem["type"]) == (500, f"urn:rollyard:{FailureKind.SERVER_ERROR}")
+    assert "ValueError: 'b' is not in list" in problem["detail"]
+
+
+@pytest.mark.parametrize("name", ["close", "verify", "reset", "seed_session", "Close"])
+def test_a_tool_may_not_take_a_name_of_the_wire_format(name: str) -> None:
+    async def method(self: Any) -> str:
+        return "never"
+
+    method.__name__ = name
+    with pytest.raises(TypeError, match=f"POST /{name} belongs to the wire format"):
+        tools_of(type("World", (), {name: tool(method)}))
+
+
+async def test_metrics_are_means_over_verify_answers_and_other_bodies_are_refused() -> None:
+    async with wired({"world": world(Notes)}) as stack:
+        rows = [{"reward": 1.0, "success": True, "_x": 3}, {"reward": 0.0, "success": False}]
+        good = await stack.post("world", "/aggregate_metrics", {"verify_responses": rows})
+        bad = await stack.post("world", "/aggregate_metrics", {"verify_responses": [1]})
+    assert orjson.loads(good.body)["agent_metrics"] == {"mean/reward": 0.5, "mean/success": 0.5}
+    assert bad.status == 400

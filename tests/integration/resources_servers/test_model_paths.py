@@ -1,0 +1,157 @@
+"""What a model calls and what an agent calls are apart: how a session was opened decides, not what a model wrote."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import orjson
+import pytest
+
+from rollyard.resources_servers.base import BadTask, Environment, Turn, Verdict, Verification, WorldSettings, tool
+from rollyard.services.errors import Failure, FailureKind
+from rollyard.services.types import Json
+from tests.support.in_process import Wired, wired, world
+
+REPLY: Json = {"response": {"output": [{"type": "message", "content": "go on"}]}}
+
+
+class Both(Environment[WorldSettings]):
+    """Has a tool `step` and the turn-based form."""
+
+    @tool
+    async def step(self, response: Json | None = None, amount: int = 0) -> Json:
+        """Looks like the turn-based form."""
+        return {"stepped": amount, "response": response}
+
+    @tool
+    async def refuse(self, how: str) -> str:
+        """Refuses in every way."""
+        if how == "bad_task":
+            raise BadTask("there is no such level")
+        if how in list(FailureKind):
+            raise Failure(FailureKind(how), "a tool's own call failed")
+        raise {"recursion": RecursionError, "memory": MemoryError, "overflow": OverflowError}.get(how, RuntimeError)(
+            how
+        )
+
+    @tool
+    async def twice(self, numbers: list[int]) -> list[Any]:
+        """Results that orjson cannot write."""
+        return [number * 2**40 for number in numbers]
+
+    @tool
+    async def power(self, exponent: int) -> int:
+        """More digits than Python writes."""
+        return int(10**exponent)
+
+    async def reset(self) -> tuple[str, Json]:
+        """First observation."""
+        return "begin", {}
+
+    async def turn(self, text: str) -> Turn:
+        """A message is the action."""
+        if text == "odd":
+            raise BadTask("this text is odd")
+        return Turn(f"you said {text}", 1.0, text == "end", False, {})
+
+    async def verify(self, response: Verification) -> Verdict:
+        """Always good."""
+        return Verdict(reward=1.0, said=response.text)
+
+
+async def opened(stack: Wired, path: str) -> dict[str, str]:
+    return {"cookie": (await stack.post("world", path, {})).cookies[0].partition(";")[0]}
+
+
+async def asked(stack: Wired, cookie: dict[str, str], path: str, body: Json | bytes) -> tuple[int, Any]:
+    sent = body if isinstance(body, bytes) else orjson.dumps(body)
+    answer = await stack.client.send("http://world:1", path, sent, 30.0, cookie)
+    return answer.status, orjson.loads(answer.body)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [REPLY, {"response": {}}, {"response": "x"}, b'{"response": {', b'"response"', b'{"response": {"output": NaN}}'],
+)
+async def test_a_session_opened_by_seed_session_takes_every_step_for_the_tool(body: Json | bytes) -> None:
+    async with wired({"world": world(Both)}) as stack:
+        cookie = await opened(stack, "/seed_session")
+        status, said = await asked(stack, cookie, "/step", body)
+        assert status == 200 and ("stepped" in said or said["error"].startswith("Invalid call of step"))
+        assert (await asked(stack, cookie, "/verify", {"response": {}}))[1]["reward"] == 1.0
+
+
+@pytest.mark.parametrize("path", ["/power", "/fly", "/step"])
+async def test_a_session_opened_by_reset_has_no_tools(path: str) -> None:
+    async with wired({"world": world(Both)}) as stack:
+        cookie = await opened(stack, "/reset")
+        status, said = await asked(stack, cookie, path, {"exponent": 1, "amount": 1})
+        assert (status, said["type"]) == (400, "urn:rollyard:bad_request")
+        assert (await asked(stack, cookie, "/step", REPLY))[1]["observation"] == "you said go on"
+        assert (await asked(stack, cookie, "/verify", {"response": {}}))[0] == 200
+        assert (await asked(stack, cookie, "/close", {}))[1] == {"closed": True}
+
+
+@pytest.mark.parametrize(
+    "name", ["health", "tools", "openapi.json", "Close", "RESET", "v1/responses", "run", "", ".", "%63lose"]
+)
+async def test_a_name_that_is_no_tool_is_words_and_leaves_the_session_open(name: str) -> None:
+    async with wired({"world": world(Both)}) as stack:
+        cookie = await opened(stack, "/seed_session")
+        status, said = await asked(stack, cookie, f"/{name}", {})
+        assert (status, said["error"].startswith("There is no tool")) == (200, True)
+        assert stack.servers["world"].sessions == 1
+
+
+@pytest.mark.parametrize("how", ["bad_task", "bad_request", "recursion", "memory", "overflow"])
+async def test_what_a_tool_refuses_because_of_its_arguments_is_words_for_the_model(how: str) -> None:
+    async with wired({"world": world(Both)}) as stack:
+        status, said = await asked(stack, await opened(stack, "/seed_session"), "/refuse", {"how": how})
+    assert (status, list(said)) == (200, ["error"])
+
+
+@pytest.mark.parametrize("how", ["upstream_error", "timeout", "bug"])
+async def test_what_a_machine_or_a_bug_does_to_a_tool_stays_a_failure(how: str) -> None:
+    async with wired({"world": world(Both)}) as stack:
+        status, said = await asked(stack, await opened(stack, "/seed_session"), "/refuse", {"how": how})
+    assert (status >= 500, said["server"]) == (True, "world")
+
+
+async def test_a_message_that_the_environment_refuses_is_an_observation_and_the_game_goes_on() -> None:
+    async with wired({"world": world(Both)}) as stack:
+        cookie = await opened(stack, "/reset")
+        body = {"response": {"output": [{"type": "message", "content": "odd"}]}}
+        _, turn = await asked(stack, cookie, "/step", body)
+        assert (turn["observation"], turn["terminated"]) == ("this text is odd", False)
+        assert (await asked(stack, cookie, "/step", REPLY))[0] == 200
+
+
+async def test_a_result_beyond_64_bits_is_written_and_one_beyond_all_digits_is_words() -> None:
+    async with wired({"world": world(Both)}) as stack:
+        cookie = await opened(stack, "/seed_session")
+        answer = await stack.client.send(
+            "http://world:1", "/twice", b'{"numbers": [4611686018427387904]}', 30.0, cookie
+        )
+        words = await asked(stack, cookie, "/power", {"exponent": 5000})
+    assert answer.body == b"[%d]" % 2**102
+    assert words[0] == 200 and "too large" in words[1]["error"]
+
+
+@pytest.mark.parametrize(
+    "output",
+    [None, 1, [1], [{"type": "message"}], [{"type": "message", "content": [1, {"type": "output_text", "text": None}]}]],
+)
+async def test_a_response_of_any_shape_can_be_verified(output: Any) -> None:
+    async with wired({"world": world(Both)}) as stack:
+        status, said = await asked(
+            stack, await opened(stack, "/seed_session"), "/verify", {"response": {"output": output}}
+        )
+    assert (status, said["said"]) == (200, "")
+
+
+async def test_calls_of_one_session_still_wait_for_one_another() -> None:
+    async with wired({"world": world(Both)}) as stack:
+        cookie = await opened(stack, "/seed_session")
+        answers = await asyncio.gather(*(asked(stack, cookie, "/step", {"amount": number}) for number in range(5)))
+    assert [said["stepped"] for _, said in answers] == list(range(5))

@@ -1,0 +1,162 @@
+"""A run whose parts start apart: shared keys, choosing servers, joining a head, being refused by it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from rollyard.services.cli import run as ng_run
+from rollyard.services.config.load import RunConfig
+from rollyard.services.errors import Failure, OperatorError, RunError
+from rollyard.services.head.registry import Roster
+from rollyard.services.runtime.distributed.derived_keys import shared_keys
+from rollyard.services.runtime.distributed.join import Place, join_run
+from rollyard.services.runtime.distributed.server_selection import chosen
+from rollyard.services.runtime.run_dir import RunFolder
+from rollyard.services.runtime.stack import Stack
+from rollyard.services.types import Registration
+from tests.support.fixtures import closed_port, until
+from tests.support.stacks import AGENT, collect, configured
+
+TOKEN = "0123456789abcdef-shared"
+KEYS = shared_keys(TOKEN)
+LATENT = "policy_model.responses_api_models.builtin_model.model=another"
+
+
+def test_the_same_token_makes_the_same_keys_and_another_token_others() -> None:
+    assert shared_keys(TOKEN) == KEYS
+    other = shared_keys(TOKEN + "x")
+    assert other.run_id != KEYS.run_id and other.secret != KEYS.secret
+
+
+def test_no_key_tells_another_or_the_token() -> None:
+    assert KEYS.run_id not in KEYS.secret and TOKEN not in KEYS.secret + KEYS.run_id
+
+
+@pytest.mark.parametrize("token", [None, "", "short"])
+def test_a_token_that_is_missing_or_short_is_refused_with_the_command_that_makes_one(token: str | None) -> None:
+    with pytest.raises(OperatorError, match=r"at least 16 characters.*openssl rand"):
+        shared_keys(token)
+
+
+@pytest.mark.parametrize(
+    ("only", "found"),
+    [
+        (["policy_model"], ["policy_model"]),
+        (["agents"], [AGENT]),
+        (["responses_api_agents", "policy_model"], ["policy_model", AGENT]),
+        ([], []),
+    ],
+)
+def test_servers_are_chosen_by_name_and_by_family(only: list[str], found: list[str]) -> None:
+    assert [spec.name for spec in chosen(configured().servers, only)] == found
+
+
+def test_a_name_that_no_server_has_is_refused_with_the_nearest() -> None:
+    with pytest.raises(
+        OperatorError, match="+only names 'policy', no server and no family.*policy_model".replace("+", r"\+")
+    ):
+        chosen(configured().servers, ["policy"])
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["+only=[policy_model]", "+head=127.0.0.1:1"], "share a token"),
+        (["+head=127.0.0.1:1"], "goes with"),
+        (["+only=[]", "+head=127.0.0.1:1", f"+token={TOKEN}"], "give one of them"),
+        (["+only=[]", "+host=0.0.0.0", f"+token={TOKEN}"], "the head's own is"),
+    ],
+)
+def test_options_that_do_not_go_together_are_refused_before_anything_starts(
+    options: list[str], words: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(OperatorError, match=words):
+        ng_run.run(["+config_paths=[configs/sokoban_builtin.yaml]", *options])
+
+
+@contextlib.asynccontextmanager
+async def head_alone(config: RunConfig, folder: Path) -> AsyncIterator[tuple[Stack, asyncio.Task[None]]]:
+    """The head, and its waiting for the others."""
+    files = RunFolder.create(folder, KEYS.run_id)
+    stack = Stack(config, KEYS, files, say=lambda line: None, launcher=None, head_port=0, here=[])
+    starting = asyncio.create_task(stack.start())
+    try:
+        yield stack, starting
+    finally:
+        starting.cancel()
+        await stack.stop()
+
+
+async def joined(config: RunConfig, url: str, only: list[str], stop: asyncio.Event, said: list[str]) -> None:
+    await join_run(
+        config, chosen(config.servers, only), KEYS, Place(url), stop, environ={}, say=said.append, patience_s=0.5
+    )
+
+
+async def test_servers_that_join_from_elsewhere_play_as_one_run(tmp_path: Path) -> None:
+    config, stop, said = configured(), asyncio.Event(), list[str]()
+    async with head_alone(config, tmp_path) as (stack, starting):
+        parts = [
+            asyncio.create_task(joined(config, stack.head_url, [name], stop, said))
+            for name in ("policy_model", "resources_servers", "agents")
+        ]
+        try:
+            await asyncio.wait_for(starting, 120)
+            state, tally = await collect(stack, tmp_path / "out.jsonl", repeats=1, limit=2)
+        finally:
+            stop.set()
+            await asyncio.gather(*parts)
+    assert (state, tally.measured) == ("complete", 2)
+    assert len([line for line in said if " ready " in line]) == 3
+
+
+async def test_a_server_with_other_settings_than_the_head_knows_is_refused(tmp_path: Path) -> None:
+    async with head_alone(configured(), tmp_path) as (stack, _):
+        await until(lambda: (stack.folder.path / "head.json").exists())
+        with pytest.raises(OperatorError, match=r"policy_model is configured otherwise at the head \(model\)"):
+            await joined(configured(LATENT), stack.head_url, ["policy_model"], asyncio.Event(), [])
+
+
+async def test_a_server_with_another_token_is_refused(tmp_path: Path) -> None:
+    config, other = configured(), shared_keys("another-token-of-someone")
+    async with head_alone(config, tmp_path) as (stack, _):
+        await until(lambda: (stack.folder.path / "head.json").exists())
+        with pytest.raises(OperatorError, match="every part of a run needs the same token"):
+            await join_run(
+                config,
+                chosen(config.servers, ["agents"]),
+                other,
+                Place(stack.head_url),
+                asyncio.Event(),
+                environ={},
+                say=lambda line: None,
+                patience_s=60,
+            )
+
+
+async def test_a_head_that_does_not_come_is_named_after_the_patience() -> None:
+    config, said, nowhere = configured(), list[str](), closed_port()
+    with pytest.raises(RunError, match=rf"no head at {nowhere} within 0.5 s"):
+        await joined(config, nowhere, ["agents"], asyncio.Event(), said)
+    assert said == [f"waiting for the head at {nowhere}"]
+
+
+def test_a_silent_instance_from_elsewhere_makes_room_for_its_successor_and_a_heard_one_stays() -> None:
+    now = [0.0]
+    roster = Roster("r", configured().servers, {}, elsewhere=[AGENT], clock=lambda: now[0])
+    for instance, at in (("silent", 0.0), ("heard", 8.0), ("new", 11.0)):
+        now[0] = at
+        roster.register(Registration(name=AGENT, instance=instance, url="http://h:1", pid=1, ready=True))
+    assert [one.process_name for one in roster.instances() if one.server_name == AGENT] == ["heard", "new"]
+
+
+def test_a_server_that_starts_with_the_head_is_not_registered_from_elsewhere() -> None:
+    roster = Roster("r", configured().servers, {}, elsewhere=[AGENT])
+    with pytest.raises(Failure, match="not expected"):
+        roster.register(Registration(name="policy_model", instance="guest", url="http://h:1", pid=1))

@@ -1,0 +1,140 @@
+"""A server whose start takes long says what it is doing; whoever waits for it sees that, and gives it its own time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rollyard.services.head.client import HeadLink
+from rollyard.services.head.registry import Roster
+from rollyard.services.head.server import Head
+from rollyard.services.http.client import AddressBook
+from rollyard.services.runtime.hosting import Hosted, bind
+from rollyard.services.runtime.launcher import Launcher, LocalLauncher
+from rollyard.services.runtime.run_dir import RunFolder
+from rollyard.services.runtime.stack import Stack
+from rollyard.services.server.app import Context, Server
+from rollyard.services.server.settings import ServerSettings
+from rollyard.services.types import Heartbeat, Registration
+from tests.support.fixtures import KEYS, client_of, listening, load_text, make_folder, network, until, yaml_of
+from tests.support.stacks import configured
+
+
+class Slow(Server):
+    """Gets ready when told."""
+
+    go: asyncio.Event
+    doing = "reading"
+
+    @property
+    def phase(self) -> str:
+        return self.doing
+
+    async def start(self) -> None:
+        await self.go.wait()
+
+
+@pytest.fixture
+def roster(tmp_path: Path) -> Roster:
+    config = load_text(tmp_path, yaml_of(make_folder(tmp_path)))
+    made = Roster(KEYS.run_id, config.servers, config.identity())
+    made.expect("world#1")
+    return made
+
+
+def registered(*, ready: bool = False, phase: str = "") -> Registration:
+    return Registration(name="world", instance="world#1", url="http://127.0.0.1:7001", pid=1, ready=ready, phase=phase)
+
+
+def test_what_a_start_is_doing_is_listed(roster: Roster) -> None:
+    roster.register(registered(phase="loading weights 3/8"))
+    assert roster.phase("world#1") == roster.instances()[0].phase == "loading weights 3/8"
+    assert roster.instances()[0].status == "starting"
+    assert roster.phase("world#2") == ""
+
+
+def test_a_phase_that_arrives_late_takes_no_readiness_away(roster: Roster) -> None:
+    roster.register(registered(ready=True))
+    roster.register(registered(phase="almost there"))
+    assert roster.is_ready("world#1")
+
+
+def test_what_a_ready_server_mends_comes_with_its_heartbeat(roster: Roster) -> None:
+    roster.register(registered(ready=True))
+    roster.beat(Heartbeat(instance="world#1", requests=0, in_flight=0, sessions=0, phase="an engine restarts"))
+    assert roster.instances()[0].phase == "an engine restarts"
+    assert roster.instances()[0].ready
+
+
+async def test_a_server_tells_the_head_each_phase_while_it_starts(roster: Roster, tmp_path: Path) -> None:
+    config = load_text(tmp_path, yaml_of(make_folder(tmp_path)))
+    async with network() as transport:
+        context = Context("head", KEYS, client_of({}, transport))
+        async with listening(Head(ServerSettings(), context, roster, config)) as head:
+            link = HeadLink(transport, head.url, KEYS)
+            slow = Slow(ServerSettings(), Context("world", KEYS, client_of({}, transport)))
+            slow.go = asyncio.Event()
+            hosted = Hosted(slow, bind("127.0.0.1", 0))
+            joining = asyncio.create_task(hosted.join("world#1", link, AddressBook(link.directory)))
+            for phase in ("reading", "writing"):
+                slow.doing = phase
+                await until(lambda: roster.phase("world#1") == slow.doing)
+            slow.go.set()
+            await joining
+            assert roster.is_ready("world#1")
+            await hosted.stop()
+
+
+SLOW = """
+import asyncio
+from rollyard.services.server.app import Server
+
+class Slow(Server):
+    @property
+    def phase(self):
+        return "thinking 1/2"
+
+    async def start(self):
+        await asyncio.sleep({seconds})
+
+server = Slow
+"""
+
+
+@pytest.mark.parametrize("colocate", [False, True], ids=["processes", "one process"])
+async def test_a_run_says_what_a_slow_server_is_doing(colocate: bool, tmp_path: Path) -> None:
+    said: list[str] = []
+    stack = a_stack(tmp_path, SLOW.format(seconds=1.5), said.append, None if colocate else LocalLauncher(tmp_path))
+    try:
+        await stack.start()
+    finally:
+        await stack.stop()
+    assert sum("thinking 1/2, " in line for line in said) == 1
+
+
+async def test_a_server_with_a_time_of_its_own_is_waited_for_longer_than_the_others(tmp_path: Path) -> None:
+    app = SLOW.format(seconds=0.1)
+    stack = a_stack(tmp_path, app, lambda text: None, LocalLauncher(tmp_path), ready_s=0.0, start_timeout_s=60.0)
+    try:
+        await stack.start()
+    finally:
+        await stack.stop()
+
+
+def a_stack(
+    folder: Path,
+    app: str,
+    say: Callable[[str], None],
+    launcher: Launcher | None,
+    ready_s: float = 60.0,
+    **settings: Any,
+) -> Stack:
+    """A run of one server."""
+    tree = {"world": {"resources_servers": {make_folder(folder, app=app): {"entrypoint": "app.py", **settings}}}}
+    config = configured(config=tree, roots=[folder], tmp_path=folder)
+    logs = RunFolder.create(folder, KEYS.run_id)
+    return Stack(config, KEYS, logs, say=say, launcher=launcher, head_port=0, ready_timeout_s=ready_s)

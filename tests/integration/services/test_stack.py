@@ -1,0 +1,66 @@
+"""A whole run of plain servers: what is said when one cannot come up, and what stays behind."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+
+import pytest
+
+from rollyard.services.config.load import RunConfig
+from rollyard.services.errors import RollyardError
+from rollyard.services.runtime.hosting import bind
+from rollyard.services.runtime.run_dir import HOME, running_heads
+from rollyard.services.runtime.stack import Stack
+from tests.support.fixtures import load_text, make_folder, yaml_of
+from tests.support.stacks import colocated, processes
+
+Up = Callable[[RunConfig, Path], AbstractAsyncContextManager[Stack]]
+
+COLD = """
+from rollyard.services.server.app import Server
+
+class Failing(Server):
+    async def start(self):
+        raise RuntimeError("the engine is cold")
+
+server = Failing
+"""
+
+
+@pytest.mark.parametrize("make", [colocated, processes])
+async def test_a_fixed_port_that_is_taken_is_refused_naming_server_and_port(tmp_path: Path, make: Up) -> None:
+    with contextlib.closing(bind("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        config = load_text(tmp_path, yaml_of(make_folder(tmp_path), f"{{port: {port}}}"))
+        with pytest.raises(RollyardError) as raised:
+            async with make(config, tmp_path):
+                pass
+    assert "world" in str(raised.value) and str(port) in str(raised.value)
+
+
+@pytest.mark.parametrize("make", [colocated, processes])
+async def test_a_server_that_cannot_start_ends_the_start_with_its_name_and_reason(tmp_path: Path, make: Up) -> None:
+    config = load_text(tmp_path, yaml_of(make_folder(tmp_path, app=COLD)))
+    with pytest.raises(RollyardError) as raised:
+        async with make(config, tmp_path):
+            pass
+    assert "world" in str(raised.value) and "the engine is cold" in str(raised.value)
+
+
+async def test_a_stopped_run_is_not_found_any_more(tmp_path: Path) -> None:
+    config = load_text(tmp_path, yaml_of(make_folder(tmp_path)))
+    async with colocated(config, tmp_path):
+        (head,) = running_heads(tmp_path)
+        assert head.pid == os.getpid()
+    assert running_heads(tmp_path) == []
+
+
+async def test_the_config_kept_in_the_runs_folder_holds_no_secret(tmp_path: Path) -> None:
+    config = load_text(tmp_path, yaml_of(make_folder(tmp_path), "{api_key: sk-1234, speed: 3}"))
+    async with colocated(config, tmp_path):
+        (kept,) = (tmp_path / HOME).glob("*/config.yaml")
+        assert "speed: 3" in kept.read_text() and "sk-1234" not in kept.read_text()

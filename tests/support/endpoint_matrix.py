@@ -1,0 +1,303 @@
+"""A pool of real endpoints on loopback, some of them bad, under a whole agent: what becomes of the rollouts.
+
+`python -m tests.support.endpoint_matrix` plays every kind with one and with two bad endpoints of ten, bad
+from the start and turned bad on the way, and prints a line for each.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+import struct
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from rollyard.agents.simple_agent.app import SimpleAgent
+from rollyard.resources_servers.base import Environment, tool
+from rollyard.resources_servers.environment import Verification, WorldSettings
+from rollyard.responses_api_models.vllm_model.app import VllmModel, VllmModelSettings
+from rollyard.services.errors import Failure
+from rollyard.services.server.app import Context, Server
+from rollyard.services.types import Json, Verdict
+from tests.support.in_process import agent, wired, world
+
+MODEL = "policy"
+TURNS = 3
+LATENCY_S = 0.002
+ATTEMPTS = 3
+PATIENCE_S = 1.0
+"""Of the model server with one answer. Long enough for a busy machine, and what the silent kinds cost."""
+KINDS = (
+    *("malformed", "truncated", "html", "empty_body", "empty_answer", "null_finish", "engine_error", "error_in_200"),
+    *("500", "503", "429", "401", "404", "redirect", "reset", "hangs_up", "image"),
+    *("other_model", "slow", "silent", "refuses"),
+)
+PATIENT = ("slow", "silent")
+"""Kinds that cost the whole patience."""
+
+_RESET = struct.pack("ii", 1, 0)
+
+
+class Talk(Environment[WorldSettings]):
+    """Counts what the model calls."""
+
+    def __init__(self, task: Any, settings: WorldSettings) -> None:
+        super().__init__(task, settings)
+        self.calls = 0
+
+    @tool
+    async def look(self) -> str:
+        """Look around."""
+        self.calls += 1
+        return "nothing"
+
+    async def verify(self, response: Verification) -> Verdict:
+        """One for a whole episode."""
+        return Verdict(reward=float(self.calls == TURNS - 1))
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What one kind did to a collection."""
+
+    kind: str
+    bad: int
+    turned: bool
+    rollouts: int
+    measured: int
+    wrong: int
+    """Measured with another reward than a sound pool gives."""
+    failed_attempts: int
+    calls: int
+    calls_to_bad: int
+    seconds: float
+
+    @property
+    def share(self) -> float:
+        """Of all calls, those that went to bad endpoints while they were bad."""
+        return self.calls_to_bad / max(self.calls, 1)
+
+    def line(self) -> str:
+        """For a table."""
+        when = "on the way" if self.turned else "from the start"
+        return (
+            f"{self.kind:14}{self.bad} of 10 {when:16}{self.measured}/{self.rollouts} measured, {self.wrong} wrong, "
+            f"{self.failed_attempts} failed attempts, {self.share:6.2%} of {self.calls} calls, {self.seconds:.1f} s"
+        )
+
+
+class FakeEndpoint:
+    """An engine that plays an episode of `TURNS` turns, until it is of its kind."""
+
+    def __init__(self, kind: str = "") -> None:
+        self.kind = kind
+        self.bad = False
+        self.calls = 0
+        self.calls_while_bad = 0
+        self.url = ""
+        self.called: Callable[[], None] = lambda: None
+        self._server: asyncio.Server | None = None
+        self._open: set[asyncio.StreamWriter] = set()
+
+    async def start(self) -> None:
+        """Listen on a free port."""
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self.url = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}/v1"
+
+    def turn_bad(self) -> None:
+        """From now on it is of its kind."""
+        self.bad = bool(self.kind)
+        if self.kind == "refuses":
+            self.stop()
+
+    def stop(self) -> None:
+        """Close the port and every connection."""
+        if self._server is not None:
+            self._server.close()
+        for writer in list(self._open):
+            writer.transport.abort()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._open.add(writer)
+        try:
+            with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+                while await self._answer(reader, writer):
+                    await writer.drain()
+        except asyncio.CancelledError:
+            pass  # the loop ends
+        finally:
+            self._open.discard(writer)
+            writer.close()
+
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+        """Answer one request; False to hang up."""
+        head = (await reader.readuntil(b"\r\n\r\n")).lower()
+        length = int(head.partition(b"content-length:")[2].partition(b"\r\n")[0])
+        request = orjson.loads(await reader.readexactly(length))
+        self.calls += 1
+        self.called()
+        self.calls_while_bad += self.bad
+        if not self.bad:
+            await asyncio.sleep(LATENCY_S)
+            writer.write(_http(_completion(request)))
+            return True
+        return await self._misbehave(request, writer)
+
+    async def _misbehave(self, request: Json, writer: asyncio.StreamWriter) -> bool:
+        if self.kind in ("silent", "slow"):
+            await asyncio.sleep(3600 if self.kind == "silent" else 3 * PATIENCE_S)
+            writer.write(_http(_completion(request)))
+            return True
+        if self.kind == "hangs_up":
+            return False
+        whole = _http(_completion(request))
+        if self.kind == "truncated":
+            writer.write(whole[:-20])
+            return False
+        if self.kind == "reset":
+            writer.write(whole[: len(whole) // 2])
+            await writer.drain()
+            writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+            writer.transport.abort()
+            return False
+        writer.write(_wrong(self.kind, request))
+        return True
+
+
+def _wrong(kind: str, request: Json) -> bytes:
+    if kind.isdigit():
+        return _http(orjson.dumps({"error": {"message": f"status {kind}"}}), f"{kind} X")
+    broken: dict[str, Json] = {
+        "empty_answer": {"choices": [{"message": {}}]},
+        "null_finish": {"choices": [{"message": {"role": "assistant", "content": ""}, "finish_reason": None}]},
+        "engine_error": {"choices": [{"message": {"content": "a"}, "finish_reason": "engine_error"}]},
+        "error_in_200": {"error": {"message": "no engine", "code": 500}},
+    }
+    answers = {
+        "malformed": _http(b'{"choices": [{"mess'),
+        "html": _http(b"<html><body>Welcome to nginx!</body></html>", content_type="text/html"),
+        "empty_body": _http(b""),
+        "redirect": _http(b"", "302 Found", more="location: http://127.0.0.1:1/\r\n"),
+        "image": _http(b"\x89PNG\r\n\x1a\n\x00\x00", content_type="image/png"),
+        "other_model": _http(_completion(request, model="another")),
+    }
+    return answers[kind] if kind in answers else _http(orjson.dumps(broken[kind]))
+
+
+def _http(body: bytes, status: str = "200 OK", content_type: str = "application/json", more: str = "") -> bytes:
+    head = f"HTTP/1.1 {status}\r\ncontent-type: {content_type}\r\ncontent-length: {len(body)}\r\n{more}\r\n"
+    return head.encode() + body
+
+
+def _completion(request: Json, model: str = "") -> bytes:
+    """The next turn: a call of the tool, or words after the last."""
+    looked = sum(message["role"] == "tool" for message in request["messages"])
+    message: Json = {"role": "assistant", "content": "done" if looked >= TURNS - 1 else None}
+    if looked < TURNS - 1:
+        call = {"id": f"call_{looked}", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+        message["tool_calls"] = [call]
+    choice = {"index": 0, "message": message, "finish_reason": "tool_calls" if looked < TURNS - 1 else "stop"}
+    usage = {"prompt_tokens": 5, "completion_tokens": 2, "total_tokens": 7}
+    head = {"id": "chatcmpl-1", "object": "chat.completion", "created": 1, "model": model or request["model"]}
+    return orjson.dumps({**head, "choices": [choice], "usage": usage})
+
+
+@contextlib.asynccontextmanager
+async def pool(kinds: Sequence[str]) -> AsyncIterator[list[FakeEndpoint]]:
+    """Endpoints of these kinds, all sound as yet."""
+    endpoints = [FakeEndpoint(kind) for kind in kinds]
+    for endpoint in endpoints:
+        await endpoint.start()
+    try:
+        yield endpoints
+    finally:
+        for endpoint in endpoints:
+            endpoint.stop()
+
+
+async def play(
+    kind: str, *, bad: int = 1, turned: bool = False, rollouts: int = 200, parallel: int = 32, endpoints: int = 10
+) -> Outcome:
+    """Rollouts over a pool of which `bad` endpoints are of this kind; `turned`: only after a third of them."""
+    async with pool([kind] * bad + [""] * (endpoints - bad)) as fakes:
+        settings = VllmModelSettings(
+            base_url=[fake.url for fake in fakes],
+            model=MODEL,
+            request_timeout_s=PATIENCE_S if kind in PATIENT else 30.0,
+            retry_pause_s=0.05,
+        )
+
+        def policy(context: Context) -> Server:
+            return VllmModel(settings, context)
+
+        def turn_bad() -> None:
+            for fake in fakes:
+                fake.turn_bad()
+
+        def called() -> None:
+            # In the middle of episodes, and not of all at the same turn.
+            if turned and sum(fake.calls for fake in fakes) == rollouts * TURNS // 3 + parallel // 2:
+                turn_bad()
+
+        if not turned:
+            turn_bad()
+        for fake in fakes:
+            fake.called = called
+        async with wired({"world": world(Talk), "agent": agent(SimpleAgent), "model": policy}) as stack:
+            rewards: list[float] = []
+            failed = 0
+            tasks = iter(range(rollouts))
+
+            async def work() -> None:
+                nonlocal failed
+                for task in tasks:
+                    row = {"responses_create_params": {"input": "look"}, "_ng_task_index": task}
+                    for _ in range(ATTEMPTS):
+                        try:
+                            rewards.append((await stack.run(row))["reward"])
+                            break
+                        except Failure as failure:
+                            failed += 1
+                            if failure.terminal:
+                                break
+
+            begun = time.monotonic()
+            await asyncio.gather(*(work() for _ in range(parallel)))
+            seconds = time.monotonic() - begun
+        return Outcome(
+            kind=kind,
+            bad=bad,
+            turned=turned,
+            rollouts=rollouts,
+            measured=len(rewards),
+            wrong=sum(reward != 1.0 for reward in rewards),
+            failed_attempts=failed,
+            calls=sum(fake.calls for fake in fakes),
+            calls_to_bad=sum(fake.calls_while_bad for fake in fakes),
+            seconds=seconds,
+        )
+
+
+async def matrix(kinds: Sequence[str] = KINDS) -> AsyncIterator[Outcome]:
+    """Every kind, one and two bad endpoints of ten, from the start and on the way."""
+    for kind in kinds:
+        for bad in (1, 2):
+            for turned in (False, True):
+                yield await play(kind, bad=bad, turned=turned)
+
+
+async def main() -> None:
+    """Print the table."""
+    logging.disable(logging.CRITICAL)
+    async for outcome in matrix():
+        print(outcome.line(), flush=True)
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

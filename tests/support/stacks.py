@@ -1,0 +1,128 @@
+"""Real stacks for tests: every server in this process (`colocated`), or each in its own (`processes`)."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import orjson
+from omegaconf import OmegaConf
+
+from rollyard.services.backoff import Restarts
+from rollyard.services.config.load import RunConfig, load
+from rollyard.services.config.overrides import parse_overrides
+from rollyard.services.datasets.tasks import TaskFile
+from rollyard.services.io.search_path import INSTALLED
+from rollyard.services.rollouts.collector import Collector, Limits
+from rollyard.services.rollouts.progress import Tally
+from rollyard.services.rollouts.store import RolloutStore, StorePaths
+from rollyard.services.runtime.launcher import Launcher, LocalLauncher
+from rollyard.services.runtime.run_dir import RunFolder
+from rollyard.services.runtime.stack import Stack, new_keys
+from rollyard.services.types import Json, State
+
+SOKOBAN = "configs/sokoban_builtin.yaml"
+AGENT = "grl_sokoban_game_agent"
+EXAMPLES = INSTALLED / "resources_servers/grl_sokoban/data/example.jsonl"
+PUZZLES = INSTALLED / "resources_servers/grl_sokoban/data/qwen3_4b_eval/test_examples_200.jsonl"
+SHARED = INSTALLED.parent / "shared"
+
+
+def configured(
+    *overrides: str, config: str | Mapping[str, Any] = SOKOBAN, roots: Sequence[Path] = (), tmp_path: Path | None = None
+) -> RunConfig:
+    """A checked config: a file of the repository or a tree given as a dictionary, with overrides."""
+    if not isinstance(config, str):
+        assert tmp_path is not None
+        path = tmp_path / "config.yaml"
+        path.write_text(OmegaConf.to_yaml(OmegaConf.create(dict(config))))
+        config = str(path)
+    return load([config], parse_overrides(overrides), [*roots, INSTALLED], {})
+
+
+@contextlib.asynccontextmanager
+async def colocated(config: RunConfig, folder: Path, *, token: str | None = None) -> AsyncIterator[Stack]:
+    """All servers in this process, on free ports."""
+    async with _up(config, folder, None, token) as stack:
+        yield stack
+
+
+@contextlib.asynccontextmanager
+async def processes(
+    config: RunConfig, folder: Path, *, token: str | None = None, said: list[str] | None = None
+) -> AsyncIterator[Stack]:
+    """Every server in a process of its own; dead ones are started again quickly."""
+    async with _up(config, folder, LocalLauncher(folder / "cache"), token, said) as stack:
+        yield stack
+
+
+@contextlib.asynccontextmanager
+async def _up(
+    config: RunConfig, folder: Path, launcher: Launcher | None, token: str | None, said: list[str] | None = None
+) -> AsyncIterator[Stack]:
+    keys = new_keys(token)
+    stack = Stack(
+        config,
+        keys,
+        RunFolder.create(folder, keys.run_id),
+        say=(said if said is not None else []).append,
+        launcher=launcher,
+        head_port=0,
+        ready_timeout_s=300.0,
+        restarts=Restarts(first_pause_s=0.05, longest_pause_s=0.5),
+    )
+    try:
+        await stack.start()
+        yield stack
+    finally:
+        await stack.stop()
+
+
+async def collect(
+    stack: Stack,
+    output: Path,
+    *,
+    rows: Path = EXAMPLES,
+    repeats: int = 2,
+    limit: int | None = None,
+    limits: Limits | None = None,
+    params: Mapping[str, Any] | None = None,
+    agent: str | None = AGENT,
+    identity: Json | None = None,
+    overwrite: bool = False,
+) -> tuple[State, Tally]:
+    """Collect as ng_collect_rollouts does, in this process, with seeds."""
+    tasks = TaskFile(rows, agent=agent, limit=limit)
+    store = RolloutStore(StorePaths(output), identity or {}, {}, resume=True, overwrite=overwrite)
+    tally = Tally(tasks.count * repeats)
+    try:
+        store.load(tally.count)
+        tally.resumed()
+        chosen = {"temperature": 0.8} if params is None else params
+        quick = limits or Limits(parallel=8, first_pause_s=0.01, longest_pause_s=0.05)
+        collector = Collector(tasks.rollouts(repeats), chosen, stack.client, store, tally, quick, seeded=True)
+        return await collector.run(), tally
+    finally:
+        store.close()
+
+
+def read_rows(path: Path) -> list[Json]:
+    """Every line of a JSON Lines file."""
+    return [orjson.loads(line) for line in path.read_bytes().split(b"\n") if line]
+
+
+def keys_of(rows: Sequence[Json]) -> list[tuple[int, int]]:
+    """(task, repeat) of each row, sorted."""
+    return sorted((row["_ng_task_index"], row["_ng_rollout_index"]) for row in rows)
+
+
+def essence(row: Json) -> Json:
+    """What must be equal between two runs with the same seeds: all but identifiers and times."""
+    output = [
+        {key: item.get(key) for key in ("type", "name", "arguments", "output", "content", "role")}
+        for item in row["response"]["output"]
+    ]
+    kept = ("reward", "success", "finish_reason", "moves", "boxes_on_target", "_ng_task_index", "_ng_rollout_index")
+    return {**{key: row[key] for key in kept}, "output": output}

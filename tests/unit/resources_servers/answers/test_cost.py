@@ -1,0 +1,94 @@
+"""Answers that would cost much: each is wrong, at little cost, and the next answer is compared at once."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+
+from rollyard.resources_servers.answers.equality import MOST_CHARACTERS, quick
+from rollyard.resources_servers.answers.formula_complexity import costly
+from rollyard.resources_servers.answers.worker_pool import Workers
+from tests.unit.resources_servers.answers.grading import compared
+
+POWERS = [
+    "9^{9^{9}}", "9^{9^{9^9}}", "9^9^9", "10^{10^{10}}", "2^{2^{2^{2^{2^2}}}}", "99999999^{99999999}",
+    "((9^9)^9)^{9^9}", "7^{1000000}", "(1+10^{-9})^{10^9}", "x^{100000}-1", "(x^{5000}-1)(x^{4999}-1)",
+    "(x+1)^{10000}", "((x+1)^{100})^{100}", "(x+1)^{1000}(x-1)^{1000}", "(a+b+c+d)^{60}", "(x+y+z)^{500}",
+    "1" * 900 + "^{" + "1" * 900 + "}", "e^{e^{1000}}",
+    "".join(f"({letter}+1)" for letter in "abcdefghjklmnopqrstuvwxyz"), "(" * 9 + "x+1" + ")^9" * 9,
+]  # fmt: skip
+FUNCTIONS = [
+    "1000000!", "(1000!)!", "9!!!!", "((5!)!)!", r"\binom{10^9}{5}", r"\binom{1000000}{500000}",
+    r"\sum_{k=1}^{10^9} \frac{1}{k}", r"\prod_{k=1}^{10^8} k", r"\sum_{k=1}^{1000000} k^{k}",
+    r"\int_0^{100} e^{x^2}\sin(x^3)\,dx", r"\frac{d}{dx}\frac{d}{dx}\frac{d}{dx} \sin(\cos(\tan(\sin x)))",
+    r"\sin(10^{100000})", r"\log(\log(10^{10^{10}}))", r"\sin(\sin(\sin(\sin(\sin(\sin(\sin 1))))))",
+    r"\begin{pmatrix}1&2\\3&4\end{pmatrix}^{100000}", r"\lfloor 10^{10^9} \rfloor", r"\gcd(10^{10^8}, 7)",
+    r"\sqrt{2+\sqrt{3+\sqrt{5+\sqrt{7+\sqrt{11}}}}}", "+".join(rf"\sqrt{{{n}}}" for n in range(2, 60)),
+    r"\begin{pmatrix}" + r"\\".join("&".join("x" * 12) for _ in range(12)) + r"\end{pmatrix}",
+]  # fmt: skip
+REPEATED = [
+    "1+" * 900 + "1", "-" * 1500 + "1", "2^" * 400 + "2", "!" * 500, r"\frac" * 300 + "1", r"\sqrt" * 300 + "2",
+    "x=" * 500 + "7", "7=" * 500 + "7", "|x" * 300, "a," * 900, r"\cup(1,2)" * 150, "x_{" * 9 + "1" + "}" * 9,
+    r"\{" * 9 + "1" + r"\}" * 9, "9" * 1900, "1e999999999", r"1.5\times10^{999999999}", r"\text{and }" * 180,
+    r"\infty^" * 100 + "2", "x^2+" * 300 + "1", "A" * 1900 + "=7", "a " * 900 + "= 7", "the " * 450 + "7",
+    r"\text{" * 9 + "a" + "}" * 9, "((((" * 400, "0." + "3" * 1800 + "...",
+]  # fmt: skip
+BOMBS = [*POWERS, *FUNCTIONS, *REPEATED]
+
+
+@pytest.mark.parametrize("gold", ["42", "x+1", "5!", r"\{1,2\}", "x^2+y^2=4", r"\cos 58^\circ"])
+def test_a_bomb_is_recognised_at_little_cost_whatever_the_gold_answer(gold: str) -> None:
+    begun = time.process_time()
+    found = [quick(gold, bomb) for bomb in BOMBS]
+    spent = time.process_time() - begun
+    assert spent < 0.05 * len(BOMBS)
+    assert [one for one in found if one is not None and one.equal] == []
+    assert sum(one is not None for one in found) >= len(BOMBS) - 8
+
+
+async def test_a_bomb_is_wrong_and_no_failure(workers: Workers) -> None:
+    found = await asyncio.gather(*(compared(workers, "x+1", bomb) for bomb in BOMBS))
+    assert [one for one in found if one.equal] == []
+    assert (await workers.compare("x+1", "1+x")).equal
+
+
+async def test_an_honest_answer_behind_many_bombs_is_compared_and_right() -> None:
+    pool = Workers(1, 0.5)
+    try:
+        waiting = [asyncio.create_task(compared(pool, "42", bomb)) for bomb in BOMBS * 5]
+        assert (await compared(pool, "x+2", "2+x")).equal
+        assert [one for one in await asyncio.gather(*waiting) if one.equal] == []
+    finally:
+        await pool.close()
+
+
+def test_no_nesting_ends_in_a_recursion_error() -> None:
+    for piece in ("^", "a^", "[1,2[", "2^{", "(", r"\frac", r"\sqrt", "&", "'", r"\{", "_", "|^", r"x_{\text{"):
+        for bomb in (piece * (1990 // len(piece)), piece * 200 + "1" + "^" * 900, "1" + piece * 300 + "}" * 300):
+            found = quick("7", bomb[:MOST_CHARACTERS])
+            assert found is None or not found.equal
+
+
+@pytest.mark.parametrize(
+    "answer",
+    ["2^{100}", "3^{1000}", r"\frac{1}{2004!}", "10^{20}", "i^{2005}", "(x+1)^{100}", "x^{100}-1", r"e^{10}", "2^{2^x}",
+     r"\frac{-1+\sqrt{5}}{2}", r"\sqrt{2+\sqrt{2+\sqrt{2}}}", "(x-1)(x+1)(x^2+1)(x^4+1)(x^8+1)", r"\binom{20}{10}",
+     r"(-\infty,-3)\cup(-3,-2)\cup(-2,0)\cup(0,5)\cup(5,\infty)", r"\sum_{k=1}^{100} k", "1,000,000,000,000"],
+)  # fmt: skip
+def test_what_people_write_is_within_the_bounds(answer: str) -> None:
+    assert costly("42", answer) is None
+
+
+def test_a_gold_answer_of_the_same_size_raises_the_bounds() -> None:
+    assert costly("42", "x^{2005}") is not None
+    assert costly("x^{2005}", "x^{2005}+0") is None
+
+
+def test_a_long_answer_is_refused_before_anything_reads_it() -> None:
+    begun = time.process_time()
+    for answer in ("\\(" * 500_000, "x=" * 500_000, " " * 1_000_000, "9" * 1_000_000):
+        found = quick("42", answer)
+        assert found is not None and str(MOST_CHARACTERS) in found.reason.replace(",", "")
+    assert time.process_time() - begun < 0.5

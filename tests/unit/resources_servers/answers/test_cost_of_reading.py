@@ -1,0 +1,71 @@
+"""What it costs to look for an answer in a hostile text."""
+
+from __future__ import annotations
+
+import threading
+from time import process_time
+
+import pytest
+
+from rollyard.resources_servers.answers.grader import LONG, Judge, Reading, read
+from rollyard.resources_servers.answers.reading.boxes import boxed
+from rollyard.resources_servers.answers.reading.extraction import Found
+from rollyard.resources_servers.gsm8k.prompt_formats import READINGS as GSM8K
+from rollyard.resources_servers.math.prompt_formats import READINGS as MATH
+from tests.unit.resources_servers.answers.grading import said
+
+LENGTH = 4_000
+MOST = 8
+"""Times as much CPU time for four times the text; a quadratic scan takes 16 times as much."""
+MOST_PROSE = 30
+NOTHING_S = 0.05
+"""Less CPU time is not compared with anything."""
+EVERY = Reading(stops=(), strict=boxed, lenient=(*GSM8K["chat"].lenient, *MATH["chat"].lenient))
+HOSTILE = [
+    r"\(", "$", "$$", r"\[", "$x", "$1", "\\$", r"\boxed{", r"\boxed", r"\boxed{1} ", r"\boxed{{{{", r"\boxed{1} or ",
+    "<answer>", "</answer>", "<answer>1</answer>", "<think>", "</think>", "The answer is ", "answer is.", "Answer:\n",
+    "The answer to ", "The answer is 12 or ", "####", "#### ", "#### 1\n", "(", ")", "1,", "12,345,", "9", " ", "\n",
+    "\t", "{", "}", "\\", "*", "|", "-", "1-", "'answer': ", '"answer": "', "答案", "答案是", "or ", "1 or ", "not ",
+    "wait, ",    "no, wait ", "I hope it is correct", "final answer is", "Therefore, ",
+    r"\text{", "x = ", "x=1, ", "| Answer |\n",
+    "## Answer\n", "Answer\n===\n", "- 1\n", "1\n", "Answer: \\[",
+]  # fmt: skip
+
+_FILLERS = [" ", "\t", "*", "-", "|", "= "]
+
+
+def seconds(text: str) -> float:
+    response = said(text)
+    assert response.text == text
+    start = process_time()
+    read(response, EVERY)
+    return process_time() - start
+
+
+def test_the_cost_of_reading_grows_with_the_length_of_the_text_and_not_with_its_square() -> None:
+    slow = [
+        (lead, piece)
+        for lead in ("", "The answer is")
+        for piece in (HOSTILE if not lead else _FILLERS)
+        if (long := seconds(lead + piece * (4 * LENGTH // len(piece)))) > NOTHING_S
+        and long > MOST * seconds(lead + piece * (LENGTH // len(piece)))
+    ]
+    assert slow == []
+
+
+def test_a_hostile_text_costs_little_more_than_prose_of_its_length() -> None:
+    prose = seconds("She has 3 apples, and he has $4. " * (4 * LENGTH // 33))
+    slow = [piece for piece in HOSTILE if seconds(piece * (4 * LENGTH // len(piece))) > MOST_PROSE * prose]
+    assert slow == []
+
+
+@pytest.mark.parametrize(("length", "elsewhere"), [(LONG - 1, False), (LONG, True)])
+async def test_a_long_text_is_read_off_the_event_loop(length: int, elsewhere: bool) -> None:
+    readers = list[int]()
+
+    def noted(text: str) -> Found | None:
+        readers.append(threading.get_ident())
+        return None
+
+    await Judge(None).judge("12", said("a" * length), Reading(stops=(), strict=noted, lenient=(noted,)))
+    assert [reader != threading.get_ident() for reader in readers] == [elsewhere, elsewhere]

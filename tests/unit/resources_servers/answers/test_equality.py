@@ -1,0 +1,207 @@
+"""Which answers mean the gold one."""
+
+from __future__ import annotations
+
+import pytest
+
+from rollyard.resources_servers.answers.equality import quick
+from rollyard.resources_servers.answers.worker_pool import Workers
+from tests.unit.resources_servers.answers.grading import compared
+
+
+@pytest.mark.parametrize(
+    ("gold", "answers"),
+    [
+        (
+            r"\frac{1}{2}",
+            ["0.5", "1/2", r"50\%", "½", r"\dfrac12", r"\frac{2}{4}", ".5", r"-\frac{1}{-2}", r"\sqrt{0.25}"],
+        ),
+        (r"\frac{7}{2}", ["3.5", r"3\frac{1}{2}", "3 1/2"]),
+        (r"50\%", ["50", "0.5", r"\frac{1}{2}", "50 percent"]),
+        ("10,080", ["10080", r"10,\!080", "10{,}080", r"10\,080", "10 080", "10080.0"]),
+        (r"\$18.90", ["18.9", r"\$18.90", "18.90 dollars", r"\text{\$}18.90"]),
+        (r"15\mbox{ cm}^2", ["15", r"15 \text{ cm}^2", "15 square centimeters", r"15\,\mathrm{cm}^{2}"]),
+        (r"90^\circ", ["90", "90°", r"90^{\circ}", r"90\text{ degrees}"]),
+        (r"2\sqrt{3}", ["2√3", "2*sqrt(3)", r"\sqrt{12}", r"\sqrt {12}"]),
+        (r"0.\overline{3}", [r"\frac{1}{3}", "1/3"]),
+        ("x^2+2x+1", ["(x+1)^2", "x² + 2x + 1", "1 + 2x + x^2"]),
+        ("y = 2x + 3", ["2x+3", "y=3+2x", "y - 2x = 3", "2x + 3 = y"]),
+        ("5", ["x = 5", r"x=\boxed{5}".replace(r"\boxed", ""), "2+3", r"\text{5}", r"\sqrt{25}", "+5"]),
+        ("x=5", ["5", "x = 5.0"]),
+        (r"x \in [-2,7]", ["[-2,7]", r"-2 \le x \le 7", r"x\in[-2, 7]", r"\left[-2,7\right]"]),
+        (r"(2,\infty)", ["x > 2", "(2,∞)", r"x \in (2, \infty)"]),
+        (r"(0,9) \cup (9,36)", [r"(9,36)\cup(0,9)", "(0,9)∪(9,36)"]),
+        ("1,2", [r"x=1 \text{ or } x=2", "x=1 or x=2", "x = 1, x = 2", r"x_1 = 1, x_2 = 2"]),
+        ("1,-2", ["-2, 1", r"\{1,-2\}", r"1 \text{ and } -2", "x=1, x=-2", r"-2 \text{ or } 1"]),
+        (r"\{1\pm\sqrt{5},-2\}", [r"\{-2, 1+\sqrt5, 1-\sqrt5\}", r"-2, 1\pm\sqrt{5}"]),
+        (r"\pm 2", ["2, -2", r"\{-2,2\}", "±2"]),
+        (r"\left( 3, \frac{\pi}{2} \right)", ["(3,π/2)", r"(3, \frac{\pi}{2})", r"3, \frac{\pi}{2}"]),
+        (
+            r"\begin{pmatrix} 1 & 2 \\ 3 & 4 \end{pmatrix}",
+            [r"\begin{bmatrix}1&2\\3&4\end{bmatrix}", r"\begin{pmatrix} 1 & 2 \\ 3 & \frac{8}{2} \end{pmatrix}"],
+        ),
+        (r"\text{(C)}", ["C", "(C)", r"\text{C}", r"\textbf{(C)}", r"\mathrm{C}"]),
+        (r"\text{Evelyn}", ["Evelyn", r"\text{ evelyn }"]),
+        ("52_8", ["52_{8}", "(52)_8", r"52_{\text{eight}}", r"52_{\text{base 8}}", r"52\text{ base }8"]),
+        ("52", ["52_{10}"]),
+        ("6+9i", ["9i+6", "6 + 9 i", "9 i + 6", r"3(2+3i)", r"6 + 9\cdot i", r"6+\sqrt{-81}"]),
+        (r"\frac{2+3i}{2}", [r"1+\frac{3}{2}i", r"\frac{3}{2} i + 1", "1+1.5i"]),
+        ("6", [r"x_{1} = 6", "a_1=6", r"2 \cdot 3"]),
+        ("1 \\pm i", ["1+i, 1-i", "i + 1, 1 - i"]),
+        (r"\frac{4+3i}{2}", [r"w = \frac{8+6i}{4} = 2+\frac{3}{2}i", r"\frac{8+6i}{4} = 2+1.5i", r"w=2+1.5i"]),
+        ("x+1", ["y = (x+2)-1 = x+1", "f = 1 + x"]),
+        ("3i,-3i", [r"\{-3 i, 3 i\}", r"\pm 3i", r"3 i, -3 i"]),
+        (r"\frac{\pi}{4}", ["pi/4", "π/4", r"\frac14\pi"]),
+        (r"(-\infty,2)", ["(-infty,2)", "x < 2"]),
+        (r"\text{June 20}", ["June 20"]),
+        ("10^{-3}", ["0.001", "1e-3"]),
+        (r"111, \! 111, \! 111", ["111111111", "111,111,111", r"111,\!111,\!111"]),
+        (r"\frac{3}{4}\pi", [r"3/4\pi", r"3/4 \pi", r"3\pi/4"]),
+        (r"\frac{1}{2x}", ["1/2x", "1/(2x)"]),
+        ("1:3", [r"1 \text{ to } 3", "1 to 3", r"\frac{1}{3}"]),
+        (r"(-\infty, 2) \cup [3, \infty)", [r"x < 2 \text{ or } x \ge 3", r"x \geq 3 \lor x < 2"]),
+        (r"\cos 58^\circ", [r"\cos(58^{\circ})", r"\sin 32^\circ", r"\cos\frac{29\pi}{90}", "cos 58°"]),
+        (
+            r"\frac{3}{4}",
+            [r"\text{The answer is } \frac{3}{4}", "The answer is 3/4", r"\text{Answer: } 0.75", "P(A) = 3/4"],
+        ),
+        (r"\text{(B)}", [r"\text{(B) }5", r"\textbf{(B)}\ 5", r"\textbf{(B) } \frac{1}{2}"]),
+        ("[2,5)", [r"\{x \mid 2 \leq x < 5\}", r"\{ x \in \mathbb{R} : 2 \le x < 5 \}", r"2 \le x < 5"]),
+        ("17", [r"17 \pmod{23}", r"n \equiv 17 \pmod{23}", r"17 \text{ mod } 23", r"17 \bmod 23"]),
+        ("7", [r"\color{blue}{7}", r"\large 7", r"{\large 7}", r"\textcolor{red}{7}"]),
+        (r"\begin{pmatrix} 1 \\ 2 \end{pmatrix}", [r"\begin{pmatrix} 1 \\[4pt] 2 \end{pmatrix}"]),
+        ("(2,5)", [r"x > 2 \text{ and } x < 5", r"x > 2 \land x < 5", "2 < x < 5"]),
+        ("(1,2)", [r"\langle 1,2\rangle", r"\left\langle 1, 2\right\rangle"]),
+        (r"45^\circ, 135^\circ", [r"135\text{ degrees}, 45\text{ degrees}", "45, 135"]),
+        (r"\text{4:30 p.m.}", ["4:30 PM", r"4:30\text{ p.m.}", "4:30"]),
+        (r"9\text{ a.m.}", ["9 am", "9:00 AM", "9"]),
+        (r"\text{C,E}", ["C, E", "E,C", r"\text{C and E}", r"\text{(C), (E)}"]),
+        (r"45\text{ mph}", ["45", r"45 \text{ miles per hour}", r"45 \text{ mi/h}"]),
+        (r"25\text{ dollars per hour}", [r"\$25", "25 dollars"]),
+        ("5", [r"5^\circ C", "5 units", "05", r"5 \times 10^0"]),
+        (r"\emptyset", [r"\varnothing", r"\{\}", "∅"]),
+        ("2^{100}", ["1267650600228229401496703205376"]),
+        ("5x - 7y + 11z + 4 = 0", ["-5x+7y-11z-4=0", "5x-7y+11z=-4"]),
+    ],
+)
+async def test_an_answer_in_another_spelling_is_equal(patient: Workers, gold: str, answers: list[str]) -> None:
+    refused = [answer for answer in answers if not (await compared(patient, gold, answer)).equal]
+    assert refused == []
+
+
+@pytest.mark.parametrize(
+    ("gold", "answers"),
+    [
+        ("52_8", ["52", "42", "52_9", "52_{10}", "25_8"]),
+        ("52", ["52_8"]),
+        (r"\frac{2}{3}", ["0.666666", "0.667", "0.6666668"]),
+        (r"\frac{1}{3}", ["0.333", "0.33", "0.333334", r"33\%", "3", r"\frac{-1}{3}"]),
+        ("0.333", [r"\frac{1}{3}"]),
+        (r"\{1,2\}", ["(1,2)", "[1,2]", "1", r"\{1\}", r"\{1,2,3\}", r"\{1,3\}"]),
+        ("(1,2)", ["(2,1)", "2,1", "[1,2]", "(1,2]", r"\{1,2\}", "(1,2,3)", "1"]),
+        ("(3,4]", ["[4,3)", "(3,4)", "[3,4]", "[3,4)"]),
+        ("50", ["0.5", r"0.5\%"]),
+        ("0.5", ["50", r"0.5\%", r"5\%"]),
+        (r"15\mbox{ cm}^2", [r"15 \text{ cm}", r"15 \text{ m}^2", "15 cm^3"]),
+        (r"\$36", ["36 cents", r"36^\circ", "-36"]),
+        (r"\frac{3}{4}\pi\text{ inches}", [r"\frac{3}{4}\pi\text{ feet}"]),
+        (r"\sqrt{51}", ["7.14", "7.1414", r"\sqrt{15}", "51"]),
+        ("3", ["3, 4", r"3 \text{ or } 4", "3 or 4", "{3, 4}", r"\pm 3", "-3", "30", "3x", "5=3", "4 = 3", "3 3", ""]),
+        (
+            "5",
+            [
+                r"5 \lor 6",
+                "5;6",
+                r"5 \mid 6",
+                r"5 \cup 6",
+                r"\neq 5",
+                "5!",
+                "x<5",
+                r"5 \pm 1",
+                "5:6",
+                r"6 \to 5",
+                "5+C",
+                "x=x",
+            ],
+        ),
+        ("34", ["3 4", "3.4", "3,4", "43"]),
+        ("3,5,7", ["3,5", "3,5,7,9", "3,5,8", "357"]),
+        (r"1 \pm \sqrt{2}", [r"1+\sqrt{2}", r"\pm\sqrt{2}"]),
+        (r"(-\infty,2)\cup(3,\infty)", [r"(-\infty,2]\cup(3,\infty)", r"(-\infty,2)", r"(-\infty,\infty)"]),
+        (
+            r"\begin{pmatrix} 1 \\ 2 \end{pmatrix}",
+            [r"\begin{pmatrix} 2 \\ 1 \end{pmatrix}", r"\begin{pmatrix} 1 & 2 \end{pmatrix}"],
+        ),
+        ("p - q", ["q - p", "p + q", "-p-q"]),
+        ("y = 2x + 3", ["y = 2x - 3", "x = 2y + 3", "2x"]),
+        (r"\text{even}", ["odd", r"\text{not even}", "neve"]),
+        (r"\text{east}", ["seat", r"\text{west}"]),
+        (r"\text{(C)}", ["D", "(A)", r"\text{AC}"]),
+        ("0.0000001", ["0.0000002", "0"]),
+        (r"\frac{1}{2004!}", [r"\frac{2}{2004!}", r"\frac{1}{2005!}", r"-\frac{1}{2004!}", "0"]),
+        (r"\frac{\pi}{10^{20}}", [r"\frac{2\pi}{10^{20}}"]),
+        (r"111, \! 111, \! 111", [r"111, \! 111", "111,111", "111"]),
+        ("(1,2,3)", ["[1,2,3)", "(1,2,3]", "(1,3,2)"]),
+        (r"144 \mbox{ m}^3", [r"144 \mbox{ m}^4", r"144 \mbox{ m}^2", r"144 \text{ cubic feet}"]),
+        (r"25\text{ m/s}", [r"25 \text{ km/h}", r"25 \text{ m/s}^2", r"25\text{ miles per second}"]),
+        (r"\text{4:30 p.m.}", ["4:30 a.m.", "4:31 p.m.", r"4 \text{ p.m.}", "5:30"]),
+        (r"9\text{ a.m.}", ["9 p.m.", "9:30 a.m."]),
+        (r"\text{C,E}", ["C", "C,D", "C,D,E"]),
+        ("2+3i", ["w = 2+3i = 3+2i", "w = 2+3i = 2-3i"]),
+        ("x<2", ["x < i", r"x < 2 \text{ or } y > 3"]),
+        ("3+5i", ["5i-3", "3-5i", "3+5j", "5+3i", "3+5", "8i"]),
+        (r"\cos 58^\circ", [r"\cos 58", r"\sin 58^\circ", r"\cos 59^\circ"]),
+        (
+            r"\text{(B)}",
+            [r"\text{(B) or (C)}", r"\textbf{(C)}\ 5", r"\text{(A) and (B)}", r"\text{not (B)}", "(B) or C"],
+        ),
+        (
+            "7",
+            ["The answer is not 7", "The answer is 8", r"\text{The answer is } 7 \text{ or } 8", "7 is not the answer"],
+        ),
+        ("[2,5)", [r"\{x \mid 2 \leq x \le 5\}", r"\{2, 5\}"]),
+        ("17", [r"18 \pmod{23}", r"-17 \pmod{23}", r"17 \equiv 18 \pmod{23}"]),
+        ("6", ["x=5=6", "x = 6 = 7", r"6 = 6\%"]),
+        ("1:3", ["3:1", r"3 \text{ to } 1"]),
+        (r"(-\infty, 2) \cup (3, \infty)", [r"x < 2 \text{ or } x \ge 3", "x < 2"]),
+        (r"3\frac{1}{2}", [r"3 \cdot \frac{1}{2}", "31/2", r"\frac{3}{2}"]),
+        ("2^{100}", ["1267650600228229401496703205377"]),
+        ("25", ["52", "5²0", "(25", "25)", "[25"]),
+        ("x=5", ["y=5", "x=-5"]),
+    ],
+)
+async def test_a_wrong_answer_is_refused(patient: Workers, gold: str, answers: list[str]) -> None:
+    accepted = [answer for answer in answers if (await compared(patient, gold, answer)).equal]
+    assert accepted == []
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [(r"\frac{1}{3}", "0.333333"), ("0.333", r"\frac{1}{3}"), (r"\{1,2\}", "(1,2)"), ("1<x<2", "(1,2)"), ("x=5", "5")],
+)
+async def test_the_order_of_gold_and_answer_does_not_matter(patient: Workers, one: str, other: str) -> None:
+    assert (await compared(patient, one, other)).equal == (await compared(patient, other, one)).equal
+
+
+async def test_a_decimal_of_six_digits_stands_for_what_it_is_rounded_from_but_not_exactly(patient: Workers) -> None:
+    for gold, answer in (
+        (r"\frac{1}{3}", "0.333333"),
+        (r"\frac{2}{3}", "0.66666666"),
+        (r"\sqrt{51}", "7.141428"),
+        ("2.645751", r"\sqrt{7}"),
+    ):
+        found = await compared(patient, gold, answer)
+        assert (found.equal, found.exact) == (True, False), (gold, answer)
+
+
+def test_a_very_long_or_very_deep_answer_is_wrong_unread() -> None:
+    for answer in ("1 " * 20_000, "9" * 5_000, "(" * 50 + "1+x" + ")" * 50, r"\sqrt{" * 50 + "2" + "}" * 50):
+        found = quick("42", answer)
+        assert found is not None
+        assert not found.equal
+
+
+def test_what_is_plain_needs_no_algebra() -> None:
+    for gold, answer in (("18", "18.0"), ("18", "19"), (r"\text{yes}", "no"), ("52_8", "52"), ("x+1", "x + 1")):
+        assert quick(gold, answer) is not None
+    assert quick("x+1", "1+x") is None

@@ -1,0 +1,297 @@
+"""Which answer a text gives: announcements of many kinds are read, and several answers are no answer."""
+
+from __future__ import annotations
+
+import pytest
+
+from rollyard.resources_servers.answers.grader import Judge, Reading
+from rollyard.resources_servers.answers.worker_pool import Workers
+from rollyard.resources_servers.gsm8k.prompt_formats import READINGS as GSM8K
+from rollyard.resources_servers.math.prompt_formats import READINGS as MATH
+from tests.unit.resources_servers.answers.grading import judged
+
+READINGS = pytest.mark.parametrize("reading", [MATH["chat"], GSM8K["chat"]], ids=["math", "gsm8k"])
+ENGLISH = r"""
+The answer is 12.
+Answer: $12$.
+**Answer:** 12
+Final answer: 12
+Final Answer: **12**
+The correct answer is 12.
+Answer = 12
+The answer to the question is:@@12
+Answer@======@12
+# Answer@@12
+## Final Answer: 12
+**Final Answer**@@12
+- Answer: 12
+* **Answer:** 12
+┃ Answer ┃ 12 ┃
+┃ Answer ┃@┃---┃@┃ 12 ┃
+Answer: `12`
+```json@{"answer": 12}@```
+{"final_answer": "12"}
+The answer is \[ 12 \]
+The answer is@\[@12@\]
+So the answer is@@$$12$$@
+Thus the answer would be 12.
+Ans: 12
+A: 12
+Therefore, x = 12.
+So, x=12.
+Thus, the number of ways is 12.
+There are $12$ ways.
+x = 12
+Result: 12
+12 is the answer.
+$12$ dollars
+"""
+EXPLAINED = r"""
+12, not 13
+Answer: 12 (since 3*4=12)
+The answer is 12 because 12 = 3*4.
+The answer is 12, since 13 is odd.
+The answer is **12**, which is 3 times 4.
+The answer is 12 and that is final.
+The answer is 12. I hope this helps!
+Answer: 12@@Explanation: 3 groups of 4 give 12.
+The answer is 12 rather than 13
+the answer is $\boxed{12}$, not $\boxed{13}$
+The answer is $12$ (since $3 \cdot 4 = 12$).
+The answer is $x = 12$.
+"""
+MARKED = r"""
+\boxed {12}
+\boxed12
+\fbox{12}
+\boxed{{12}}
+\boxed{\text{12}}
+\boxed{x = 12}
+\boxed{12}@@Answer: 12
+$\boxed{12}$ and $\boxed{12.0}$
+<answer>12</answer>
+<ANSWER>12</ANSWER>
+<answer> \boxed{12} </answer>
+<answer>The answer is $12$.</answer>
+3 and 5. <answer>12
+\boxed{5} of them, and then <answer>12</answer>
+<think>5</think><answer>12</answer>
+<answer>@12@</answer>
+"""
+OTHER_LANGUAGES = r"""
+答案是 12。
+因此答案为:12
+最终答案:$12$
+所以答案是12。谢谢。
+**答案：** 12
+所以答案是 \(12\)。
+Ответ: 12.
+Ответ равен 12
+Ответ — 12.
+Итак, ответ 12.
+答えは12です。
+答え：12
+答えは $12$ である。
+정답은 12입니다.
+정답: 12
+따라서 답은 12이다.
+La respuesta es 12.
+Respuesta final: 12
+La réponse est 12.
+Réponse : 12
+Die Antwort ist 12.
+Die Antwort lautet: 12
+A resposta é 12.
+La risposta è 12.
+الجواب هو 12
+الإجابة: 12
+उत्तर: 12
+उत्तर 12 है।
+Het antwoord is 12.
+Odpowiedź: 12
+"""
+TAKEN_BACK = r"""
+The answer is 11. Wait, no, it's 12.
+\boxed{11}. Actually no, it's 12.
+\boxed{11}@@Wait, I made a mistake. The answer is 12.
+\boxed{11} is wrong, \boxed{12}
+First \boxed{5}, then we double and add two, so the total is \boxed{12}.
+answer is 1. No, the answer is 12.
+"""
+SEVERAL = r"""
+12 and 13
+12 (or maybe 13)
+either 12 or 13
+13 or 12
+possibly 12, maybe 13
+I think it's 12 or possibly 13
+The answer is either 12 or 13.
+The answer is 12 or maybe 13.
+The answer is 12. Or maybe 13.
+The answer is 12. It could also be 13.
+The answer is 12, but it could be 13.
+The answer is $12$ or $13$.
+The answer is $12$ and $13$
+Answer: 12, 13
+Answer: 12; 13
+Answer:@- 12@- 13
+Answer:@12@13
+The answer is 12 (13).
+The answer is 13. The answer is 12.
+#### 13@#### 12
+<answer>13</answer><answer>12</answer>
+12 or 12.5
+<answer>12 or 13</answer>
+<answer>13</answer> or <answer>12</answer>
+答案是12或13。
+Ответ: 12 или 13
+{"answer": [12, 13]}
+x = 13 or x = 12
+\boxed{13} \boxed{12}
+\boxed{13}, \boxed{12}
+\boxed{13}@\boxed{12}
+$\boxed{13}$@@$\boxed{12}$
+\[\boxed{13}\]@\[\boxed{12}\]
+\boxed{13} or \boxed{12}
+\boxed{13}\text{ or }\boxed{12}
+\boxed{13}. Or maybe \boxed{12}.
+\boxed{13}/\boxed{12}
+\boxed{13} or else \boxed{12}
+Answer 1: \boxed{13}@Answer 2: \boxed{12}
+\boxed{13} or, if that is wrong, \boxed{12}
+\boxed{12} (or maybe 13)
+\boxed{12}, or possibly 13.
+13 or \boxed{12}
+\boxed{12}@@(or 13)
+\boxed{12}. The answer is 13.
+The answer is 12 to 14
+neither 12 nor 13
+"""
+DENIED = r"""
+The answer is not 12.
+13, not 12
+The answer is 13, not 12.
+\boxed{13} not \boxed{12}
+The answer is between 12 and 14.
+The answer is half of 12.
+The answer is at least 12.
+The answer is negative $12$.
+The answer is minus 12
+\boxed{12}. Actually no, it's 13.
+\boxed{12}. Wait, no. It's 13.
+\boxed{12}@@Actually, the answer is 13.
+The answer is 12. No, wait, it should be 13.
+"""
+
+
+def texts(block: str) -> list[str]:
+    """The texts of a block, where `@` is the end of a line and `┃` the bar of a table."""
+    return [one.replace("@", "\n").replace("┃", "|") for one in block.strip().splitlines()]
+
+
+async def wrongly_judged(reading: Reading, block: str, *, right: bool) -> list[str]:
+    found = await judged(Judge(None), reading, [("12", text) for text in texts(block)])
+    return [text for text, one in zip(texts(block), found, strict=True) if one.lenient is not right]
+
+
+@READINGS
+@pytest.mark.parametrize("block", [ENGLISH, EXPLAINED, MARKED], ids=["announced", "explained", "marked"])
+async def test_a_right_answer_is_found_however_it_is_announced(reading: Reading, block: str) -> None:
+    assert await wrongly_judged(reading, block, right=True) == []
+
+
+@READINGS
+async def test_announcements_in_other_languages_are_read(reading: Reading) -> None:
+    assert await wrongly_judged(reading, OTHER_LANGUAGES, right=True) == []
+
+
+@READINGS
+async def test_an_answer_that_is_taken_back_gives_way_to_the_next_one(reading: Reading) -> None:
+    assert await wrongly_judged(reading, TAKEN_BACK, right=True) == []
+
+
+@READINGS
+async def test_a_text_that_names_several_candidates_is_wrong(reading: Reading) -> None:
+    assert await wrongly_judged(reading, SEVERAL, right=False) == []
+
+
+@READINGS
+async def test_a_number_that_is_denied_or_changed_by_words_is_wrong(reading: Reading) -> None:
+    assert await wrongly_judged(reading, DENIED, right=False) == []
+
+
+CHOICE = r"""
+the correct option is (A)
+The answer is (A) 15
+**A**
+The correct choice is A.
+正确答案是 (A)
+答案选A
+故选 A。
+(A)
+The answer is **(A) 15**.
+The answer is option A.
+Option A is correct.
+The answer is $\text{(A)}$.
+Answer: A
+"""
+LIST = r"""
+x=2 and x=3
+The solutions are $x=2$ and $x=3$.
+$x=\boxed{2}$ and $x=\boxed{3}$
+\boxed{2}@\boxed{3}
+Answer:@- 2@- 3
+The answers are 2 and 3.
+{"answer": [2, 3]}
+The answer is either 2 or 3.
+<answer>2 and 3</answer>
+\boxed{x=2}@\boxed{x=3}
+\boxed{2} or 3
+The first root is $\boxed{2}$, because $4-4=0$. The second root is, after some work, $\boxed{3}$.
+"""
+TWO_SPELLINGS = r"""
+\boxed{0.5} \boxed{\frac12}
+\boxed{\frac12} (or 0.5)
+The answer is \frac{1}{2}.
+Therefore, x = \frac{1}{2}.
+The answer is $\frac12$, i.e. $0.5$
+The answer is 1/2 (0.5).
+The answer is $\frac{2}{4} = \frac{1}{2}$.
+{"answer": "\frac{1}{2}"}
+\boxed{\dfrac{1}{2}}@@The answer is one half.
+"""
+MONEY = """
+so the final answer is 3.5 dollars
+The answer is $3.50.
+It costs $3.50 in total.
+The answer is 7/2 = 3.5.
+"""
+
+
+@pytest.mark.parametrize(
+    ("gold", "block"),
+    [
+        (r"\text{(A)}", CHOICE),
+        ("2,3", LIST),
+        (r"\frac{1}{2}", TWO_SPELLINGS),
+        ("3.5", MONEY),
+        (r"\text{Tom and Jerry}", "The answer is Tom and Jerry."),
+    ],
+    ids=["a choice", "a list", "two spellings", "money", "words with and"],
+)
+async def test_a_list_is_read_as_one_and_the_same_value_twice_as_a_value(
+    patient: Workers, gold: str, block: str
+) -> None:
+    found = await judged(Judge(patient), MATH["chat"], [(gold, text) for text in texts(block)])
+    assert [text for text, one in zip(texts(block), found, strict=True) if not one.lenient] == []
+
+
+async def test_one_of_several_right_values_is_not_their_list(patient: Workers) -> None:
+    for text in (
+        r"\boxed{2}",
+        r"\boxed{2}, \boxed{4}",
+        r"\boxed{2}, \boxed{3}, \boxed{4}",
+        r"\boxed{2} so \boxed{2,4}",
+    ):
+        (one,) = await judged(Judge(patient), MATH["chat"], [("2,3", text)])
+        assert not one.lenient, text

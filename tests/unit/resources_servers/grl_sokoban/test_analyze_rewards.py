@@ -1,0 +1,69 @@
+"""The seed's step 4, typed as it has it."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from rollyard.resources_servers.grl_sokoban.analyze_rewards import main
+from rollyard.services.io.search_path import INSTALLED
+from tests.support.rollout_files import manifest, varied, write
+
+SOKOBAN = INSTALLED / "resources_servers/grl_sokoban"
+
+
+def analyze(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """The seed's step 4, in the seed's folder."""
+    line = [sys.executable, "analyze_rewards.py", *arguments]
+    return subprocess.run(line, cwd=SOKOBAN, capture_output=True, text=True, check=False)
+
+
+def test_the_seeds_analysis_runs_as_it_is_written_there(tmp_path: Path) -> None:
+    rows = varied(20, 8)
+    path = write(tmp_path / "data" / "rollouts.jsonl", rows)
+    manifest(path, 20, 9)
+    output = tmp_path / "out" / "reward_analysis.md"
+    flags = ["--rollouts-path", str(path), "--model-name", "Qwen3-4B", "--output", str(output)]
+    done = analyze(*flags)
+    assert done.returncode == 0, done.stderr
+    said = output.read_text()
+    frame = pd.DataFrame(
+        {
+            "reward": made["reward"],
+            "won": made["success"],
+            "calls": sum(item["type"] == "function_call" for item in made["response"]["output"]),
+        }
+        for made in rows
+    )
+    assert "# Reward analysis: Qwen3-4B\n" in said
+    assert "- **Total Rollouts**: 160 (160 of 180 measured)" in said
+    assert f"- **Success Rate**: {frame.won.mean():.2%} ({frame.won.sum()} / 160)" in said
+    for name in ("Mean", "Median", "Min", "Max"):
+        assert f"- **{name} Reward**: {getattr(frame.reward, name.lower())():.4f}" in said
+    assert f"- **Average Tool Calls**: {frame.calls.mean():.2f} per rollout" in said
+    assert f"- **Correlation (tool calls ↔ reward)**: {frame.calls.corr(frame.reward):.4f}" in said
+    most, times = next(iter(frame.reward.value_counts().items()))
+    assert re.search(rf"- \*\*-?[\d.]+ reward\*\*: {times} occurrences \({times / 160:.1%}\)", said), most
+    for count, group in frame.groupby("calls"):
+        assert f"| {count} | {group.reward.mean():.4f} | {len(group)} |" in said
+
+
+def test_without_an_output_the_analysis_goes_to_the_terminal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write(tmp_path / "rollouts.jsonl", [{"reward": 1.0, "response": {"output": []}}])
+    assert main(["--rollouts-path", str(path)]) == 0
+    assert "- **Total Rollouts**: 1 (1 measured)" in capsys.readouterr().out
+
+
+def test_an_analysis_of_nothing_says_so_in_its_exit_status(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "rollouts.jsonl"
+    path.touch()
+    assert main(["--rollouts-path", str(path)]) == 1
+    said = capsys.readouterr()
+    assert str(path) in said.out + said.err

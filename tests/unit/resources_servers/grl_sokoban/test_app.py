@@ -1,0 +1,247 @@
+"""Sokoban behind its endpoints: the tool, the turn-based form, the verdict, the caps."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import orjson
+import pytest
+from pydantic import ValidationError
+
+from rollyard.resources_servers.grl_sokoban.app import GrlSokoban, SokobanSettings, read_move
+from rollyard.resources_servers.grl_sokoban.generator import RoomSpec
+from rollyard.resources_servers.grl_sokoban.task import prepared
+from rollyard.services.types import Json
+from tests.support.in_process import Wired, wired, world
+from tests.unit.resources_servers.grl_sokoban.reference import trajectories
+
+ROW: Json = {"seed": 84810, "dim_room": [5, 5], "num_boxes": 1}
+BOARD = "#####\n#O__#\n#_X_#\n#_P_#\n#####"
+
+
+def serving(**settings: Any) -> Any:
+    return wired({"world": world(GrlSokoban, **settings)})
+
+
+async def seeded(stack: Wired, row: Json, path: str = "/seed_session") -> dict[str, str]:
+    answer = await stack.post("world", path, row)
+    assert answer.status == 200, answer.body
+    return {"cookie": answer.cookies[0].partition(";")[0]}
+
+
+async def step(stack: Wired, cookie: dict[str, str], actions: Any) -> Json:
+    answer = await stack.post("world", "/step", {"actions": actions}, cookie)
+    assert answer.status == 200, answer.body
+    result: Json = orjson.loads(answer.body)
+    return result
+
+
+async def verdict(stack: Wired, cookie: dict[str, str], row: Json = ROW) -> Json:
+    body = {**row, "responses_create_params": {"input": []}, "response": {"output": []}}
+    answer = await stack.post("world", "/verify", body, cookie)
+    result: Json = orjson.loads(answer.body)
+    return result
+
+
+async def test_an_empty_list_looks_without_moving() -> None:
+    async with serving() as stack:
+        looked = await step(stack, await seeded(stack, ROW), [])
+    assert looked == {"observation": BOARD, "reward": 0.0, "total_reward": 0.0, "done": False, "steps": 0}
+
+
+@pytest.mark.parametrize("actions", [["Left", "Up"], ["left", "UP"], [3, 1], ["3", "1"], [" left ", 1]])
+async def test_labels_in_any_case_and_numbers_are_the_same_moves(actions: Sequence[Any]) -> None:
+    async with serving() as stack:
+        moved = await step(stack, await seeded(stack, ROW), actions)
+    assert moved["observation"] == "#####\n#O__#\n#PX_#\n#___#\n#####"
+    assert (moved["steps"], moved["total_reward"]) == (2, -0.2)
+
+
+@pytest.mark.parametrize(
+    "actions",
+    [["Up", "Fly"], ["Up", 5], ["Up", None], ["Up", 1.5], "Up", None, [True], ["Up", False], ["true"], "1", True],
+)
+async def test_a_bad_action_comes_back_as_words_and_nothing_of_the_call_is_executed(actions: Any) -> None:
+    async with serving() as stack:
+        cookie = await seeded(stack, ROW)
+        answer = await step(stack, cookie, actions)
+        assert set(answer) == {"error"}
+        assert len(answer["error"]) > 20
+        assert (await step(stack, cookie, []))["steps"] == 0
+
+
+async def test_moves_after_the_end_are_not_played() -> None:
+    async with serving() as stack:
+        cookie = await seeded(stack, {**ROW, "max_steps": 3})
+        ended = await step(stack, cookie, ["Left", "Right", "Left", "Right", "Left"])
+        assert (ended["steps"], ended["done"]) == (3, True)
+        after = await step(stack, cookie, ["Right"])
+    assert (after["steps"], after["reward"], after["total_reward"]) == (3, 0.0, ended["total_reward"])
+
+
+async def test_recorded_trajectories_come_out_bit_for_bit_over_the_wire() -> None:
+    recorded = [found for found in trajectories() if found["kind"] != "random"][:40]
+    async with serving() as stack:
+        for found in recorded:
+            row = {key: found[key] for key in ("seed", "dim_room", "num_boxes", "max_steps")}
+            cookie = await seeded(stack, row)
+            total, solved = 0.0, False
+            for action, board, reward, done, _, success, _ in found["steps"]:
+                played = await step(stack, cookie, [action])
+                total += reward
+                assert (played["observation"], played["reward"], played["done"]) == (board, reward, done)
+                solved = success
+                if done:
+                    break
+            said = await verdict(stack, cookie, row)
+            assert (said["reward"], said["success"]) == (total, solved)
+
+
+async def test_the_verdict_knows_the_optimum_and_how_the_play_went() -> None:
+    puzzle = prepared(RoomSpec(84810, (5, 5), 1))
+    assert puzzle.optimum is not None
+    async with serving() as stack:
+        cookie = await seeded(stack, ROW)
+        await step(stack, cookie, list(puzzle.optimum.path))
+        said = await verdict(stack, cookie)
+    assert said["success"] is True
+    assert said["moves"] == said["optimal_moves"] == len(puzzle.optimum.path)
+    assert (said["optimal_pushes"], said["boxes_on_target"], said["deadlocked"]) == (2, 1, False)
+    assert said["reward"] == pytest.approx(11 - 0.1 * said["moves"])
+
+
+async def test_a_box_pushed_into_a_corner_is_a_deadlock_in_the_verdict() -> None:
+    async with serving() as stack:
+        cookie = await seeded(stack, ROW)
+        await step(stack, cookie, ["Up"])
+        before = await verdict(stack, cookie)
+        await step(stack, cookie, ["Left", "Up", "Right"])
+        after = await verdict(stack, cookie)
+    assert (before["deadlocked"], after["deadlocked"]) == (False, True)
+    assert after["success"] is False
+
+
+async def test_an_episode_that_never_acted_has_reward_zero() -> None:
+    async with serving() as stack:
+        said = await verdict(stack, await seeded(stack, ROW))
+    assert (said["reward"], said["success"], said["moves"]) == (0.0, False, 0)
+
+
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        ({"seed": 1, "dim_room": [4, 4]}, "4x4"),
+        ({"seed": 1, "dim_room": [4, 6], "num_boxes": 3}, "4x6"),
+        ({"seed": 1, "dim_room": [40, 40]}, "cap of 10"),
+        ({"seed": 1, "num_boxes": 9}, "cap of 4"),
+        ({"seed": 1, "search_depth": 5000}, "cap of 300"),
+        ({"seed": -1}, "seed"),
+        ({"seed": 2**32}, "seed"),
+        ({}, "seed"),
+        ({"seed": 1, "dim_room": [6]}, "dim_room"),
+        ({"seed": 1, "dim_room": [0, 6]}, "0x6"),
+        ({"seed": 1, "num_boxes": 0}, "num_boxes"),
+        ({"seed": 1, "max_steps": 0}, "max_steps"),
+    ],
+)
+async def test_a_row_that_cannot_be_played_is_refused_at_once_and_says_why(row: Json, words: str) -> None:
+    async with serving() as stack:
+        answer = await stack.post("world", "/seed_session", row)
+        problem = orjson.loads(answer.body)
+        assert (answer.status, problem["type"]) == (422, "urn:rollyard:bad_task")
+        assert words in problem["detail"]
+        assert stack.servers["world"].sessions == 0
+
+
+@pytest.mark.parametrize("wrong", [True, False, "1", "6", " 6 ", "1e0"])
+@pytest.mark.parametrize("name", ["seed", "num_boxes", "search_depth", "max_steps", "dim_room", "level_index"])
+async def test_a_boolean_or_a_string_of_a_row_is_not_a_number(name: str, wrong: Any) -> None:
+    room: Json = {"level_file": "levels.txt", "level_index": 0} if name == "level_index" else {"seed": 1}
+    row = {**room, name: [6, wrong] if name == "dim_room" else wrong}
+    async with serving() as stack:
+        answer = await stack.post("world", "/seed_session", row)
+    problem = orjson.loads(answer.body)
+    assert (answer.status, problem["type"]) == (422, "urn:rollyard:bad_task")
+    assert name in problem["detail"]
+
+
+def test_a_boolean_of_a_config_is_not_a_number() -> None:
+    for name in ("max_rows", "max_boxes", "max_search_depth", "solver_states", "tile_px", "max_steps"):
+        with pytest.raises(ValidationError, match="found true, a number is expected"):
+            SokobanSettings.model_validate({"entrypoint": "app.py", name: True})
+
+
+async def test_caps_are_settings() -> None:
+    async with serving(max_rows=6, max_boxes=1) as stack:
+        refused = [await stack.post("world", "/seed_session", {"seed": 1, "dim_room": [7, 6]})]
+        refused += [await stack.post("world", "/seed_session", {"seed": 1, "num_boxes": 2})]
+    assert [answer.status for answer in refused] == [422, 422]
+
+
+async def test_the_turn_based_form_speaks_gymnasiums_five_values() -> None:
+    async with serving() as stack:
+        answer = await stack.post("world", "/reset", ROW)
+        cookie = {"cookie": answer.cookies[0].partition(";")[0]}
+        first = orjson.loads(answer.body)
+        assert first["observation"].startswith(BOARD)
+        assert first["info"]["supports_explicit_close"] is True
+        message = {"type": "message", "content": [{"type": "output_text", "text": "I go <action>Left</action>"}]}
+        body = {"responses_create_params": {"input": []}, "response": {"output": [message]}}
+        turn = orjson.loads((await stack.post("world", "/step", body, cookie)).body)
+    assert set(turn) == {"observation", "reward", "terminated", "truncated", "info"}
+    assert turn["observation"] == "#####\n#O__#\n#_X_#\n#P__#\n#####"
+    assert (turn["reward"], turn["terminated"], turn["truncated"]) == (-0.1, False, False)
+
+
+async def test_a_message_without_a_move_is_told_so_and_costs_nothing() -> None:
+    async with serving() as stack:
+        cookie = await seeded(stack, ROW, "/reset")
+        body = {"response": {"output": [{"type": "message", "content": "hmm"}]}}
+        turn = orjson.loads((await stack.post("world", "/step", body, cookie)).body)
+        assert "No move found" in turn["observation"]
+        assert (turn["reward"], turn["terminated"]) == (0.0, False)
+
+
+async def test_a_finished_turn_based_episode_leaves_no_session_behind() -> None:
+    async with serving() as stack:
+        cookie = await seeded(stack, {**ROW, "max_steps": 1}, "/reset")
+        body = {"response": {"output": [{"type": "message", "content": "up"}]}}
+        turn = orjson.loads((await stack.post("world", "/step", body, cookie)).body)
+        assert (turn["terminated"], turn["truncated"]) == (False, True)
+        assert stack.servers["world"].sessions == 0
+        assert (await stack.post("world", "/close", {}, cookie)).status == 200
+
+
+@pytest.mark.parametrize(
+    ("text", "move"),
+    [
+        ("<action>Up</action>", 1),
+        ("<ACTION> down </ACTION>", 2),
+        ("first left, then right", 3),
+        ("press 4", 4),
+        ("upwards <action>3</action> up", 3),
+        ("<action>fly</action> up", None),
+        ("setup 15", None),
+        ("", None),
+    ],
+)
+def test_the_first_tag_or_else_the_first_bare_word_is_the_move(text: str, move: int | None) -> None:
+    assert read_move(text) == move
+
+
+async def test_equal_rows_give_equal_rooms_and_their_sessions_do_not_share_state() -> None:
+    async with serving() as stack:
+        cookies = await asyncio.gather(*(seeded(stack, ROW) for _ in range(8)))
+        await step(stack, cookies[0], ["Left", "Up", "Up"])
+        boards = [(await step(stack, cookie, []))["observation"] for cookie in cookies[1:]]
+    assert boards == [BOARD] * 7
+
+
+async def test_the_tool_describes_itself_for_a_data_set() -> None:
+    async with serving() as stack:
+        answer = await stack.transport.send("GET", "http://world:1/tools", b"", {}, 5.0)
+    (schema,) = orjson.loads(answer.body)
+    assert (schema["name"], schema["type"]) == ("step", "function")
+    assert schema["parameters"]["required"] == ["actions"]

@@ -1,0 +1,227 @@
+"""What settings add to Sokoban, over its endpoints; and that nothing of it is there without them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from rollyard.agents.game_agent.app import GameAgent
+from rollyard.resources_servers.grl_sokoban.app import GrlSokoban, SokobanSettings
+from rollyard.services.errors import OperatorError
+from rollyard.services.server.settings import parse_settings
+from rollyard.services.types import Json
+from tests.support.in_process import Script, Wired, agent, calls, says, wired, world
+
+from .test_app import BOARD, ROW, seeded, serving, step, verdict
+
+XSB = "#####\n#.  #\n# $ #\n# @ #\n#####"
+CORNER = ["Up", "Left", "Up", "Right"]
+
+
+async def undo(stack: Wired, cookie: dict[str, str], moves: Any) -> Json:
+    answer = await stack.post("world", "/undo", {"moves": moves}, cookie)
+    found: Json = orjson.loads(answer.body)
+    return found
+
+
+async def tools(stack: Wired) -> list[str]:
+    answer = await stack.transport.send("GET", "http://world:1/tools", b"", {}, 5.0)
+    return [tool["name"] for tool in orjson.loads(answer.body)]
+
+
+async def refused(row: Json, **settings: Any) -> str:
+    async with serving(**settings) as stack:
+        answer = await stack.post("world", "/seed_session", row)
+        assert answer.status == 422
+        assert stack.servers["world"].sessions == 0
+        said: str = orjson.loads(answer.body)["detail"]
+        return said
+
+
+async def test_without_the_setting_there_is_no_tool_undo() -> None:
+    async with serving() as stack:
+        assert await tools(stack) == ["step"]
+        said = await undo(stack, await seeded(stack, ROW), 1)
+    assert said == {"error": "There is no tool 'undo'. Tools: step."}
+
+
+async def test_undo_takes_moves_back_and_tells_the_board() -> None:
+    async with serving(undo=True) as stack:
+        assert await tools(stack) == ["step", "undo"]
+        cookie = await seeded(stack, ROW)
+        await step(stack, cookie, ["Left", "Up"])
+        said = await undo(stack, cookie, 2)
+        assert said == {
+            "observation": BOARD,
+            "reward": pytest.approx(-0.2),
+            "total_reward": pytest.approx(-0.4),
+            "done": False,
+            "steps": 4,
+        }
+        assert (await verdict(stack, cookie))["moves"] == 4
+
+
+@pytest.mark.parametrize("moves", [2, 0, -1, "all", None, 1.5, True, "1", " 1 ", [1]])
+async def test_an_undo_that_cannot_be_is_answered_with_words_and_undoes_nothing(moves: Any) -> None:
+    async with serving(undo=True) as stack:
+        cookie = await seeded(stack, ROW)
+        await step(stack, cookie, ["Left"])
+        assert set(await undo(stack, cookie, moves)) == {"error"}
+        assert (await step(stack, cookie, []))["steps"] == 1
+
+
+async def test_undos_are_steps_and_end_with_the_last_one_allowed() -> None:
+    async with serving(undo=True) as stack:
+        cookie = await seeded(stack, {**ROW, "max_steps": 3})
+        await step(stack, cookie, ["Left", "Right"])
+        said = await undo(stack, cookie, 2)
+        assert (said["steps"], said["done"]) == (3, True)
+        after = await undo(stack, cookie, 1)
+    assert (after["steps"], after["reward"], after["observation"]) == (3, 0.0, said["observation"])
+
+
+async def test_a_lost_room_is_flagged_and_the_episode_goes_on() -> None:
+    async with serving(deadlock="flag") as stack:
+        cookie = await seeded(stack, ROW)
+        assert (await step(stack, cookie, ["Up"]))["deadlocked"] is False
+        said = await step(stack, cookie, CORNER[1:])
+    assert (said["deadlocked"], said["done"]) == (True, False)
+
+
+async def test_a_lost_room_ends_the_agents_episode_as_done_at_no_other_price() -> None:
+    script = Script([[calls("step", {"actions": [*CORNER, "Down", "Down"]})], [says("never asked")]])
+    serve = {"world": world(GrlSokoban, deadlock="end"), "model": script.model, "agent": agent(GameAgent)}
+    async with wired(serve) as stack:
+        rollout = await stack.run({**ROW, "responses_create_params": {"input": "Play."}})
+    assert (rollout["finish_reason"], rollout["truncated"], len(script.asked)) == ("done", False, 1)
+    assert (rollout["deadlocked"], rollout["success"], rollout["moves"]) == (True, False, 4)
+    assert rollout["reward"] == pytest.approx(-0.4)
+
+
+async def test_a_lost_room_terminates_the_turn_based_form() -> None:
+    async with serving(deadlock="end") as stack:
+        cookie = await seeded(stack, ROW, "/reset")
+        for move in CORNER:
+            body = {"response": {"output": [{"type": "message", "content": move}]}}
+            turn = orjson.loads((await stack.post("world", "/step", body, cookie)).body)
+    assert (turn["terminated"], turn["truncated"], turn["info"]["deadlocked"]) == (True, False, True)
+
+
+async def test_the_turn_based_form_shows_coordinates_and_refuses_what_it_lacks() -> None:
+    async with serving(observations=["coordinates"]) as stack:
+        answer = orjson.loads((await stack.post("world", "/reset", ROW)).body)
+        assert "Player: (3, 2)" in answer["observation"] and "# wall" not in answer["observation"]
+    for settings in ({"observations": ["image"]}, {"charge_unplayed": True}):
+        async with serving(**settings) as stack:
+            answer = await stack.post("world", "/reset", ROW)
+            assert (answer.status, stack.servers["world"].sessions) == (422, 0)
+
+
+async def test_an_image_comes_as_content_parts_behind_the_answers_text() -> None:
+    async with serving(observations=["image"]) as stack:
+        answer = await stack.post("world", "/step", {"actions": ["Left"]}, await seeded(stack, ROW))
+    text, image = orjson.loads(answer.body)
+    assert orjson.loads(text["text"])["observation"] == "The board is in the image."
+    assert image["type"] == "input_image" and image["image_url"].startswith("data:image/png;base64,")
+
+
+async def test_an_idle_episode_gets_less_than_one_that_tried() -> None:
+    async with serving(charge_unplayed=True, max_steps=10) as stack:
+        idle = await verdict(stack, await seeded(stack, ROW))
+        cookie = await seeded(stack, ROW)
+        await step(stack, cookie, CORNER)
+        tried = await verdict(stack, cookie)
+    assert (idle["reward"], tried["reward"]) == (pytest.approx(-1.1), pytest.approx(-1.0))
+
+
+async def test_the_verdict_says_how_much_of_the_reward_is_shaping() -> None:
+    async with serving(shaping={"scale": 2}) as stack:
+        cookie = await seeded(stack, ROW)
+        said = await step(stack, cookie, ["Up", "Right"])
+        judged = await verdict(stack, cookie)
+    assert judged["shaping_reward"] == pytest.approx(1.0)
+    assert judged["reward"] == said["total_reward"] == pytest.approx(0.8)
+
+
+@pytest.mark.parametrize("row", [{"level": XSB}, {"level": BOARD}, {"level_file": "own/a.xsb", "level_index": 1}])
+async def test_a_row_may_bring_its_board_or_name_a_level(tmp_path: Path, row: Json) -> None:
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "a.xsb").write_text(f"#####\n#@$.#\n#####\n\n{XSB}\n")
+    async with serving(levels_folder=tmp_path) as stack:
+        cookie = await seeded(stack, row)
+        assert (await step(stack, cookie, []))["observation"] == BOARD
+        judged = await verdict(stack, cookie)
+    assert (judged["optimal_moves"], judged["room_seed"]) == (4, None)
+
+
+async def test_a_symmetry_turns_the_room_and_keeps_its_optimum() -> None:
+    async with serving() as stack:
+        cookie = await seeded(stack, {**ROW, "symmetry": "mirror_turn180"})
+        said = await step(stack, cookie, [])
+        judged = await verdict(stack, cookie)
+    assert said["observation"] == "\n".join(BOARD.split("\n")[::-1])
+    assert judged["optimal_moves"] == 4
+
+
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        ({"level_file": "../secret.xsb", "level_index": 0}, "no file below"),
+        ({"level_file": "link.xsb", "level_index": 0}, "no file below"),
+        ({"level_file": "/etc/passwd", "level_index": 0}, "no file below"),
+        ({"level_file": ".", "level_index": 0}, "no file below"),
+        ({"level_file": "", "level_index": 0}, "level_file"),
+        ({"level_file": "a\0.xsb", "level_index": 0}, "level_file"),
+        ({"level_file": "a" * 201, "level_index": 0}, "level_file"),
+        ({"level_file": "none.xsb", "level_index": 0}, "no file below"),
+        ({"level_file": "a.xsb", "level_index": 7}, "holds 2 levels, counted from 0"),
+        ({"level_file": "a.xsb", "level_index": 1}, "a.xsb, level 1 (line 5): the wall has a hole"),
+        ({"level_file": "a.xsb"}, "go together"),
+        ({"level_file": "a.xsb", "level_index": -1}, "level_index"),
+        ({"level": XSB, "seed": 3}, "found seed and level"),
+        ({"level": XSB, "symmetry": "upside_down"}, "symmetry"),
+        ({"level": "#####\n#$  #\n# @.#\n#####"}, "level: a box stands where it can never"),
+        ({"level": f"{'#' * 14}\n#@$.{' ' * 9}#\n{'#' * 14}"}, "cap of 10"),
+        ({"level": "########\n#@$$$$$#\n#......#\n########".replace("......", "..... ")}, "num_boxes 5"),
+        ({"level": "#" * 10_001}, "level"),
+        ({"level": 3}, "level"),
+    ],
+)
+async def test_a_level_that_cannot_be_played_is_refused_and_says_why(tmp_path: Path, row: Json, words: str) -> None:
+    folder = tmp_path / "levels"
+    folder.mkdir()
+    (tmp_path / "secret.xsb").write_text(XSB)
+    (folder / "link.xsb").symlink_to(tmp_path / "secret.xsb")
+    (folder / "a.xsb").write_text("#####\n#@$.#\n#####\n\n#####\n#@$.\n#####\n")
+    said = await refused(row, levels_folder=folder)
+    assert words in said
+    assert str(tmp_path) not in said
+
+
+async def test_without_a_folder_no_level_file_is_read() -> None:
+    assert "no levels_folder" in await refused({"level_file": "a.xsb", "level_index": 0})
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"observations": []}, "each once"),
+        ({"observations": ["text", "text"]}, "each once"),
+        ({"observations": ["sound"]}, "observations"),
+        ({"tile_px": 4}, "tile_px"),
+        ({"deadlock": "maybe"}, "'flag' or 'end'"),
+        ({"max_steps": 0}, "max_steps"),
+        ({"max_steps": 5000}, "max_steps"),
+        ({"max_rows": 2}, "max_rows"),
+        ({"max_boxes": 0}, "max_boxes"),
+        ({"solver_states": -1}, "solver_states"),
+        ({"levels_folder": "no/such/folder"}, "no such folder"),
+        ({"undoo": True}, "undo"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused_at_the_start(settings: Json, words: str) -> None:
+    with pytest.raises(OperatorError, match=words):
+        parse_settings(SokobanSettings, settings, "grl_sokoban")

@@ -1,0 +1,149 @@
+"""The board, the moves and the rewards."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rollyard.resources_servers.grl_sokoban.game import DOWN, LEFT, RIGHT, UP, Game, Room, canonical_board, parse_action
+
+from .reference import rooms, trajectories
+
+ONE_PUSH = "######\n#P_XO#\n######"
+
+
+def play(board: str, *actions: int, max_steps: int = 100) -> Game:
+    game = Game(Room.parse(board), max_steps)
+    for action in actions:
+        game.step(action)
+    return game
+
+
+def test_all_160_recorded_trajectories_replay_to_the_bit() -> None:
+    assert len(trajectories()) == 160
+    for recorded in trajectories():
+        game = Game(Room.parse(recorded["initial_board"]), recorded["max_steps"])
+        for action, board, reward, done, effective, success, total in recorded["steps"]:
+            step = game.step(action)
+            assert (game.board(), game.total_reward) == (board, total), recorded["level_id"]
+            assert step == (reward, done, effective, success), recorded["level_id"]
+
+
+def test_an_episode_stopped_at_done_totals_what_the_reference_server_reports() -> None:
+    for recorded in trajectories():
+        game = Game(Room.parse(recorded["initial_board"]), recorded["max_steps"])
+        for action, *_ in recorded["steps"]:
+            if not game.done:
+                game.step(action)
+        assert game.total_reward == recorded["app_total_reward"], recorded["level_id"]
+
+
+def test_a_room_and_its_board_text_say_the_same() -> None:
+    for recorded in rooms():
+        for kind in ("per_row", "default_6x6_1box"):
+            if board := recorded[kind]["board"]:
+                room = Room.parse(board)
+                digits = recorded[kind]["room_fixed"], recorded[kind]["room_state"]
+                assert (room.fixed, room.state) == tuple(bytes(map(int, "".join(rows))) for rows in digits)
+                assert room.board() == board
+
+
+def test_a_blocked_move_changes_nothing_and_costs_a_step() -> None:
+    game = play(ONE_PUSH)
+    assert game.step(UP) == (-0.1, False, False, False)
+    assert (game.board(), game.steps) == (ONE_PUSH, 1)
+
+
+def test_a_box_against_a_box_or_a_wall_does_not_move() -> None:
+    assert play("########\n#PXX_OO#\n########", RIGHT).board() == "########\n#PXX_OO#\n########"
+    assert play("#####\n#OPX#\n#####", RIGHT).board() == "#####\n#OPX#\n#####"
+
+
+def test_the_winning_push_pays_10_9_and_ends_the_episode() -> None:
+    game = play(ONE_PUSH, RIGHT)
+    assert game.step(RIGHT) == (10.9, True, True, True)
+    assert (game.success, game.done, game.boxes_on_target, game.board()) == (True, True, 1, "######\n#__P√#\n######")
+
+
+def test_a_box_pushed_off_a_target_pays_minus_1_1() -> None:
+    game = play("######\n#P√__#\n#_XO_#\n######")
+    assert game.step(RIGHT) == (-1.1, False, True, False)
+    assert (game.boxes_on_target, game.board()) == (0, "######\n#_SX_#\n#_XO_#\n######")
+
+
+def test_a_push_from_target_to_target_keeps_the_count() -> None:
+    game = play("#######\n#P√OX_#\n#######")
+    assert (game.step(RIGHT).reward, game.boxes_on_target) == (-0.1, 1)
+
+
+def test_the_last_step_allowed_ends_the_episode_without_success() -> None:
+    game = play(ONE_PUSH, LEFT, max_steps=2)
+    assert game.step(LEFT) == (-0.1, True, False, False)
+
+
+def test_a_position_is_where_another_game_can_go_on() -> None:
+    game = play(ONE_PUSH, RIGHT)
+    assert Game(game.position()).board() == game.board()
+    assert game.position() == Room.parse(game.board())
+
+
+@pytest.mark.parametrize(
+    ("given", "action"), [("Up", UP), ("down", DOWN), (" LEFT ", LEFT), ("4", RIGHT), (1, UP), ("rIgHt", RIGHT)]
+)
+def test_an_action_is_a_label_in_any_case_or_its_number(given: str | int, action: int) -> None:
+    assert parse_action(given) == action
+
+
+@pytest.mark.parametrize("given", ["", "north", "5", "0", 0, 5, -1, True, "up up", "x" * 10_000, "²"])
+def test_what_is_no_action_is_refused_with_the_ways_out(given: str | int) -> None:
+    with pytest.raises(ValueError, match="is not a move; use Up, Down, Left or Right") as refused:
+        parse_action(given)
+    assert len(str(refused.value)) < 120
+
+
+@pytest.mark.parametrize("action", [0, 5, -1])
+def test_a_step_outside_the_four_directions_is_refused_and_not_counted(action: int) -> None:
+    game = play(ONE_PUSH)
+    with pytest.raises(ValueError, match="no such action"):
+        game.step(action)
+    assert game.steps == 0
+
+
+@pytest.mark.parametrize(
+    ("board", "reason"),
+    [
+        ("#####\n#POX?\n#####", "unknown symbols"),
+        ("#####\n#POX#\n####", "one length"),
+        ("#####\n#POX_\n#####", "edge"),
+        ("#####\n#_OX#\n#####", "0 players"),
+        ("#####\n#POO#\n#####", "0 boxes, 2 targets"),
+        ("", "edge"),
+    ],
+)
+def test_a_board_that_cannot_be_played_is_refused_with_the_reason(board: str, reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        Room.parse(board)
+
+
+grids = st.integers(1, 5).flatmap(
+    lambda cols: st.lists(st.text("#_OX√PS", min_size=cols, max_size=cols), min_size=1, max_size=5)
+)
+
+
+@given(grids, st.integers(0, 3), st.booleans())
+def test_a_board_turned_or_mirrored_is_the_same_puzzle(grid: list[str], turns: int, mirror: bool) -> None:
+    turned = grid
+    for _ in range(turns):
+        turned = ["".join(column) for column in zip(*turned[::-1], strict=True)]
+    if mirror:
+        turned = [line[::-1] for line in turned]
+    assert canonical_board("\n".join(turned)) == canonical_board("\n".join(grid))
+
+
+@given(grids)
+def test_the_canonical_board_is_one_of_the_boards_own_images(grid: list[str]) -> None:
+    canonical = canonical_board("\n".join(grid)).split("\n")
+    images = []
+    for _ in range(4):
+        grid = ["".join(column) for column in zip(*grid[::-1], strict=True)]
+        images += [grid, [line[::-1] for line in grid]]
+    assert canonical in images

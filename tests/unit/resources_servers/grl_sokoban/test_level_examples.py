@@ -1,0 +1,241 @@
+"""Rows from level files, and what both scripts choose: bands, sides of the split, images, words."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from itertools import islice
+from pathlib import Path
+
+import pytest
+import yaml
+
+from rollyard.resources_servers.grl_sokoban import generate_level_examples, generate_test_examples
+from rollyard.resources_servers.grl_sokoban.game import Room, canonical_board
+from rollyard.resources_servers.grl_sokoban.generate_test_examples import labelled, tuples
+from rollyard.resources_servers.grl_sokoban.generator import InfeasibleRoom, generate
+from rollyard.resources_servers.grl_sokoban.prompts import Wording
+from rollyard.resources_servers.grl_sokoban.row_selection import BANDS, Choice, puzzles_of
+from rollyard.resources_servers.grl_sokoban.row_writer import write
+from rollyard.resources_servers.grl_sokoban.settings import SokobanSettings
+from rollyard.resources_servers.grl_sokoban.symmetry import distinct
+from rollyard.resources_servers.grl_sokoban.task import puzzle_of, read_task
+from rollyard.resources_servers.grl_sokoban.train_test_split import Split, puzzle_of_board, split_of
+from rollyard.services.errors import OperatorError
+from rollyard.services.server.settings import parse_settings
+from rollyard.services.types import Json
+from tests.support.stacks import read_rows
+
+from .reference import DATA, ROOT
+
+README = (ROOT / "resources_servers" / "grl_sokoban" / "README.md").read_text(encoding="utf-8")
+BOXOBAN = DATA / "levels" / "boxoban_hard_20.txt"
+EASY = "######\n#@$. #\n#  ###\n######"
+TWO = "#######\n#.$   #\n#   $ #\n#  @ .#\n#######"
+LOST = "#####\n#$  #\n# @.#\n#####"
+
+
+def rooms(count: int) -> list[Room]:
+    made = []
+    for spec in islice(tuples(9), count):
+        try:
+            made.append(generate(spec))
+        except InfeasibleRoom:
+            continue
+    return made
+
+
+def written(path: Path, *levels: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(f"; {number}\n{level}\n\n" for number, level in enumerate(levels)))
+    return path
+
+
+def level_rows(tmp_path: Path, *arguments: str) -> list[Json]:
+    out = tmp_path / "rows.jsonl"
+    generate_level_examples.main([*arguments, "--output", str(out)])
+    return read_rows(out)
+
+
+def board_of(row: Json, settings: SokobanSettings | None = None) -> str:
+    return puzzle_of(read_task(row), settings or SokobanSettings()).room.board()
+
+
+def test_every_documented_command_works_as_it_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (levels,) = re.findall(r"```text\n(.*?)```", README, re.DOTALL)
+    (tmp_path / "levels").mkdir()
+    (tmp_path / "levels" / "mine.xsb").write_text(levels)
+    blocks = "".join(re.findall(r"```bash\n(.*?)```", README, re.DOTALL)).replace("\\\n", " ")
+    commands = [shlex.split(line) for line in blocks.splitlines()]
+    assert len(commands) == 7
+    for python, by_name, module, *arguments in commands:
+        assert (python, by_name) == ("python", "-m")
+        main = {generate_level_examples.__name__: generate_level_examples.main}.get(module)
+        assert main or module == generate_test_examples.__name__
+        (main or generate_test_examples.main)(arguments)
+        rows = read_rows(tmp_path / arguments[arguments.index("--output") + 1])
+        settings = SokobanSettings(levels_folder=tmp_path / "levels")
+        assert rows and all(board_of(row, settings) for row in rows)
+
+
+def test_the_documented_settings_are_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "levels").mkdir()
+    (text,) = re.findall(r"```yaml\n(.*?)```", README, re.DOTALL)
+    raw = yaml.safe_load(text)["grl_sokoban_resources_server"]["resources_servers"]["grl_sokoban"]
+    assert parse_settings(SokobanSettings, raw, "README").charge_unplayed
+    documented = set(re.findall(r"^\| (`.*?`) \| .* \| .* \|$", README, re.MULTILINE))
+    named = {name for cell in documented for name in re.findall(r"`(\w+)`", cell)}
+    own = set(SokobanSettings.model_fields) - set(SokobanSettings.__base__.model_fields)  # type: ignore[union-attr]
+    assert own <= named
+
+
+def test_rows_by_board_and_by_file_are_the_same_rooms(tmp_path: Path) -> None:
+    by_board = level_rows(tmp_path, "--input", str(BOXOBAN), "--most-states", "1000")
+    by_file = level_rows(
+        tmp_path, "--input", str(BOXOBAN), "--most-states", "1000", "--levels-folder", str(BOXOBAN.parent)
+    )
+    assert len(by_board) == len(by_file) == 20
+    settings = SokobanSettings(levels_folder=BOXOBAN.parent, solver_states=1000)
+    assert [board_of(row, settings) for row in by_file] == [row["level"] for row in by_board]
+    assert "level" not in by_file[0]
+
+
+def test_levels_are_left_out_by_size_boxes_band_and_as_twins(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wide = "#" * 14 + "\n#@$." + " " * 9 + "#\n" + "#" * 14
+    twin = "\n".join(line[::-1] for line in EASY.split("\n"))
+    path = written(tmp_path / "five.xsb", EASY, twin, wide, TWO)
+    assert [row["source"] for row in level_rows(tmp_path, "--input", str(path), "--difficulty", "easy")] == [
+        "five.xsb, level 0"
+    ]
+    said = capsys.readouterr().out
+    for words in ("1: the same puzzle", "1: over 10 rows or columns", "1: not difficulty easy"):
+        assert f"left out {words}" in said
+    (two,) = level_rows(tmp_path, "--input", str(path), "--min-boxes", "2")
+    assert (two["source"], two["difficulty"]) == ("five.xsb, level 3", "medium")
+
+
+@pytest.mark.parametrize(
+    ("level", "words"),
+    [
+        (EASY.replace("$", "?"), r"bad.xsb, level 1 \(line 8\): unknown symbols \?"),
+        (LOST, r"bad.xsb, level 1 \(line 8\): .*can never be pushed"),
+    ],
+)
+def test_a_wrong_level_ends_the_script_with_its_place_and_no_file(tmp_path: Path, level: str, words: str) -> None:
+    path = written(tmp_path / "bad.xsb", EASY, level)
+    with pytest.raises(OperatorError, match=words):
+        level_rows(tmp_path, "--input", str(path))
+    assert not (tmp_path / "rows.jsonl").exists()
+
+
+def test_a_file_without_levels_and_one_that_is_not_there_end_the_script_with_words(tmp_path: Path) -> None:
+    with pytest.raises(OperatorError, match="holds no level"):
+        level_rows(tmp_path, "--input", str(written(tmp_path / "empty.txt", "no level here")))
+    with pytest.raises(OperatorError, match=r"nowhere\.xsb cannot be read: No such file"):
+        level_rows(tmp_path, "--input", str(tmp_path / "nowhere.xsb"))
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--min-moves", "5", "--max-moves", "4"],
+        ["--test-share", "2"],
+        ["--difficulty", "impossible"],
+        ["--compat", "--split", "test"],
+        ["--compat", "--undo"],
+    ],
+)
+def test_options_that_contradict_each_other_are_refused(tmp_path: Path, arguments: list[str]) -> None:
+    with pytest.raises(OperatorError, match=arguments[0]):
+        generate_test_examples.main([*arguments, "--output", str(tmp_path / "rows.jsonl")])
+
+
+def test_a_difficulty_is_a_band_of_optimal_moves() -> None:
+    for band, low, high in zip(BANDS, (1, 5, 10), (4, 9, 10**6), strict=True):
+        rows = list(labelled(3, 8, Choice(bands=(band,))))
+        assert len(rows) == 8
+        assert all(low <= row["optimal_moves"] <= high and row["difficulty"] == band for row in rows)
+
+
+def test_the_images_of_a_puzzle_are_rows_with_one_label_and_different_boards() -> None:
+    plain = list(labelled(3, 4))
+    images = list(labelled(3, 1000, Choice(symmetries=True)))
+    for row in plain:
+        own = [image for image in images if image["seed"] == row["seed"]]
+        boards = [board_of(image) for image in own]
+        assert len(set(boards)) == len(boards) in (4, 8)
+        assert {canonical_board(board) for board in boards} == {canonical_board(board_of(row))}
+        assert {image["optimal_moves"] for image in own} == {row["optimal_moves"]}
+    assert [image["level_id"] for image in images] == list(range(1, 1001))
+
+
+def test_every_image_of_a_room_is_on_its_side_of_the_split() -> None:
+    for room in rooms(40):
+        assert len({split_of(image, 0.5) for _, image in distinct(room)}) == 1
+
+
+def test_walls_and_pockets_that_change_nothing_change_no_side() -> None:
+    board = "#####\n#PXO#\n#####"
+    thick = "########\n########\n##PXO#_#\n########"
+    assert puzzle_of_board(thick) == puzzle_of_board(board) == canonical_board(board)
+
+
+def test_the_split_shares_nothing_and_leaves_nothing_out() -> None:
+    both: tuple[Split, ...] = ("train", "test")
+    sides = {side: list(labelled(5, 60, Choice(split=side, test_share=0.5))) for side in both}
+    puzzles = {side: {puzzle_of_board(board_of(row)) for row in rows} for side, rows in sides.items()}
+    assert not puzzles["train"] & puzzles["test"]
+    seeds = {row["seed"] for rows in sides.values() for row in rows}
+    assert {row["seed"] for row in labelled(5, 60)} <= seeds
+
+
+def test_rows_apart_from_a_file_hold_none_of_its_puzzles_whichever_way_round(tmp_path: Path) -> None:
+    kept = tmp_path / "test.jsonl"
+    stream = list(labelled(5, 60))
+    write([{**row, "symmetry": "mirror_turn90"} for row in stream[::2]], kept)
+    out = tmp_path / "rows.jsonl"
+    arguments = ["--seed", "5", "--num-examples", "30", "--symmetries", "--output", str(out), "--apart-from", str(kept)]
+    generate_test_examples.main(arguments)
+    rows = read_rows(out)
+    assert len(rows) == 30
+    assert not {puzzle_of_board(board_of(row)) for row in rows} & puzzles_of(kept)
+    assert {row["seed"] for row in rows} <= {row["seed"] for row in stream[1::2]}
+
+
+@pytest.mark.parametrize("content", [None, '{"seed": "x"}\n', "{torn"])
+def test_a_file_to_keep_apart_from_that_holds_no_puzzles_is_refused(tmp_path: Path, content: str | None) -> None:
+    kept = tmp_path / "test.jsonl"
+    if content is not None:
+        kept.write_text(content)
+    with pytest.raises(OperatorError, match="--apart-from: "):
+        level_rows(tmp_path, "--input", str(BOXOBAN), "--apart-from", str(kept))
+
+
+def test_a_larger_test_share_keeps_the_rooms_that_tested() -> None:
+    made = rooms(150)
+    shares = [{room.board() for room in made if split_of(room, share) == "test"} for share in (0, 0.1, 0.3, 1)]
+    assert shares[0] < shares[1] < shares[2] < shares[3] == {room.board() for room in made}
+    assert 0.2 < len(shares[2]) / len(shares[3]) < 0.4
+
+
+@pytest.mark.parametrize(
+    ("wording", "said", "tools"),
+    [
+        (Wording(), ["grid of symbols"], ["step"]),
+        (
+            Wording(("coordinates", "image"), undo=True),
+            ["(row, column)", "drawn as an image", "`undo`"],
+            ["step", "undo"],
+        ),
+    ],
+)
+def test_a_row_tells_what_the_server_shows_and_offers(wording: Wording, said: list[str], tools: list[str]) -> None:
+    params = wording.create_params()
+    prompt = params["input"][0]["content"]
+    assert all(words in prompt for words in said)
+    assert ("grid of symbols" in prompt) == ("text" in wording.observations)
+    assert [tool["name"] for tool in params["tools"]] == tools

@@ -1,0 +1,152 @@
+"""gym-sokoban as the oracle: its steps against ours, and its building blocks put together as the reference does."""
+
+import contextlib
+import io
+import random
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rollyard.resources_servers.grl_sokoban.game import Game, Room
+from rollyard.resources_servers.grl_sokoban.generator import RoomSpec, Streams, generate
+
+with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
+    # gym announces its retirement, and was written for an older numpy.
+    warnings.simplefilter("ignore")
+    from gym_sokoban.envs.room_utils import (
+        generate_room,
+        place_boxes_and_player,
+        reverse_move,
+        room_topology_generation,
+    )
+    from gym_sokoban.envs.sokoban_env import SokobanEnv
+
+Array = Any
+
+SIZES = [(5, 5), (6, 5), (6, 6), (7, 7), (5, 8), (8, 8)]
+
+
+def loaded(fixed: Array, state: Array) -> Room:
+    codes = np.where(state == 3, 4, state)  # gym's 3 is a box on a target, which ours reads from `fixed`
+    rows, cols = fixed.shape
+    return Room(rows, cols, bytes(fixed.astype(np.uint8).ravel()), bytes(codes.astype(np.uint8).ravel()))
+
+
+def gym_room(seed: int, size: tuple[int, int], boxes: int) -> tuple[Array, Array] | None:
+    random.seed(seed)
+    np.random.seed(seed)
+    try:
+        fixed, state, _ = generate_room(dim=size, num_steps=int(1.7 * sum(size)), num_boxes=boxes)
+    except (RuntimeError, RuntimeWarning):
+        return None
+    return fixed, state
+
+
+def gym_env(fixed: Array, state: Array, boxes: int, max_steps: int) -> Any:
+    env = SokobanEnv(dim_room=fixed.shape, num_boxes=boxes, max_steps=max_steps, reset=False)
+    env.room_fixed, env.room_state = fixed.copy(), state.copy()
+    env.player_position = np.argwhere(state == 5)[0]
+    env.num_env_steps = 0
+    return env
+
+
+@pytest.mark.parametrize("boxes", [1, 2, 3])
+def test_the_same_moves_on_gyms_own_rooms_give_the_same_boards_rewards_and_ends(boxes: int) -> None:
+    moves = random.Random(boxes)
+    compared = 0
+    for seed in range(17):  # gym spends seconds on the next room of three boxes
+        if (made := gym_room(seed, SIZES[seed % len(SIZES)], boxes)) is None:
+            continue
+        max_steps = moves.choice((20, 40))
+        env, game = gym_env(*made, boxes, max_steps), Game(loaded(*made), max_steps)
+        assert game.boxes_on_target == 0
+        for _ in range(45):  # on beyond the end: the reference can be stepped there too
+            action = moves.randint(1, 4)
+            _, reward, done, info = env.step(action, observation_mode="tiny_rgb_array")
+            step = game.step(action)
+            assert (step.reward.hex(), step.done) == (float(reward).hex(), done)
+            assert step.effective == info["action.moved_player"]
+            assert step.success == env._check_if_all_boxes_on_target()
+            assert game.position().state == loaded(env.room_fixed, env.room_state).state
+            assert game.boxes_on_target == env.boxes_on_target
+            compared += 1
+    assert compared > 350
+
+
+def described(spec: RoomSpec) -> tuple[Array, Array] | None:
+    """The generator as the specification words it, from gym's parts, an array a room: slow and plain."""
+    random.seed(spec.seed)
+    np.random.seed(spec.seed)
+    for _ in range(4):
+        room = room_topology_generation(spec.dim_room, num_steps=int(1.7 * sum(spec.dim_room)))
+        try:
+            room = place_boxes_and_player(room, spec.num_boxes, second_player=False)
+        except RuntimeError:
+            return None
+        fixed = np.where(room == 5, 1, room)
+        state, distance = searched(np.where(room == 2, 4, room), fixed, spec.search_depth)
+        if distance:
+            return fixed, walked(np.where(state == 3, 4, state), fixed, distance)
+    return None
+
+
+def searched(state: Array, fixed: Array, depth: int) -> tuple[Array, int]:
+    targets = [tuple(map(int, place)) for place in np.argwhere(fixed == 2)]
+    mapping = {target: target for target in targets}
+    best, best_score, best_distance = state, -1, 0
+    explored: set[bytes] = set()
+    stack = [(state, mapping, 0, (-1, -1), depth)]
+    while stack:
+        state, mapping, swaps, last, left = stack.pop()
+        left -= 1
+        if left <= 0 or len(explored) >= 300_000 or state.tobytes() in explored:
+            continue
+        explored.add(state.tobytes())
+        distance = sum(abs(t[0] - b[0]) + abs(t[1] - b[1]) for t, b in mapping.items())
+        score = swaps * distance if (state == 2).sum() == len(targets) else 0
+        if score > best_score:
+            best, best_score, best_distance = state, score, distance
+        for action in range(4):
+            after, moved, pulled = reverse_move(state.copy(), fixed, mapping.copy(), last, action)
+            stack.append((after, moved, swaps + (pulled != last), pulled, left))
+    return best, int(best_distance)
+
+
+def walked(state: Array, fixed: Array, distance: int) -> Array:
+    if random.random() > (0.8 if distance == 1 else 0.5):
+        return state
+    place = tuple(np.argwhere(state == 5)[0])
+    seen = {place}
+    for taken in range(3):
+        around = [(place[0] + down, place[1] + right) for down, right in ((-1, 0), (1, 0), (0, -1), (0, 1))]
+        ways = [cell for cell in around if state[cell] in (1, 2) and cell not in seen]
+        if not ways:
+            break
+        state[place] = fixed[place]
+        place = random.choice(ways)
+        seen.add(place)
+        state[place] = 5
+        if taken < 2 and random.random() > 0.5:
+            break
+    return state
+
+
+@pytest.mark.parametrize("boxes", [1, 2, 3])
+@pytest.mark.parametrize("depth", [12, 40, 100])
+def test_rooms_are_those_that_the_specification_describes(boxes: int, depth: int) -> None:
+    streams, draws = Streams(), random.Random(1000 * boxes + depth)
+    made = 0
+    for _ in range(25):
+        size = draws.choice([*SIZES, (9, 9), *([(4, 6), (5, 4)] if boxes < 3 else [])])
+        spec = RoomSpec(draws.randrange(2**32), size, boxes, depth)
+        wanted = described(spec)
+        room = generate(spec, streams)
+        if wanted is None:
+            assert room.tries > 1
+        else:
+            made += 1
+            assert (room.fixed, room.state) == (loaded(*wanted).fixed, loaded(*wanted).state), spec
+            assert room.tries == 1
+    assert made > 4

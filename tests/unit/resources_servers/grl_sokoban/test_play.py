@@ -1,0 +1,144 @@
+"""An episode by the settings: undo, the deadlock flag, and what is paid when nothing is tried."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import product
+from typing import Any
+
+import pytest
+
+from rollyard.resources_servers.grl_sokoban.game import Room
+from rollyard.resources_servers.grl_sokoban.game_episode import Play
+from rollyard.resources_servers.grl_sokoban.settings import SokobanSettings
+from rollyard.resources_servers.grl_sokoban.solver import is_deadlocked
+
+UNDO = 0
+ROOMS = {
+    "one push": "#####\n#PXO#\n#####",
+    "easily lost": "#####\n#O__#\n#_X_#\n#_P_#\n#####",
+    "one box home": "######\n#P√__#\n#_XO_#\n######",
+}
+FEATURES: list[dict[str, Any]] = [
+    {},
+    {"undo": True},
+    {"deadlock": "end"},
+    {"shaping": {}},
+    {"undo": True, "deadlock": "end", "shaping": {"gamma": 0.99, "most_moves": 30, "scale": 3.5}},
+    {"undo": True, "deadlock": "flag", "solver_states": 3, "shaping": {"scale": 1}},
+]
+
+
+def started(board: str, max_steps: int = 100, **settings: Any) -> Play:
+    return Play(Room.parse(board), max_steps, SokobanSettings(**settings))
+
+
+def played(board: str, actions: tuple[int, ...], max_steps: int, settings: SokobanSettings) -> Play | None:
+    """None where the actions go on beyond the end, or undo what is not there."""
+    play = Play(Room.parse(board), max_steps, settings)
+    for action in actions:
+        if play.over or (action == UNDO and not play.undoable):
+            return None
+        if action == UNDO:
+            play.undo()
+        else:
+            play.move(action)
+    return play
+
+
+def plays(board: str, max_steps: int, settings: SokobanSettings) -> Iterator[Play]:
+    """All plays with a move, ended after any of them."""
+    actions = range(0 if settings.undo else 1, 5)
+    for length in range(1, max_steps + 1):
+        for chosen in product(actions, repeat=length):
+            if (play := played(board, chosen, max_steps, settings)) is not None:
+                yield play
+
+
+@pytest.mark.parametrize("features", FEATURES, ids=str)
+@pytest.mark.parametrize("board", ROOMS.values(), ids=ROOMS)
+def test_doing_nothing_never_beats_trying_over_all_plays(board: str, features: dict[str, Any]) -> None:
+    settings = SokobanSettings(charge_unplayed=True, **features)
+    worst = min(play.reward() for play in plays(board, 5, settings))
+    assert Play(Room.parse(board), 5, settings).reward() < worst
+
+
+@pytest.mark.parametrize("board", ROOMS.values(), ids=ROOMS)
+def test_giving_up_pays_no_more_than_bumping_into_walls_until_the_end(board: str) -> None:
+    settings = SokobanSettings(charge_unplayed=True)
+    for actions in product(range(1, 5), repeat=2):
+        gave_up = played(board, actions, 5, settings)
+        if gave_up is not None and not gave_up.over:
+            went_on = max(
+                play.reward()
+                for last in product(range(1, 5), repeat=3)
+                if (play := played(board, (*actions, *last), 5, settings)) is not None
+            )
+            assert gave_up.reward() <= went_on + 1e-9
+
+
+def test_without_the_setting_an_episode_is_paid_what_its_steps_earned() -> None:
+    play = started(ROOMS["easily lost"])
+    assert play.reward() == 0.0
+    assert play.move(3) == play.reward() == -0.1
+
+
+def test_undo_gives_back_position_and_boxes_and_costs_a_step() -> None:
+    play = started("######\n#P√__#\n#_XO_#\n######", undo=True)
+    before = play.game.position()
+    assert play.move(4) == pytest.approx(-1.1)
+    assert play.undo() == pytest.approx(0.9)
+    assert play.game.position() == before
+    assert (play.game.steps, play.game.boxes_on_target, play.undoable) == (2, 1, 0)
+    assert play.total_reward == pytest.approx(-0.2)
+
+
+def test_blocked_moves_are_not_among_those_taken_back() -> None:
+    play = started(ROOMS["easily lost"], undo=True)
+    for action in (3, 3, 3):
+        play.move(action)
+    assert play.undoable == 1
+    play.undo()
+    assert play.game.board() == ROOMS["easily lost"]
+
+
+@pytest.mark.parametrize("board", ROOMS.values(), ids=ROOMS)
+def test_boxes_pay_for_where_they_stand_whatever_was_undone(board: str) -> None:
+    at_start = started(board).game.boxes_on_target
+    for play in plays(board, 4, SokobanSettings(undo=True)):
+        game = play.game
+        earned = game.boxes_on_target - at_start + 10 * game.success - 0.1 * game.steps
+        assert play.total_reward == pytest.approx(earned)
+
+
+@pytest.mark.parametrize("board", ROOMS.values(), ids=ROOMS)
+def test_the_flag_is_the_exact_answer_after_every_step_and_undo(board: str) -> None:
+    for play in plays(board, 4, SokobanSettings(undo=True, deadlock="flag")):
+        assert play.lost is (False if play.game.success else is_deadlocked(play.game.position()))
+
+
+def test_beyond_the_solvers_cap_the_flag_is_unknown_and_ends_nothing() -> None:
+    room = "########\n#P_____#\n#_X_X__#\n#___O_O#\n#______#\n########"
+    play = started(room, deadlock="end", solver_states=1)
+    assert play.lost is None
+    play.move(4)
+    assert (play.lost, play.over) == (None, False)
+
+
+def test_a_lost_room_ends_the_episode_only_where_that_is_wanted() -> None:
+    for deadlock, over in (("flag", False), ("end", True)):
+        play = started(ROOMS["easily lost"], deadlock=deadlock)
+        play.move(1)
+        assert (play.lost, play.over) == (False, False)
+        for action in (3, 1, 4):
+            play.move(action)
+        assert (play.lost, play.over, play.game.done) == (True, over, False)
+
+
+def test_an_undo_makes_a_lost_room_whole_again() -> None:
+    play = started(ROOMS["easily lost"], deadlock="flag", undo=True)
+    for action in (3, 1, 4):
+        play.move(action)
+    assert play.lost is True
+    play.undo()
+    assert play.lost is False

@@ -1,0 +1,136 @@
+"""The optimum, and whether a position is lost."""
+
+from collections.abc import Iterator
+from random import Random
+
+import pytest
+
+from rollyard.resources_servers.grl_sokoban.game import Game, Room
+from rollyard.resources_servers.grl_sokoban.generator import InfeasibleRoom, RoomSpec, Streams, generate
+from rollyard.resources_servers.grl_sokoban.solver import Solution, UnsolvableRoom, is_deadlocked, solve
+
+from .reference import levels, rows, trajectories
+
+CORNERED = "######\n#X___#\n#_P__#\n#__O_#\n######"
+FROZEN = "#######\n#OO___#\n#__XX_#\n#__XX_#\n#_P_OO#\n#######"
+
+
+def made_rooms(count: int) -> Iterator[Room]:
+    streams = Streams()
+    for seed in range(count):
+        try:
+            yield generate(RoomSpec(seed, (5 + seed % 2, 5 + seed % 3), 1 + seed % 2), streams)
+        except InfeasibleRoom:
+            continue
+
+
+def solves(room: Room, path: tuple[int, ...]) -> bool:
+    game = Game(room, max_steps=len(path) + 1)
+    return [game.step(action).done for action in path].index(True) == len(path) - 1 and game.success
+
+
+def searched(room: Room) -> tuple[int, int] | None:
+    """The fewest moves and pushes by trying every move of the game itself, without any cleverness."""
+    fewest: list[int] = []
+    for pushes_only in (False, True):
+        layers: dict[int, list[Room]] = {0: [room]}
+        seen: set[bytes] = set()
+        cost = 0
+        found = None
+        while found is None and any(layers.values()):
+            while not layers.get(cost):
+                cost += 1
+            position = layers[cost].pop()
+            if position.state in seen:
+                continue
+            seen.add(position.state)
+            if Game(position).success:
+                found = cost
+            for action in (1, 2, 3, 4):
+                game = Game(position)
+                game.step(action)
+                after = game.position()
+                pushed = any((old == 4) != (new == 4) for old, new in zip(position.state, after.state, strict=True))
+                layers.setdefault(cost + (pushed if pushes_only else 1), []).append(after)
+        if found is None:
+            return None
+        fewest.append(found)
+    return fewest[0], fewest[1]
+
+
+def test_the_recorded_optimal_plays_are_as_long_as_the_optimum() -> None:
+    optimal = [row for row in trajectories() if row["kind"] == "optimal_then_3_random"]
+    assert len(optimal) == 50
+    for row in optimal:
+        solution = solve(Room.parse(row["initial_board"]))
+        assert solution is not None
+        assert solution.moves == row["first_done_step"], row["level_id"]
+
+
+@pytest.mark.parametrize(
+    ("name", "at_least"),
+    [
+        ("boxoban_unfiltered_test_100.txt", 22),
+        ("boxoban_medium_train_100.txt", 20),
+        ("boxoban_hard_20.txt", 6),
+        ("microban_155.xsb", 66),
+    ],
+)
+def test_the_optimum_of_published_levels_small_enough_is_their_label(name: str, at_least: int) -> None:
+    labels = [row for row in rows("levels/labels.jsonl") if row["set"] == name.split(".")[0]]
+    solved = 0
+    for board, label in zip(levels(name), labels, strict=True):
+        room = Room.parse(board)
+        solution = solve(room, most_states=10_000)
+        if solution and label["optimal_moves"] and label["optimal_pushes"]:
+            assert (solution.moves, solution.pushes) == (label["optimal_moves"], label["optimal_pushes"]), board
+            assert solves(room, solution.path), board
+            solved += 1
+    assert solved >= at_least
+
+
+def test_solving_and_deadlocks_agree_with_trying_everything_from_random_positions() -> None:
+    rng = Random(7)
+    lost = 0
+    for room in made_rooms(40):
+        game = Game(room)
+        for _ in range(rng.randrange(12)):
+            if not game.done:
+                game.step(rng.randint(1, 4))
+        position = game.position()
+        optimum = searched(position)
+        lost += optimum is None
+        assert is_deadlocked(position) == (optimum is None), position.board()
+        if optimum is None:
+            with pytest.raises(UnsolvableRoom):
+                solve(position)
+        else:
+            solution = solve(position)
+            assert solution is not None
+            assert (solution.moves, solution.pushes) == optimum, position.board()
+    assert lost > 3
+
+
+def test_every_generated_room_can_be_solved_by_the_path_given() -> None:
+    for room in made_rooms(60):
+        solution = solve(room)
+        assert solution is not None
+        assert solves(room, solution.path)
+        assert solution.moves == len(solution.path) >= solution.pushes
+
+
+def test_a_solved_position_needs_nothing() -> None:
+    assert solve(Room.parse("#####\n#P√_#\n#####")) == Solution(0, 0, ())
+
+
+@pytest.mark.parametrize("board", [CORNERED, FROZEN])
+def test_boxes_stuck_in_a_corner_or_in_a_block_are_a_deadlock(board: str) -> None:
+    assert is_deadlocked(Room.parse(board)) is True
+    with pytest.raises(UnsolvableRoom):
+        solve(Room.parse(board))
+
+
+def test_beyond_the_cap_the_answer_is_unknown() -> None:
+    room = Room.parse(levels("boxoban_unfiltered_test_100.txt")[0])
+    assert solve(room, most_states=10) is None
+    assert is_deadlocked(room, most_states=10) is None

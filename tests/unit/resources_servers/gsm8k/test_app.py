@@ -1,0 +1,108 @@
+"""GSM8K as a server, and the rows it is asked with."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import orjson
+import pytest
+
+from rollyard.resources_servers.gsm8k.app import server
+from rollyard.resources_servers.gsm8k.prepare import main
+from rollyard.resources_servers.gsm8k.prompt_formats import READINGS
+from rollyard.services.errors import OperatorError
+from rollyard.services.types import Json
+from tests.unit.resources_servers.answers.grading import DATA, rows_of, serving
+
+ROW: Json = {"question": "How many?", "expected_answer": "18", "form": "chat"}
+
+
+async def test_a_verdict_says_what_was_found_how_and_why() -> None:
+    async with serving(server) as world:
+        right = await world.verdict(ROW, r"9 times 2: \boxed{18}")
+        other = await world.verdict(ROW, "The answer is 18.")
+        wrong = await world.verdict(ROW, r"\boxed{17}")
+        none = await world.verdict(ROW, "I do not know.")
+    keys = ("reward", "success", "strict_score", "lenient_score", "extracted_answer", "extraction_method", "reason")
+    assert [right[key] for key in keys] == [1.0, True, 1.0, 1.0, "18", "boxed", "the same text"]
+    assert [other[key] for key in keys] == [1.0, True, 0.0, 1.0, "18", "answer_is", "the same text"]
+    assert [wrong[key] for key in keys] == [0.0, False, 0.0, 0.0, "17", "boxed", "another number"]
+    assert [none[key] for key in keys] == [0.0, False, 0.0, 0.0, None, "none", "no answer found"]
+    assert right["expected_answer"] == "18"
+
+
+async def test_the_strict_score_and_a_weight_for_the_form_can_be_the_reward() -> None:
+    async with serving(server, score="strict", format_weight=0.1) as world:
+        texts = (r"\boxed{18}", r"\boxed{17}", "The answer is 18.")
+        assert [(await world.verdict(ROW, text))["reward"] for text in texts] == [1.0, 0.1, 0.0]
+
+
+async def test_a_row_of_the_data_set_itself_can_be_played() -> None:
+    async with serving(server) as world:
+        row = rows_of(DATA / "gsm8k" / "test.jsonl")[0]
+        assert (await world.verdict(row, r"\boxed{18}"))["reward"] == 1.0
+
+
+@pytest.mark.parametrize("row", [{}, {"expected_answer": "many"}, {"answer": "no end"}, {**ROW, "form": "poem"}])
+async def test_a_row_without_a_number_or_with_an_unknown_form_is_refused(row: Json) -> None:
+    async with serving(server) as world:
+        assert (await world.ask(row, "18")).status == 422
+
+
+async def test_an_answer_that_needs_algebra_gets_it() -> None:
+    async with serving(server) as world:
+        assert (await world.verdict(ROW, r"\boxed{2 \cdot 3^2}"))["reward"] == 1.0
+    async with serving(server, equality="numbers") as world:
+        found = await world.verdict(ROW, r"\boxed{2 \cdot 3^2}")
+        assert (found["reward"], found["reason"]) == (0.0, "not a number (setting equality: numbers)")
+
+
+async def test_without_math_verify_it_refuses_to_start_unless_told_to_do_without(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "math_verify", None)
+    with pytest.raises(OperatorError, match="pip install"):
+        async with serving(server):
+            pass
+    async with serving(server, equality="numbers") as world:
+        assert (await world.verdict(ROW, r"\boxed{18}"))["reward"] == 1.0
+
+
+async def test_the_example_rows_can_be_had() -> None:
+    async with serving(server) as world:
+        answer = await world.stack.transport.send("GET", "http://world:1/examples", b"", {}, 5.0)
+    rows = orjson.loads(answer.body)
+    assert {row["form"] for row in rows} == set(READINGS)
+
+
+def prepared(tmp_path: Path, *options: str) -> list[Json]:
+    local = DATA / "gsm8k" / "test.jsonl"
+    main(["--local", str(local), "--limit", "2", "--output", str(tmp_path / "rows.jsonl"), *options])
+    return rows_of(tmp_path / "rows.jsonl")
+
+
+def test_the_chat_form_has_a_system_message_and_no_stops(tmp_path: Path) -> None:
+    first, second = prepared(tmp_path)
+    assert (first["id"], second["id"], first["expected_answer"]) == ("gsm8k_0", "gsm8k_1", "18")
+    system, user = first["responses_create_params"]["input"]
+    assert (system["role"], user["content"]) == ("system", first["question"])
+    assert r"\boxed{" in system["content"]
+    assert "metadata" not in first["responses_create_params"]
+
+
+def test_the_harness_forms_have_its_words_shots_and_stops(tmp_path: Path) -> None:
+    train = str(DATA / "gsm8k" / "train_first1000.jsonl")
+    plain = prepared(tmp_path, "--form", "lm_eval")[0]
+    shot = prepared(tmp_path, "--form", "lm_eval", "--shots", "4", "--shots-from", train)[0]
+    cot = prepared(tmp_path, "--form", "lm_eval_cot")[0]
+    (message,) = plain["responses_create_params"]["input"]
+    assert message["content"] == f"Question: {plain['question']}\nAnswer:"
+    extra = orjson.loads(plain["responses_create_params"]["metadata"]["extra_body"])
+    assert extra == {"stop": ["Question:", "</s>", "<|im_end|>"]}
+    assert shot["responses_create_params"]["input"][0]["content"].count("Question: ") == 5
+    words = cot["responses_create_params"]["input"][0]["content"]
+    assert words.startswith("Q: There are 15 trees")
+    assert "must have been 21 - 15 = 6. The answer is 6.\n\nQ: If there are 3 cars" in words
+    assert words.endswith(f"\n\nQ: {cot['question']}\nA:")
+    assert words.count("Q: ") == 9

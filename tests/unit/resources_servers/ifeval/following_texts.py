@@ -1,0 +1,101 @@
+"""A text that follows an instruction, made for each of the 25 kinds; and whether one does."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rollyard.resources_servers.ifeval.scoring import instruction, outcome
+
+SAMPLES = {
+    "ar": "هذا نص قصير مكتوب باللغة العربية عن الطقس الجميل اليوم في المدينة",
+    "bg": "Това е кратък текст на български език за хубавото време днес и за хората в града",
+    "bn": "এটি বাংলা ভাষায় লেখা একটি ছোট লেখা, আজকের সুন্দর আবহাওয়া নিয়ে",
+    "de": "Das ist ein kurzer deutscher Text über das schöne Wetter, das wir heute in der Stadt haben",
+    "fa": "این یک متن کوتاه به زبان فارسی درباره هوای خوب امروز است که در شهر نوشته شده است",
+    "fi": "Tämä on lyhyt suomenkielinen teksti, joka kertoo kauniista säästä kaupungissa tänään",
+    "gu": "આ ગુજરાતી ભાષામાં લખાયેલું એક નાનું લખાણ છે જે આજના સુંદર હવામાન વિશે છે",
+    "hi": "यह हिंदी भाषा में लिखा गया एक छोटा सा लेख है जो आज के अच्छे मौसम के बारे में है",
+    "it": "Questo è un breve testo in lingua italiana sul bel tempo che abbiamo oggi nella nostra città",
+    "kn": "ಇದು ಕನ್ನಡ ಭಾಷೆಯಲ್ಲಿ ಬರೆದ ಒಂದು ಸಣ್ಣ ಬರಹ, ಇಂದಿನ ಸುಂದರ ಹವಾಮಾನದ ಬಗ್ಗೆ",
+    "ko": "이것은 오늘 도시의 아름다운 날씨에 대하여 한국어로 쓴 짧은 글입니다",
+    "mr": "हा मराठी भाषेत लिहिलेला एक छोटा मजकूर आहे आणि तो आजच्या चांगल्या हवामानाबद्दल आहे",
+    "ne": "यो नेपाली भाषामा लेखिएको एउटा छोटो लेख हो जुन आजको राम्रो मौसमको बारेमा छ",
+    "pa": "ਇਹ ਪੰਜਾਬੀ ਭਾਸ਼ਾ ਵਿੱਚ ਲਿਖਿਆ ਇੱਕ ਛੋਟਾ ਲੇਖ ਹੈ ਜੋ ਅੱਜ ਦੇ ਚੰਗੇ ਮੌਸਮ ਬਾਰੇ ਹੈ",
+    "pt": "Este é um pequeno texto em língua portuguesa sobre o bom tempo que não tivemos ontem na cidade",
+    "ru": "Это короткий текст на русском языке о хорошей погоде, которая стоит сегодня в городе",
+    "sw": "Haya ni maandishi mafupi ya lugha ya Kiswahili kuhusu hali nzuri ya hewa ya leo katika mji",
+    "ta": "இது இன்றைய அழகான வானிலை பற்றி தமிழ் மொழியில் எழுதப்பட்ட ஒரு சிறிய உரை",
+    "te": "ఇది ఈ రోజు అందమైన వాతావరణం గురించి తెలుగు భాషలో రాసిన ఒక చిన్న వ్యాసం",
+    "th": "นี่คือข้อความสั้น ๆ ที่เขียนเป็นภาษาไทยเกี่ยวกับอากาศที่ดีในวันนี้",
+    "ur": "یہ اردو زبان میں لکھی گئی ایک مختصر تحریر ہے جو آج کے اچھے موسم کے بارے میں ہے",
+    "vi": "Đây là một đoạn văn ngắn viết bằng tiếng Việt về thời tiết đẹp của ngày hôm nay trong thành phố",
+}
+ENGLISH = "this is a short english text about the fine weather that we have in the town today"
+
+
+def follows(kind: str, text: str, **told: Any) -> tuple[bool, bool]:
+    """(strictly, loosely)."""
+    found = outcome(kind, instruction(kind, told), text)
+    return found.strict, found.loose
+
+
+def _as_often(word: str, relation: str, times: int) -> str:
+    return " ".join([word] * times) if relation == "at least" else "zzz"
+
+
+def text_that_follows(kind: str, told: dict[str, Any]) -> str:
+    """A text that follows the instruction strictly."""
+    match kind.partition(":")[2]:
+        case "existence":
+            return " ".join(map(str, told["keywords"]))
+        case "frequency":
+            return _as_often(told["keyword"], told["relation"], told["frequency"])
+        case "letter_frequency":
+            return _as_often(told["letter"], told["let_relation"], told["let_frequency"])
+        case "capital_word_frequency":
+            return _as_often("WORD", told["capital_relation"], told["capital_frequency"])
+        case "number_words":
+            return _as_often("word", told["relation"], told["num_words"])
+        case "number_sentences":
+            return _as_often("This is one.", told["relation"], told["num_sentences"])
+        case "forbidden_words":
+            return "zzz"
+        case "response_language":
+            return SAMPLES[told["language"]]
+        case "english_capital":
+            return ENGLISH.upper()
+        case "english_lowercase":
+            return ENGLISH
+        case "no_comma":
+            return "no such thing"
+        case "number_paragraphs":
+            return "\n***\n".join(["text"] * told["num_paragraphs"])
+        case "nth_paragraph_first_word":
+            parts = ["text"] * told["num_paragraphs"]
+            parts[told["nth_paragraph"] - 1] = f"{told['first_word']} text"
+            return "\n\n".join(parts)
+        case "end_checker":
+            return f"text {told['end_phrase']}"
+        case "quotation":
+            return '"text"'
+        case "repeat_prompt":
+            return f"{told['prompt_to_repeat']} answer"
+        case "two_responses":
+            return "one\n******\ntwo"
+        case "number_placeholders":
+            return "[name] " * int(told["num_placeholders"])
+        case "postscript":
+            return f"text\n{told['postscript_marker']} more"
+        case "number_bullet_lists":
+            return "* point\n" * int(told["num_bullets"])
+        case "constrained_response":
+            return "My answer is maybe."
+        case "number_highlighted_sections":
+            return "*part* " * int(told["num_highlights"])
+        case "multiple_sections":
+            return "".join(f"{told['section_spliter']} {number + 1}\ntext\n" for number in range(told["num_sections"]))
+        case "title":
+            return "<<title>>\ntext"
+        case "json_format":
+            return '```json\n{"a": 1}\n```'
+    raise KeyError(kind)

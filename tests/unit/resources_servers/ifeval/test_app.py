@@ -1,0 +1,87 @@
+"""IFEval as a server, and the rows it is asked with."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import orjson
+import pytest
+
+from rollyard.resources_servers.ifeval.app import server
+from rollyard.resources_servers.ifeval.prepare import main
+from rollyard.services.errors import OperatorError
+from rollyard.services.types import Json
+from tests.unit.resources_servers.answers.grading import DATA, rows_of, serving
+
+ROW: Json = {
+    "instruction_id_list": ["punctuation:no_comma", "startend:quotation"],
+    "kwargs": [{}, {"num_words": None}],
+}
+
+
+async def test_a_verdict_has_both_levels_strict_and_loose() -> None:
+    async with serving(server) as world:
+        both = await world.verdict(ROW, '"text"')
+        framed = await world.verdict(ROW, 'Sure, here:\n"text"')
+        half = await world.verdict(ROW, "text")
+    keys = ("reward", "strict_score", "lenient_score", "inst_level_strict", "inst_level_loose")
+    assert [both[key] for key in keys] == [1.0, 1.0, 1.0, 1.0, 1.0]
+    assert [framed[key] for key in keys] == [0.0, 0.0, 1.0, 0.0, 1.0]
+    assert [half[key] for key in keys] == [0.0, 0.0, 0.0, 0.5, 0.5]
+    assert half["follow_instruction_list"] == [True, False]
+    assert half["reason"] == "not followed: startend:quotation"
+
+
+async def test_the_share_and_the_loose_score_can_be_the_reward() -> None:
+    async with serving(server, reward="instruction") as world:
+        assert (await world.verdict(ROW, "text"))["reward"] == 0.5
+    async with serving(server, score="lenient") as world:
+        assert (await world.verdict(ROW, 'Sure, here:\n"text"'))["reward"] == 1.0
+
+
+async def test_thinking_is_not_part_of_the_answer() -> None:
+    async with serving(server) as world:
+        assert (await world.verdict(ROW, '<think>one, two</think>\n\n"text"'))["reward"] == 1.0
+        assert (await world.verdict(ROW, '<think>"text"'))["reward"] == 0.0
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {},
+        {"instruction_id_list": [], "kwargs": []},
+        {"instruction_id_list": ["punctuation:no_comma"], "kwargs": []},
+        {"instruction_id_list": ["nonsense"], "kwargs": [{}]},
+        {"instruction_id_list": ["keywords:existence"], "kwargs": [{}]},
+        {"instruction_id_list": ["keywords:existence"], "kwargs": ["x"]},
+        {"instruction_id_list": [5], "kwargs": [{}]},
+    ],
+)
+async def test_a_row_that_cannot_be_scored_is_refused(row: Json) -> None:
+    async with serving(server) as world:
+        assert (await world.ask(row, "text")).status == 422
+
+
+async def test_without_langdetect_it_refuses_to_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "langdetect", None)
+    with pytest.raises(OperatorError, match=r"pip install 'rollyard\[ifeval\]'"):
+        async with serving(server):
+            pass
+
+
+async def test_the_example_rows_can_be_had() -> None:
+    async with serving(server) as world:
+        answer = await world.stack.transport.send("GET", "http://world:1/examples", b"", {}, 5.0)
+    assert len(orjson.loads(answer.body)) == 5
+
+
+def test_rows_keep_the_data_sets_keys(tmp_path: Path) -> None:
+    out = tmp_path / "rows.jsonl"
+    main(["--local", str(DATA / "ifeval" / "input_data.jsonl"), "--output", str(out), "--form", "lm_eval"])
+    rows = rows_of(out)
+    assert (len(rows), rows[0]["id"], sum(len(row["kwargs"]) for row in rows)) == (541, "ifeval_1000", 834)
+    assert rows[0]["responses_create_params"] == {
+        "input": [{"role": "user", "content": rows[0]["prompt"]}],
+        "max_output_tokens": 1280,
+    }

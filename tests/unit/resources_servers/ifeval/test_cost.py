@@ -1,0 +1,57 @@
+"""What a verdict costs on texts that are long and hard to search."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from time import process_time
+
+import pytest
+
+from rollyard.resources_servers.ifeval.instruction import Instruction
+from rollyard.resources_servers.ifeval.scoring import instruction, outcome
+from tests.unit.resources_servers.answers.grading import DATA, rows_of
+
+ROWS = rows_of(DATA / "ifeval" / "input_data.jsonl")
+HARD: dict[str, Callable[[int], str]] = {
+    "dots": lambda size: "." * size + "x",
+    "marks": lambda size: ".)" * (size // 2) + "x",
+    "initials": lambda size: "p.\np." * (size // 5),
+    "numbers": lambda size: "1. " * (size // 3),
+    "abbreviations": lambda size: "U.S. " * (size // 5),
+    "spaced dots": lambda size: ". " * (size // 2),
+    "ideographic dots": lambda size: "。a" * (size // 2),
+    "labels": lambda size: "1." * (size // 2) + " x",
+    "stars": lambda size: "*" * size + "x",
+    "brackets": lambda size: "[" * size + "]",
+    "titles": lambda size: ">>" + "<<x" * (size // 3),
+    "blanks": lambda size: "x" + " " * size + "x",
+    "lines": lambda size: "x" + "\n" * size + "x",
+    "quotes": lambda size: "A's" * (size // 3) + "'" * size,
+    "accents": lambda size: "e" + "\u0301" * size,
+    "emoji": lambda size: "😀" * size,
+    "fences": lambda size: "```json" * (size // 7),
+    "objects": lambda size: '{"a":' * (size // 5),
+    "one word": lambda size: "x" * size,
+    "addresses": lambda size: "a@b" * (size // 3),
+    "dividers": lambda size: "a\n***\n" * (size // 6),
+    "sections": lambda size: "SECTION 1" * (size // 9),
+}
+
+
+@pytest.mark.parametrize("text", list(HARD))
+def test_the_cost_of_a_verdict_grows_with_the_text_and_not_with_its_square(text: str) -> None:
+    told = {kind: about for row in ROWS for kind, about in zip(row["instruction_id_list"], row["kwargs"], strict=True)}
+    for kind, about in told.items():
+        checked = instruction(kind, about)
+        small, large = (_cost(kind, checked, HARD[text](size)) for size in (1_000, 16_000))
+        assert large < 60 * max(small, 0.002), kind  # the square: 256
+
+
+def _cost(kind: str, checked: Instruction, text: str) -> float:
+    """CPU seconds of a verdict, the less of two."""
+    found = []
+    for number in range(2):
+        begun = process_time()
+        outcome(kind, checked, f"{text}{number}")
+        found.append(process_time() - begun)
+    return min(found)

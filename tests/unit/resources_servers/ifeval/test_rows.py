@@ -1,0 +1,98 @@
+"""Rows of the data set in the forms it is published in, and rows that cannot be scored."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import orjson
+import pytest
+
+from rollyard.resources_servers.ifeval.app import server
+from rollyard.resources_servers.ifeval.prepare import main
+from rollyard.resources_servers.ifeval.scoring import instructions
+from rollyard.services.errors import OperatorError
+from rollyard.services.types import Json
+from tests.unit.resources_servers.answers.grading import DATA, rows_of, serving
+
+FILE = DATA / "ifeval" / "input_data.jsonl"
+ROWS = rows_of(FILE)
+EVERY_KEY = sorted({key for row in ROWS for about in row["kwargs"] for key in about})
+WORDS = "length_constraints:number_words"
+KEYWORDS = "keywords:existence"
+NTH = {"num_paragraphs": 3, "nth_paragraph": 4, "first_word": "a"}
+
+
+def as_a_table(row: Json) -> Json:
+    """The row as the hub's Parquet has it: every kind's keys, null where they are another's, and 3.0 for 3."""
+    kwargs = [{key: about.get(key) for key in EVERY_KEY} for about in row["kwargs"]]
+    return {**row, "kwargs": [{k: float(v) if isinstance(v, int) else v for k, v in about.items()} for about in kwargs]}
+
+
+def test_every_row_reads_the_same_with_the_keys_of_all_kinds_null_filled() -> None:
+    assert [instructions(as_a_table(row)) for row in ROWS] == [instructions(row) for row in ROWS]
+    assert (len(ROWS), sum(len(instructions(row)) for row in ROWS)) == (541, 834)
+
+
+def test_every_value_of_the_rows_is_in_its_instruction() -> None:
+    for row in ROWS:
+        for (_, read), about in zip(instructions(row), row["kwargs"], strict=True):
+            assert read.model_dump() == about, row["key"]
+
+
+def test_a_null_in_place_of_kwargs_is_no_kwargs(tmp_path: Path) -> None:
+    source, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    source.write_bytes(
+        orjson.dumps({"key": 1, "prompt": "p", "instruction_id_list": ["punctuation:no_comma"], "kwargs": [None]})
+    )
+    main(["--local", str(source), "--output", str(out)])
+    assert rows_of(out)[0]["kwargs"] == [{}]
+
+
+UNREADABLE = [
+    (["nonsense"], [{}], "instruction 'nonsense' is unknown; known: change_case:"),
+    ([["a"]], [{}], "instruction ['a'] is unknown"),
+    ([WORDS], "[{}]", "kwargs '[{}]'; expected two lists of one length, not empty"),
+    ([WORDS], [], "and kwargs []; expected two lists"),
+    ([WORDS], ["x"], f"{WORDS}: its kwargs are 'x'; expected an object"),
+    ([WORDS], [{"num_words": 3}], f"{WORDS}: relation: Field required"),
+    ([WORDS], [{"num_words": None, "relation": "at least"}], f"{WORDS}: num_words: Field required"),
+    ([WORDS], [{"num_words": True, "relation": "at least"}], "num_words: found True, expected a whole number"),
+    ([WORDS], [{"num_words": 3.5, "relation": "at least"}], "found 3.5"),
+    ([WORDS], [{"num_words": -1, "relation": "at least"}], "num_words: Input should be greater than or equal to 0"),
+    ([WORDS], [{"num_words": 3, "relation": "around"}], "found 'around'"),
+    ([KEYWORDS], [{"keywords": "a"}], "keywords: Input should be a valid list, found 'a'"),
+    ([KEYWORDS], [{"keywords": ["a", " "]}], "keywords: 1: found ' ', expected some text"),
+    (["keywords:frequency"], [{"keyword": " ", "frequency": 1, "relation": "at least"}], "found ' '"),
+    (["startend:end_checker"], [{"end_phrase": ""}], "found '', expected some text"),
+    (["language:response_language"], [{"language": "zh"}], "found 'zh', expected a code that langdetect knows: af"),
+    (["length_constraints:number_paragraphs"], [{"num_paragraphs": 0}], "found 0"),
+    (["length_constraints:nth_paragraph_first_word"], [NTH], "paragraph 4 of 3: no text can follow it"),
+]
+
+
+@pytest.mark.parametrize(("kinds", "told", "words"), UNREADABLE)
+async def test_a_row_that_no_text_could_follow_or_every_text_would_is_a_failure_that_names_it(
+    kinds: object, told: object, words: str
+) -> None:
+    row: Json = {"id": "ifeval_7", "instruction_id_list": kinds, "kwargs": told}
+    async with serving(server) as world:
+        answer = await world.ask(row, "text")
+    assert answer.status == 422
+    detail = orjson.loads(answer.body)["detail"]
+    assert "IFEval row ifeval_7: " in detail
+    assert words in detail
+
+
+@pytest.mark.parametrize(("kinds", "told", "words"), UNREADABLE)
+def test_preparing_such_a_row_stops_with_its_number_and_the_reason(
+    tmp_path: Path, kinds: object, told: object, words: str
+) -> None:
+    source = tmp_path / "in.jsonl"
+    good: Json = {"prompt": "p", "instruction_id_list": ["punctuation:no_comma"], "kwargs": [{}]}
+    bad = {**good, "instruction_id_list": kinds, "kwargs": told}
+    source.write_bytes(orjson.dumps(good) + b"\n" + orjson.dumps(bad))
+    with pytest.raises(OperatorError) as stopped:
+        main(["--local", str(source), "--output", str(tmp_path / "out.jsonl")])
+    assert "row 1 " in str(stopped.value)
+    assert words.split("'")[0] in str(stopped.value)
+    assert not (tmp_path / "out.jsonl").exists()

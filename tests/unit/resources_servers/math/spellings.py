@@ -1,0 +1,37 @@
+"""MATH's gold answers, written otherwise."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from rollyard.resources_servers.answers.algebra import read
+
+_SIGNS = str.maketrans({"-": "−"})
+_UNREADABLE = re.compile(r"text|mbox|_|:|overline|!|circ|\\in|<|i\.$")
+"""Golds that the algebra system would print as something else."""
+
+
+def spellings(gold: str) -> Iterator[tuple[str, str]]:
+    """(what was done, the same answer) for each way that this gold answer allows."""
+    made = {
+        "display": gold.replace("\\frac", "\\dfrac").replace("\\tfrac", "\\dfrac"),
+        "tight": re.sub(r"(?<![a-zA-Z\\]) (?![a-zA-Z])", "", gold),
+        "wide": gold.replace(",", ", ").replace("=", " = ").replace("+", " + "),
+        "unicode": gold.translate(_SIGNS).replace("\\pi", "π").replace("\\infty", "∞").replace("\\cup", "∪"),
+        "small brackets": gold.replace("\\left", "").replace("\\right", ""),
+        "dollars": f"${gold}$",
+        "sentence": f"{gold}.",
+        "bold": gold.replace("\\text", "\\textbf").replace("\\mbox", "\\mathrm"),
+        "degrees": re.sub(r"\^\{?\\circ\}?", "°", gold),
+        "degrees in words": gold if "cos" in gold else re.sub(r"\^\{?\\circ\}?", r"\\text{ degrees}", gold),
+    }
+    yield from ((name, answer) for name, answer in made.items() if answer != gold)
+
+
+def reprinted(gold: str) -> str | None:
+    """What an algebra system writes for it, terms in its own order; None where it does not read it."""
+    from sympy import latex  # type: ignore[import-untyped]
+
+    expression = None if _UNREADABLE.search(gold) else next(iter(read(gold)), None)
+    return None if expression is None or isinstance(expression, str) else str(latex(expression))

@@ -1,0 +1,65 @@
+"""A programming world, an answer, its verdict; and the data sets' gold answers."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from rollyard.resources_servers.base import Verification
+from rollyard.resources_servers.humaneval.app import HumanEval
+from rollyard.resources_servers.mbpp.app import Mbpp, MbppSettings
+from rollyard.resources_servers.python_answers.environment import ProgramSettings, ProgramWorld
+from rollyard.services.sandbox.sandbox import Sandbox
+from rollyard.services.types import Json, Verdict
+from tests.support.in_process import says
+from tests.support.stacks import SHARED
+
+
+def rows(name: str, step: int = 1) -> list[Json]:
+    """Every `step`-th row of a file of shared/data; without the data, the test is skipped."""
+    path = SHARED / "data" / name
+    if not path.is_file():
+        pytest.skip(f"needs {path}")
+    with gzip.open(path) as file:
+        return [orjson.loads(line) for line in file][::step]
+
+
+def example(world: str) -> list[Json]:
+    """The example rows of a world."""
+    path = Path(__file__).parents[4] / "resources_servers" / world / "data" / "example.jsonl"
+    return [orjson.loads(line) for line in path.read_bytes().splitlines()]
+
+
+def said(text: str) -> Verification:
+    """What `/verify` is sent when the model has said `text`."""
+    return Verification(orjson.dumps({"response": {"output": [says(text)]}}))
+
+
+async def verdict(
+    world: type[ProgramWorld[Any]], settings: ProgramSettings, sandbox: Sandbox, row: Json, text: str
+) -> Verdict:
+    """Of a world's episode in which the model says `text`."""
+    bound = type(world.__name__, (world,), {"sandbox": sandbox})
+    found = await bound(row, settings).verify(said(text))
+    assert isinstance(found, Verdict)
+    return found
+
+
+async def mbpp(sandbox: Sandbox, row: Json, text: str, **settings: Any) -> Verdict:
+    """MBPP's verdict."""
+    return await verdict(Mbpp, MbppSettings(**settings), sandbox, row, text)
+
+
+async def humaneval(sandbox: Sandbox, row: Json, text: str, **settings: Any) -> Verdict:
+    """HumanEval's verdict."""
+    return await verdict(HumanEval, ProgramSettings(**settings), sandbox, row, text)
+
+
+def failed(verdicts: Sequence[Verdict], score: str = "lenient_score") -> list[tuple[int, Any]]:
+    """Those that did not pass, with their reasons."""
+    return [(n, found.model_dump()["reason"]) for n, found in enumerate(verdicts) if not found.model_dump()[score]]

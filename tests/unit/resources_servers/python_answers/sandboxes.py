@@ -1,0 +1,19 @@
+"""The sandbox that tests of the programming worlds share; a conftest imports it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from rollyard.services.sandbox.records import Limits
+from rollyard.services.sandbox.sandbox import Sandbox
+from tests.unit.services.sandbox.sandbox_start import started_or_skipped
+
+
+@pytest.fixture(scope="session")
+async def sandbox() -> AsyncIterator[Sandbox]:
+    made = Sandbox(Limits(wall_s=30))
+    await started_or_skipped(made)
+    yield made
+    await made.stop()

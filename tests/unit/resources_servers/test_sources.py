@@ -1,0 +1,175 @@
+"""Rows from a local file, S3 or the hub, in that order, and never half of them."""
+
+from __future__ import annotations
+
+import gzip
+import importlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rollyard.resources_servers.dataset_sources import Hub, Places, read_rows, rows_from, source_options, write_rows
+from rollyard.services.cli.rollout_files import check_output
+from rollyard.services.datasets.splits import ALL, Wanted
+from rollyard.services.errors import OperatorError, RunError
+from rollyard.services.io.search_path import INSTALLED
+from rollyard.services.types import Json
+from tests.support.fake_stores import store
+
+LINES = b'{"n": 1}\n\n{"n": 2, "text": "\xe2\x80\xa8"}\n'
+
+
+@pytest.fixture(autouse=True)
+def _own_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name, value in {
+        "AWS_ACCESS_KEY_ID": "key",
+        "AWS_SECRET_ACCESS_KEY": "secret",
+        "AWS_DEFAULT_REGION": "us-east-1",
+        "AWS_CONFIG_FILE": str(tmp_path / "none"),
+        "AWS_SHARED_CREDENTIALS_FILE": str(tmp_path / "none"),
+        "AWS_MAX_ATTEMPTS": "1",
+        "AWS_EC2_METADATA_DISABLED": "true",
+    }.items():
+        monkeypatch.setenv(name, value)
+
+
+def numbers(places: Places, said: list[str] | None = None) -> list[int]:
+    with rows_from(places, Wanted(usual_subset=ALL), (said if said is not None else []).append) as rows:
+        return [row["n"] for row in rows]
+
+
+def test_a_file_may_be_lines_a_list_zipped_parquet_arrow_or_a_folder_of_them(tmp_path: Path) -> None:
+    pa: Any = importlib.import_module("pyarrow")
+    ipc: Any = importlib.import_module("pyarrow.ipc")
+    parquet: Any = importlib.import_module("pyarrow.parquet")
+
+    table = pa.table({"n": [1, 2]})
+    (tmp_path / "a.jsonl").write_bytes(LINES)
+    (tmp_path / "b.json").write_bytes(b'[{"n": 1}, {"n": 2}]')
+    (tmp_path / "c.jsonl.gz").write_bytes(gzip.compress(LINES))
+    parquet.write_table(table, tmp_path / "d.parquet")
+    with ipc.new_stream(str(tmp_path / "e.arrow"), table.schema) as writer:
+        writer.write_table(table)
+    (tmp_path / "dataset_info.json").write_text("{}")
+    (tmp_path / "README.md").write_text("no rows")
+    for name in ("a.jsonl", "b.json", "c.jsonl.gz", "d.parquet", "e.arrow"):
+        assert [row["n"] for row in read_rows(tmp_path / name)] == [1, 2], name
+    assert [row["n"] for row in read_rows(tmp_path, Wanted(subset=ALL))] == [1, 2] * 5
+
+
+@pytest.mark.parametrize("content", [b"not json\n", b"[1, 2]\n", b'{"n": 1}\n{"n"'])
+def test_what_is_no_data_is_refused_with_its_name(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "rows.jsonl").write_bytes(content)
+    with pytest.raises(OperatorError, match=r"rows\.jsonl"):
+        list(read_rows(tmp_path / "rows.jsonl"))
+
+
+def test_a_line_that_cannot_be_read_is_named_with_what_is_wrong(tmp_path: Path) -> None:
+    for content, words in ((b'{"n": 1}\n\n{"n"', "line 3 is not JSON: .*it was cut off"),):
+        (tmp_path / "rows.jsonl").write_bytes(content)
+        with pytest.raises(OperatorError, match=rf"rows\.jsonl cannot be read: {words}"):
+            list(read_rows(tmp_path / "rows.jsonl"))
+
+
+@pytest.mark.parametrize(("name", "content"), [("a.jsonl", LINES), ("b.json", b'[{"n": 1}, {"n": 2}]')])
+def test_a_byte_order_mark_is_no_part_of_the_first_row(tmp_path: Path, name: str, content: bytes) -> None:
+    (tmp_path / name).write_bytes(b"\xef\xbb\xbf" + content)
+    assert [row["n"] for row in read_rows(tmp_path / name)] == [1, 2]
+
+
+@pytest.mark.parametrize("limit", ["0", "-1", "all"])
+def test_a_limit_that_is_none_is_refused(limit: str) -> None:
+    with pytest.raises(OperatorError, match=f"--limit: {limit} is not a whole number of 1 or more"):
+        source_options("").parse_args(["--output", "out.jsonl", "--limit", limit])
+
+
+def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(OperatorError, match="cannot make the folder"):
+        check_output(tmp_path / "file/rows.jsonl")
+
+
+def test_the_local_file_comes_first_then_s3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "rows.jsonl").write_bytes(b'{"n": 7}\n')
+    with store({"bucket/data/rows.jsonl": LINES}) as address:
+        monkeypatch.setenv("AWS_ENDPOINT_URL_S3", address)
+        s3 = "s3://bucket/data/rows.jsonl"
+        said: list[str] = []
+        assert numbers(Places(tmp_path / "rows.jsonl", s3)) == [7]
+        assert numbers(Places(tmp_path / "missing.jsonl", s3), said) == [1, 2]
+        assert said == [f"local file {tmp_path / 'missing.jsonl'}: no such file or folder; next: {s3}"]
+
+
+def test_an_s3_prefix_gives_all_its_files_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    files = {"bucket/set/b.jsonl": b'{"n": 3}\n', "bucket/set/a.jsonl": LINES, "bucket/set/state.json": b"{}"}
+    with store(files) as address:
+        monkeypatch.setenv("AWS_ENDPOINT_URL_S3", address)
+        assert numbers(Places(s3="s3://bucket/set/")) == [1, 2, 3]
+        with pytest.raises(OperatorError, match="prefix"):
+            numbers(Places(s3="s3://bucket/other/"))
+
+
+def test_a_download_that_breaks_off_gives_no_rows_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    key = "bucket/rows.jsonl"
+    with store({key: LINES * 1000}, broken=frozenset({key})) as address:
+        monkeypatch.setenv("AWS_ENDPOINT_URL_S3", address)
+        with pytest.raises(RunError, match="no rows found"):
+            numbers(Places(s3=f"s3://{key}"))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_hub_comes_last(tmp_path: Path) -> None:
+    code = (
+        "from rollyard.resources_servers.dataset_sources import *\n"
+        "from rollyard.services.datasets.splits import Wanted\n"
+        "with rows_from(Places(Path('missing.jsonl'), hub=Hub('a/b')), Wanted(split='test')) as rows:\n"
+        "    print([row['n'] for row in rows])\n"
+    )
+    files = {"main/test-0.jsonl": LINES, "main/train-0.jsonl": b'{"n": 9}\n', "README.md": b"hm"}
+    with store(files) as address:
+        # The library reads its address once, when it is imported.
+        env = {**os.environ, "HF_ENDPOINT": address, "HF_HOME": str(tmp_path), "HF_HUB_DISABLE_XET": "1"}
+        env["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
+        done = subprocess.run([sys.executable, "-c", code], cwd=INSTALLED, env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "[1, 2]"
+
+
+def test_when_no_place_has_rows_every_reason_is_told(tmp_path: Path) -> None:
+    with pytest.raises(OperatorError, match=r"missing\.jsonl.*s3://bucket"):
+        numbers(Places(tmp_path / "missing.jsonl", "s3://bucket"))
+    with pytest.raises(OperatorError, match="--local"):
+        numbers(Places())
+
+
+def test_a_missing_extra_is_told_with_the_command_that_installs_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "boto3", None)
+    with pytest.raises(OperatorError, match=r"pip install 'rollyard\[aws\]'"):
+        numbers(Places(s3="s3://bucket/key.jsonl"))
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    with pytest.raises(OperatorError, match=r"pip install 'rollyard\[hub\]'"):
+        numbers(Places(hub=Hub("a/b")))
+
+
+def test_rows_are_written_whole_or_not_at_all(tmp_path: Path) -> None:
+    out = tmp_path / "rows.jsonl"
+    assert write_rows(out, [{"n": 1}]) == 1
+
+    def failing() -> list[Json]:
+        raise ValueError("broken row")
+
+    with pytest.raises(ValueError, match="broken"):
+        write_rows(out, (row for _ in range(2) for row in failing()))
+    with pytest.raises(OperatorError, match="no rows"):
+        write_rows(out, [])
+    assert out.read_bytes() == b'{"n":1}\n'
+    assert [path.name for path in tmp_path.iterdir()] == ["rows.jsonl"]

@@ -1,0 +1,116 @@
+"""A tool's arguments are validated against its signature, and beyond what the signature can say."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, Union
+
+import pytest
+
+from rollyard.resources_servers.tools import Tool, ToolMistake, tool, tools_of
+
+
+class Odd:
+    """Parameters of every kind."""
+
+    @tool
+    async def odd(
+        self,
+        _x: int = 0,
+        schema: float | None = None,
+        model_config: Literal[1, "a"] = 1,
+        items: list[int | str] = [],  # noqa: B006 - models are copied from it
+        table: dict[str, list[float]] | None = None,
+        pair: tuple[int, ...] = (),
+        either: Union[int, bool, None] = None,  # noqa: UP007
+        flag: bool = False,
+        anything: Any = None,
+    ) -> None:
+        """Takes all."""
+
+
+ODD: Tool = tools_of(Odd)["odd"]
+
+
+@pytest.mark.parametrize("name", ["_x", "schema", "model_config", "items"])
+def test_a_parameter_of_any_name_is_in_the_schema_and_reaches_the_method(name: str) -> None:
+    value = [1] if name == "items" else 1
+    assert name in ODD.schema()["parameters"]["properties"]
+    assert ODD.parse(f'{{"{name}": {value}}}'.encode())[name] == value
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        '{"schema": NaN}',
+        '{"schema": Infinity}',
+        '{"schema": "nan"}',
+        '{"schema": "-inf"}',
+        '{"schema": 1e999}',
+        '{"table": {"a": ["inf"]}}',
+        '{"anything": NaN}',
+        '{"anything": "\\ud800"}',
+        f'{{"anything": {"[" * 100}1{"]" * 100}}}',
+        '{"_x": true}',
+        '{"schema": false}',
+        '{"model_config": true}',
+        '{"items": [true]}',
+        '{"pair": [1, true]}',
+        '{"_x": 99999999999999999999}',
+        '{"_x": "99999999999999999999"}',
+        '{"_x": 1.5}',
+        '{"_x": null}',
+        f'{{"_x": {"9" * 5000}}}',
+        '{"items": "abc"}',
+        '{"p0": 1}',
+        '{"self": 1}',
+        "null",
+        "[]",
+        "1",
+        '"{}"',
+        "{",
+        "\ufeff{}",
+    ],
+)
+def test_what_does_not_fit_the_signature_is_words_that_say_what_does(body: str) -> None:
+    with pytest.raises(ToolMistake, match=r"^Invalid call of odd: .*Expected a JSON object with _x: "):
+        ODD.parse(body.encode("utf-8", "surrogatepass"))
+
+
+def test_words_for_an_enormous_mistake_are_short() -> None:
+    with pytest.raises(ToolMistake) as raised:
+        ODD.parse(b'{"' + b"k" * 100_000 + b'": 1}')
+    assert len(str(raised.value)) < 2000
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ('{"_x": 2.0, "schema": 3}', {"_x": 2, "schema": 3.0}),
+        ('{"_x": "5"}', {"_x": 5}),
+        ('{"items": [1, "1"]}', {"items": [1, "1"]}),
+        ('{"either": true}', {"either": True}),
+        ('{"flag": true}', {"flag": True}),
+        ('{"table": {"a": [1, 2.5]}}', {"table": {"a": [1.0, 2.5]}}),
+        ('{"pair": [1, 2]}', {"pair": (1, 2)}),
+        ("", {"_x": 0, "items": []}),
+    ],
+)
+def test_what_fits_is_taken_and_defaults_fill_the_rest(body: str, expected: dict[str, Any]) -> None:
+    parsed = ODD.parse(body.encode())
+    assert {key: parsed[key] for key in expected} == expected
+
+
+def test_a_default_is_not_shared_between_calls() -> None:
+    ODD.parse(b"{}")["items"].append(1)
+    assert ODD.parse(b"{}")["items"] == []
+
+
+async def _args(self: Any, *values: int) -> None: ...
+async def _kwargs(self: Any, **values: int) -> None: ...
+async def _positional(self: Any, value: int, /) -> None: ...
+
+
+@pytest.mark.parametrize("method", [_args, _kwargs, _positional])
+def test_a_parameter_that_json_cannot_name_is_refused_at_load(method: Any) -> None:
+    with pytest.raises(TypeError, match="which a JSON object cannot name"):
+        tools_of(type("World", (), {"taker": tool(method)}))

@@ -1,0 +1,239 @@
+"""What counts as a turn of the model: a broken engine's empty answer is a failed attempt, an honest one is not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import orjson
+import pytest
+
+from rollyard.agents.simple_agent.app import SimpleAgent
+from rollyard.responses_api_models.openai_model.app import OpenaiModel
+from rollyard.responses_api_models.vllm_model.app import VllmModel
+from rollyard.services.errors import Failure
+from rollyard.services.http.request import Call
+from rollyard.services.server.app import Context, Server
+from rollyard.services.server.settings import ServerSettings
+from rollyard.services.types import Json
+from tests.support.endpoint_matrix import Talk
+from tests.support.in_process import agent, says, wired, world
+from tests.support.scripted_engine import COMPLETION, DONE, Step, ask, completion, engine, model_server
+from tests.support.token_clients import CALL, WORDS, asks, playing
+from tests.support.token_engine import TokenEngine
+
+FAILED = {"urn:rollyard:malformed_answer", "urn:rollyard:upstream_error"}
+SAID: Json = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "hello"}]}
+RESPONSE: Json = {"id": "resp_1", "object": "response", "status": "completed", "output": [SAID]}
+ONE_TOKEN: Json = {"usage": {"prompt_tokens": 5, "completion_tokens": 1, "total_tokens": 6}}
+
+
+def empty(finish_reason: Any = "stop", content: Any = "", **more: Any) -> Json:
+    return completion({"content": content}, finish_reason, usage=None) | more
+
+
+EMPTY_COMPLETIONS: list[Json] = [
+    {"choices": [{"message": {}}]},
+    {"choices": []},
+    {"choices": None},
+    {"choices": [None]},
+    {"choices": [{"message": None}]},
+    {"error": {"message": "no engine"}},
+    empty(None, **ONE_TOKEN),
+    empty(None, None, **ONE_TOKEN),
+    empty("mystery", **ONE_TOKEN),
+    empty("tool_calls", **ONE_TOKEN),
+    empty({"type": "abort"}, **ONE_TOKEN),
+    empty("engine_error", "half a text", **ONE_TOKEN),
+    empty("abort", "half a text"),
+    empty("stop"),
+    empty("stop", usage={"prompt_tokens": 5, "completion_tokens": 0}),
+    empty("length", usage={}),
+    empty(None, " \n", **ONE_TOKEN),
+    empty("stop", []),
+    empty("stop", usage={"completion_tokens": True}),
+    empty(None, None) | {"choices": [{"message": {"reasoning_content": " \n"}, "finish_reason": None}]},
+    {**completion({"content": "half a text"}), "error": {"message": "the provider died", "code": 502}},
+    {**completion({"content": "half a text"}), "object": "error", "message": "the provider died"},
+    {"choices": [{**completion({"content": "half a text"})["choices"][0], "error": {"message": "the provider died"}}]},
+]
+HONEST_COMPLETIONS: list[Json] = [
+    empty("stop", **ONE_TOKEN),
+    empty("stop", None, **ONE_TOKEN),
+    empty("length", **ONE_TOKEN),
+    empty("content_filter"),
+    empty("stop", " \n"),
+    empty(None, "text without a finish"),
+]
+EMPTY_RESPONSES: list[Json] = [
+    {**RESPONSE, "output": []},
+    {**RESPONSE, "output": None},
+    {**RESPONSE, "output": [], "status": None},
+    {**RESPONSE, "status": "failed"},
+    {**RESPONSE, "status": "in_progress"},
+    {**RESPONSE, "status": "queued"},
+    {**RESPONSE, "status": "cancelled"},
+    {**RESPONSE, "output": [{**SAID, "content": []}]},
+    {**RESPONSE, "output": [{**SAID, "content": [{"type": "output_text", "text": ""}]}], "usage": {"output_tokens": 0}},
+    {**RESPONSE, "output": ["text"]},
+    {"error": "no engine"},
+    {**RESPONSE, "output": [], "status": "incomplete", "usage": {"output_tokens": 3}},
+    {**RESPONSE, "status": "error"},
+    {**RESPONSE, "status": "incomplete", "incomplete_details": {"reason": "engine_error"}},
+    {**RESPONSE, "error": {"code": "server_error", "message": "the provider died"}},
+    {**RESPONSE, "object": "error", "message": "the provider died"},
+    {**RESPONSE, "output": [{"type": "error", "message": "the provider died"}]},
+    {**RESPONSE, "output": [{"type": None}]},
+    {**RESPONSE, "output": [{"type": ["message"]}]},
+    {**RESPONSE, "output": [{"type": "banana"}]},
+]
+HONEST_RESPONSES: list[Json] = [
+    {**RESPONSE, "output": [], "usage": {"output_tokens": 1}},
+    {
+        **RESPONSE,
+        "output": [],
+        "status": "incomplete",
+        "incomplete_details": {"reason": "max_output_tokens"},
+        "usage": {"output_tokens": 4},
+    },
+    {**RESPONSE, "output": [], "status": "incomplete", "incomplete_details": {"reason": "content_filter"}},
+]
+CHAT: Json = {"messages": [{"role": "user", "content": "hi"}]}
+HI: Json = {"input": "hi"}
+
+
+def shown(answer: Json) -> str:
+    return orjson.dumps(answer).decode()[:90]
+
+
+@pytest.mark.parametrize("kind", [VllmModel, OpenaiModel])
+@pytest.mark.parametrize("broken", EMPTY_COMPLETIONS, ids=shown)
+async def test_an_empty_completion_of_a_broken_engine_is_tried_again_and_then_a_failure(
+    kind: type[Server], broken: Json
+) -> None:
+    async with engine(Step(broken), COMPLETION) as fake, model_server(kind, base_url=fake.url) as server:
+        answer, body = await ask(server, "/v1/chat/completions", CHAT)
+        assert (answer.status, body["choices"][0]["message"]["content"]) == (200, "hello")
+    async with engine(Step(broken)) as fake, model_server(kind, base_url=fake.url, max_attempts=2) as server:
+        answer, problem = await ask(server, "/v1/chat/completions", CHAT)
+    assert (problem["type"] in FAILED, len(fake.asked)) == (True, 2)
+
+
+@pytest.mark.parametrize("broken", EMPTY_COMPLETIONS, ids=shown)
+async def test_an_empty_completion_never_becomes_a_response(broken: Json) -> None:
+    async with engine(Step(broken)) as fake, model_server(VllmModel, base_url=fake.url, max_attempts=1) as server:
+        _, problem = await ask(server, "/v1/responses", HI)
+    assert problem["type"] in FAILED
+
+
+@pytest.mark.parametrize("honest", HONEST_COMPLETIONS, ids=shown)
+@pytest.mark.parametrize(("path", "request_"), [("/v1/responses", HI), ("/v1/chat/completions", CHAT)])
+async def test_an_honest_empty_completion_is_the_models_own(path: str, request_: Json, honest: Json) -> None:
+    async with engine(Step(honest)) as fake, model_server(VllmModel, base_url=fake.url) as server:
+        answer, _ = await ask(server, path, dict(request_))
+    assert (answer.status, len(fake.asked)) == (200, 1)
+
+
+@pytest.mark.parametrize("broken", EMPTY_RESPONSES, ids=shown)
+async def test_an_empty_response_of_a_broken_endpoint_is_tried_again(broken: Json) -> None:
+    async with engine(Step(broken), RESPONSE) as fake, model_server(OpenaiModel, base_url=fake.url) as server:
+        answer, body = await ask(server, "/v1/responses", dict(HI))
+    assert (answer.status, body, len(fake.asked)) == (200, RESPONSE, 2)
+
+
+@pytest.mark.parametrize("honest", HONEST_RESPONSES, ids=shown)
+async def test_an_honest_empty_response_passes(honest: Json) -> None:
+    async with engine(Step(honest)) as fake, model_server(OpenaiModel, base_url=fake.url) as server:
+        answer, body = await ask(server, "/v1/responses", dict(HI))
+    assert (answer.status, body, len(fake.asked)) == (200, honest, 1)
+
+
+class Foreign(Server):
+    """Another stack's model server: it passes on whatever its engine said."""
+
+    answer: bytes = b""
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(ServerSettings(), context)
+        self.route("/v1/responses", self.__respond)
+
+    async def __respond(self, call: Call) -> bytes:
+        return self.answer
+
+
+def stack_on(answer: Json) -> dict[str, Callable[[Context], Server]]:
+    """An agent before a foreign model server that always answers so."""
+
+    class Answering(Foreign):
+        """With this answer."""
+
+    Answering.answer = orjson.dumps(answer)
+    return {"world": world(Talk), "agent": agent(SimpleAgent), "model": Answering}
+
+
+@pytest.mark.parametrize("broken", EMPTY_RESPONSES, ids=shown)
+async def test_an_agent_scores_no_empty_response_of_a_foreign_model_server(broken: Json) -> None:
+    async with wired(stack_on(broken)) as stack:
+        with pytest.raises(Failure) as caught:
+            await stack.run({"responses_create_params": {"input": "hi"}})
+    assert caught.value.problem.type in FAILED
+    assert (caught.value.problem.server, caught.value.terminal) == ("model", False)
+
+
+@pytest.mark.parametrize("honest", [*HONEST_RESPONSES, {**RESPONSE, "output": [says("a")]}], ids=shown)
+async def test_an_agent_scores_an_honest_answer(honest: Json) -> None:
+    async with wired(stack_on(honest)) as stack:
+        assert "reward" in await stack.run({"responses_create_params": {"input": "hi"}})
+
+
+def chunk(delta: Json, finish_reason: str | None = None, **more: Any) -> Json:
+    return {
+        **COMPLETION,
+        "usage": None,
+        **more,
+        "choices": [{"index": 0, "delta": delta, "finish_reason": finish_reason}],
+    }
+
+
+ROLE = chunk({"role": "assistant", "content": ""})
+COUNT: Json = {"choices": [], "usage": {"prompt_tokens": 5, "completion_tokens": 1}}
+WHOLE_STREAM = (ROLE, chunk({"content": "hello"}), chunk({}, "stop"), DONE)
+EMPTY_STREAMS: dict[str, tuple[Json | bytes, ...]] = {
+    "no events": (),
+    "done at once": (DONE,),
+    "a role": (ROLE, DONE),
+    "a role and the end of the connection": (ROLE,),
+    "comments": (b": waiting\n\n", b": waiting\n\n"),
+    "no finish": (ROLE, chunk({}), COUNT, DONE),
+    "no tokens": (ROLE, chunk({}, "stop"), DONE),
+    "a broken generation": (ROLE, chunk({}, "engine_error"), COUNT, DONE),
+    "an error": (ROLE, {"error": {"message": "EngineCore died"}}, DONE),
+}
+
+
+@pytest.mark.parametrize("kind", ["/v1/chat/completions", "/v1/responses"])
+@pytest.mark.parametrize("broken", EMPTY_STREAMS.values(), ids=EMPTY_STREAMS.keys())
+async def test_a_stream_that_ends_before_the_model_has_said_anything_is_asked_for_again(
+    kind: str, broken: tuple[Json | bytes, ...]
+) -> None:
+    steps = (Step(events=broken), Step(events=WHOLE_STREAM))
+    async with engine(*steps) as fake, model_server(VllmModel, base_url=fake.url) as server:
+        answer, _ = await ask(server, kind, {**CHAT, **HI, "stream": True})
+    assert (answer.status, len(fake.asked), b"hello" in answer.body) == (200, 2, True)
+    assert b"error" not in answer.body.replace(b'"error":null', b"")
+
+
+async def test_an_honest_empty_stream_is_the_models_own() -> None:
+    step = Step(events=(ROLE, chunk({}, "stop"), COUNT, DONE))
+    async with engine(step) as fake, model_server(VllmModel, base_url=fake.url) as server:
+        answer, _ = await ask(server, "/v1/responses", {**HI, "stream": True})
+    assert (len(fake.asked), b"response.completed" in answer.body) == (1, True)
+
+
+@pytest.mark.parametrize("way", ["generate", "completions", "off"])
+async def test_with_tokens_on_record_a_generation_without_a_token_is_a_failed_attempt(way: str) -> None:
+    silent = TokenEngine([CALL, [], WORDS])
+    async with playing(silent, token_in=way, logprobs_mode="processed_logprobs") as player:
+        await player.ask()
+        item = await player.ask(asks("on"))
+    assert item["generation_token_ids"] == WORDS

@@ -1,0 +1,177 @@
+"""What a model can get wrong about a tool call: it is told so in words, and the conversation can be sent on."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import orjson
+import pytest
+
+from rollyard.agents.simple_agent.app import SimpleAgent
+from rollyard.responses_api_models.convert.conversion import chat_to_response, response_to_chat
+from rollyard.responses_api_models.vllm_model.app import VllmModel, VllmModelSettings
+from rollyard.services.responses.tool_calls import sendable_arguments, sendable_name
+from rollyard.services.server.app import Context, Server
+from rollyard.services.types import Json
+from tests.support.endpoint_matrix import Talk
+from tests.support.in_process import Script, agent, says, wired, world
+from tests.support.scripted_engine import COMPLETION, Step, completion, engine
+
+
+def call(name: Any = "look", arguments: Any = "{}", **more: Any) -> Json:
+    return {"id": "c1", "type": "function", "function": {"name": name, "arguments": arguments}, **more}
+
+
+def deep(levels: int) -> Any:
+    value: Any = {}
+    for _ in range(levels):
+        value = {"a": value}
+    return value
+
+
+ODD: dict[str, Any] = {
+    "an empty name": call(""),
+    "a name that is null": call(None),
+    "a name that is a number": call(7),
+    "a name that is an object": call({"a": 1}),
+    "a name of 5,000 characters": call("x" * 5000),
+    "a name with spaces and a line break": call("look at\nit"),
+    "a name of dots": call(".."),
+    "a name of another alphabet": call("смотри"),
+    "arguments that are null": call(arguments=None),
+    "arguments that are an object": call(arguments={"a": 1}),
+    "arguments that are a list": call(arguments=[1]),
+    "arguments that are a number as text": call(arguments="7"),
+    "arguments that are not JSON": call(arguments='{"a": '),
+    "arguments with NaN": call(arguments='{"a": NaN}'),
+    "arguments with half a surrogate pair as text": call(arguments='{"a": "\\ud800"}'),
+    "arguments nested deeply as text": call(arguments="[" * 20_000),
+    "arguments nested deeply": call(arguments=deep(300)),
+    "an id that is null": call(id=None),
+    "an id that is a number": call(id=3),
+    "an unknown type": {"id": "c1", "type": "custom", "custom": {"name": "look", "input": "free text"}},
+    "no function": {"id": "c1", "type": "function"},
+    "a function that is null": {"id": "c1", "type": "function", "function": None},
+    "a call that is text": "look",
+}
+
+
+def strict(body: Json) -> None:
+    """Read an earlier call as vLLM does for its chat template."""
+    for message in body["messages"]:
+        for one in message.get("tool_calls") or ():
+            assert isinstance(one["id"], str)
+            assert one["id"]
+            assert isinstance(one["function"]["name"], str)
+            assert one["function"]["name"]
+            assert isinstance(orjson.loads(one["function"]["arguments"] or "{}"), dict)
+
+
+async def played(*steps: Step) -> tuple[Json, list[Json]]:
+    """A rollout on an engine that answers so; the rollout, and what the engine was asked."""
+    async with engine(*steps) as fake:
+        settings = VllmModelSettings(base_url=fake.url, model="engine-model", retry_pause_s=0.01)
+
+        def policy(context: Context) -> Server:
+            return VllmModel(settings, context)
+
+        async with wired({"world": world(Talk), "agent": agent(SimpleAgent), "model": policy}) as stack:
+            rollout = await stack.run({"responses_create_params": {"input": "hi"}})
+    for asked in fake.asked:
+        strict(asked)
+    return rollout, fake.asked
+
+
+@pytest.mark.parametrize("odd", ODD.values(), ids=ODD.keys())
+async def test_a_mistake_in_a_call_is_answered_and_the_rollout_goes_on(odd: Any) -> None:
+    answer = completion({"content": None, "tool_calls": [odd, call(id="c2")]}, "tool_calls")
+    rollout, asked = await played(Step(json.dumps(answer).encode()), Step(COMPLETION))
+    assert (rollout["finish_reason"], len(asked)) == ("answered", 2)
+    outputs = [item for item in rollout["response"]["output"] if item["type"] == "function_call_output"]
+    assert len(outputs) == 2
+    orjson.dumps(rollout)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        rb'{"role": "assistant", "content": "a \ud800 b"}',
+        rb'{"role": "assistant", "content": null, "reasoning_content": "\udfff", "tool_calls": []}',
+        rb'{"content": null, "tool_calls": [{"id": "\ud800", "function": {"name": "look\ud800", "arguments": "{}"}}]}',
+        rb'{"tool_calls": [{"id": "c", "function": {"name": "look", "arguments": "{\"a\": \"\ud800\"}"}}]}',
+        rb'{"content": null, "tool_calls": [{"id": "c", "function": {"name": "look", "arguments": {"a": NaN}}}]}',
+        b'{"role": "assistant", "content": "a \xed\xa0\x80 b"}',
+    ],
+)
+async def test_half_a_surrogate_pair_anywhere_in_an_answer_loses_no_rollout(message: bytes) -> None:
+    body = b'{"model": "engine-model", "choices": [{"index": 0, "message": %b, "finish_reason": "stop"}]}' % message
+    rollout, asked = await played(Step(body), Step(COMPLETION))
+    assert rollout["finish_reason"] == "answered"
+    assert asked[0]["messages"]
+    orjson.dumps(rollout)
+
+
+async def test_calls_of_one_turn_never_share_an_id() -> None:
+    answer = completion({"content": None, "tool_calls": [call(), call(), call()]}, "tool_calls")
+    rollout, _ = await played(Step(answer), Step(COMPLETION))
+    output = rollout["response"]["output"]
+    ids = [item["call_id"] for item in output if item["type"] == "function_call"]
+    answered = [item["call_id"] for item in output if item["type"] == "function_call_output"]
+    assert (len(set(ids)), sorted(answered)) == (3, sorted(ids))
+
+
+async def test_what_the_model_wrote_stays_on_the_record() -> None:
+    odd = call("look at it", '{"a": ')
+    rollout, asked = await played(Step(completion({"tool_calls": [odd]}, "tool_calls")), Step(COMPLETION))
+    (recorded,) = [item for item in rollout["response"]["output"] if item["type"] == "function_call"]
+    assert (recorded["name"], recorded["arguments"]) == ("look at it", '{"a": ')
+    (sent,) = asked[1]["messages"][1]["tool_calls"]
+    assert sent["function"] == {"name": "look_at_it", "arguments": '{"invalid_arguments":"{\\"a\\": "}'}
+
+
+@pytest.mark.parametrize(
+    "item",
+    [
+        {"type": "function_call", "name": None, "arguments": None, "call_id": None},
+        {"type": "function_call"},
+        {"type": "function_call", "name": "", "arguments": "", "call_id": ""},
+        {"type": "function_call", "name": ["look"], "arguments": {"a": deep(100)}, "call_id": 5},
+    ],
+)
+async def test_an_agent_answers_odd_calls_of_a_foreign_model_server_with_words(item: Json) -> None:
+    script = Script([[item, item], [says("done")]])
+    make = {"world": world(Talk), "agent": agent(SimpleAgent), "model": script.model}
+    async with wired(make) as stack:
+        rollout = await stack.run({"responses_create_params": {"input": "hi"}})
+    assert rollout["finish_reason"] == "answered"
+    sent = [item for item in script.asked[1]["input"] if item.get("type") == "function_call"]
+    assert len({item["call_id"] for item in sent}) == 2
+    assert all(item["name"] and isinstance(orjson.loads(item["arguments"] or "{}"), dict) for item in sent)
+
+
+def test_what_is_sent_of_a_call_does_not_change_when_it_is_sent_again() -> None:
+    for odd in ('{"a": 1}', "", "7", "not JSON", '{"a": NaN}', "[" * 3000):
+        once = sendable_arguments(odd)
+        assert sendable_arguments(once) == once
+    for name in ("look", "a.b", "", "x" * 99, "смотри", "_"):
+        assert sendable_name(sendable_name(name)) == sendable_name(name)
+    assert sendable_name("files.read", {"files.read"}) == "files.read"
+
+
+def test_what_no_api_knows_of_a_call_and_its_annotations_survives_both_conversions() -> None:
+    cited: Json = {"type": "url_citation", "url_citation": {"url": "http://x", "start_index": 0}}
+    signed = call(extra_content={"google": {"thought_signature": "abc"}})
+    message = {"content": "text", "annotations": [cited], "tool_calls": [signed], "reasoning_details": [{"data": "e"}]}
+    again = response_to_chat(chat_to_response(completion(message), {"input": "x"}))["choices"][0]["message"]
+    assert again["tool_calls"][0]["extra_content"] == signed["extra_content"]
+    assert again["annotations"] == [cited]
+
+
+def test_log_probabilities_of_every_part_are_kept() -> None:
+    def part(text: str) -> Json:
+        return {"type": "output_text", "text": text, "logprobs": [{"token": text, "logprob": -1.0}]}
+
+    item = {"type": "message", "role": "assistant", "content": [part("a"), part("b")]}
+    choice = response_to_chat({"output": [item], "status": "completed"})["choices"][0]
+    assert [entry["token"] for entry in choice["logprobs"]["content"]] == ["a", "b"]

@@ -1,0 +1,85 @@
+"""A conversation that no longer fits: engines' own words for it become one failure, and what looks like it does not."""
+
+from __future__ import annotations
+
+import pytest
+
+from rollyard.responses_api_models.vllm_model.app import VllmModel
+from rollyard.services.types import Json
+from tests.support.scripted_engine import Step, ask, engine, model_server
+
+
+def error(message: str, **more: Json | str | int | None) -> Json:
+    """An error answer's body; `code` is vLLM's unless given."""
+    return {"error": {"message": message, "type": "BadRequestError", "code": 400, **more}}
+
+
+TOO_LONG = "This model's maximum context length is 2048 tokens. However, "
+OVERFLOWS: dict[str, Json] = {
+    "vLLM 0.32, chat": error(
+        f"{TOO_LONG}your prompt contains at least 2049 input tokens, which exceeds this limit even without any output "
+        "tokens. Please reduce the length of the input prompt. (parameter=input_tokens, value=2049)",
+        param="input_tokens",
+    ),
+    "vLLM 0.32, a prompt that just fills it": error(
+        "max_tokens must be at least 1, got 0. (parameter=max_tokens, value=0)", param="max_tokens"
+    ),
+    "vLLM 0.32, generate": error(
+        "The decoder prompt (length 2100) is longer than the maximum model length of 2048. Make sure that "
+        "`max_model_len` is no smaller than the number of text tokens."
+    ),
+    "vLLM 0.32, generate, a prompt that just fills it": error(
+        "The decoder prompt (length 2048) plus the number of requested output tokens (at least 1) is longer than the "
+        "maximum model length of 2048. Make sure that `max_model_len` is no smaller than the number of text tokens "
+        "(prompt + requested output tokens)."
+    ),
+    "vLLM 0.8": {
+        "object": "error",
+        "message": f"{TOO_LONG}you requested 4000 tokens (1952 in the messages, 2048 in the completion). Please reduce "
+        "the length of the messages or completion.",
+        "type": "BadRequestError",
+        "code": 400,
+    },
+    "OpenAI": error(
+        "Your input exceeds the context window of this model. Please adjust your input and try again.",
+        type="invalid_request_error",
+        param="input",
+        code="context_length_exceeded",
+    ),
+    "SGLang": {
+        "object": "error",
+        "message": "The input (9000 tokens) is longer than the model's context length (8192 tokens).",
+    },
+    "llama.cpp": error("the request exceeds the available context size, try increasing it"),
+}
+REFUSALS: dict[str, Json] = {
+    "a limit above the context": error(
+        "max_tokens=5000 cannot be greater than max_model_len=2048. Please request fewer output tokens."
+    ),
+    "no such model": error("The model `x` does not exist."),
+    "a bad parameter": error("temperature must be non-negative, got -1.0.", param="temperature"),
+    "a template that refuses": error("Conversation roles must alternate user/assistant/user/assistant/..."),
+}
+PATHS = ["/v1/responses", "/v1/chat/completions"]
+
+
+async def problem_of(path: str, body: Json) -> Json:
+    request: Json = {"input": "hi"} if path == PATHS[0] else {"messages": [{"role": "user", "content": "hi"}]}
+    async with engine(Step(body, 400)) as fake, model_server(VllmModel, base_url=fake.url) as server:
+        _, problem = await ask(server, path, request)
+        assert len(fake.asked) == 1
+        return problem
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("words", OVERFLOWS)
+async def test_an_engines_words_for_too_long_become_one_failure(words: str, path: str) -> None:
+    problem = await problem_of(path, OVERFLOWS[words])
+    assert (problem["type"], problem["status"]) == ("urn:rollyard:context_overflow", 400)
+    assert problem["code"] == "context_length_exceeded"
+
+
+@pytest.mark.parametrize("words", REFUSALS)
+async def test_another_refusal_is_no_overflow(words: str) -> None:
+    problem = await problem_of(PATHS[0], REFUSALS[words])
+    assert problem["type"] == "urn:rollyard:upstream_refused"

@@ -1,0 +1,407 @@
+"""Responses <-> Chat: nothing lost, nothing reordered, nothing judged."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from openai.types.chat import ChatCompletion
+from openai.types.responses import Response
+
+from rollyard.responses_api_models.convert import conversion
+from rollyard.services.errors import Failure, FailureKind
+from rollyard.services.types import Json
+from tests.support.scripted_engine import completion
+
+ONE_REASONING = conversion.Dialect(reasoning_fields=("reasoning_content",))
+THINKING = conversion.Dialect(think_tags=True)
+TOOL: Json = {"type": "function", "name": "step", "description": "d", "parameters": {"type": "object"}, "strict": True}
+
+some_text = st.text(min_size=1, max_size=20)
+calls = st.lists(
+    st.fixed_dictionaries({"call_id": some_text, "name": some_text, "arguments": st.text(max_size=20)}),
+    max_size=3,
+    unique_by=lambda call: call["call_id"],
+)
+
+
+@st.composite
+def conversations(draw: st.DrawFn) -> list[Json]:
+    """Whole turns: the model thinks, speaks, calls; the world answers every call; or somebody speaks."""
+    items: list[Json] = []
+    for _ in range(draw(st.integers(1, 4))):
+        items.append({"role": draw(st.sampled_from(["user", "system"])), "content": draw(some_text)})
+        if thought := draw(st.text(max_size=20)):
+            items.append({"type": "reasoning", "summary": [{"type": "summary_text", "text": thought}]})
+        if said := draw(st.text(max_size=20)):
+            items.append({"role": "assistant", "content": [{"type": "output_text", "text": said}]})
+        made = draw(calls)
+        items += [{"type": "function_call", **call} for call in made]
+        items += [
+            {"type": "function_call_output", "call_id": call["call_id"], "output": draw(some_text)} for call in made
+        ]
+    return items
+
+
+def essence(item: Json) -> tuple[Any, ...]:
+    kind = item.get("type", "message")
+    if kind == "message":
+        content = item["content"]
+        text = content if isinstance(content, str) else "".join(part["text"] for part in content)
+        return (item["role"], text)
+    if kind == "reasoning":
+        return (kind, "".join(part["text"] for part in item["summary"]))
+    return tuple(item.get(key) for key in ("type", "call_id", "name", "arguments", "output"))
+
+
+@settings(max_examples=100, deadline=None)
+@given(conversations())
+def test_a_round_trip_keeps_every_id_name_argument_text_and_their_order(items: list[Json]) -> None:
+    chat = conversion.request_to_chat({"input": items}, ONE_REASONING)
+    back = conversion.chat_request_to_responses(chat)
+    assert [essence(item) for item in back["input"]] == [essence(item) for item in items]
+    assert conversion.request_to_chat(back, ONE_REASONING) == chat
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.text(max_size=20), st.text(max_size=20), calls)
+def test_an_answer_sent_back_is_the_assistant_message_that_the_engine_made(
+    thought: str, said: str, made: list[Json]
+) -> None:
+    message: Json = {"role": "assistant", "content": said or None}
+    if thought:
+        message["reasoning_content"] = thought
+    if made:
+        message["tool_calls"] = [
+            {"id": c["call_id"], "type": "function", "function": {"name": c["name"], "arguments": c["arguments"]}}
+            for c in made
+        ]
+    elif not said:
+        message["content"] = ""
+    response = conversion.chat_to_response(completion(message), {"input": "x"})
+    chat = conversion.request_to_chat({"input": response["output"]}, ONE_REASONING)
+    assert chat["messages"] == [message]
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.text(max_size=20), st.text(max_size=20))
+def test_think_tags_go_out_as_they_came_in(thought: str, said: str) -> None:
+    content = f"<think>{thought}</think>{said}"
+    response = conversion.chat_to_response(completion({"content": content}), {"input": "x"}, THINKING)
+    chat = conversion.request_to_chat({"input": response["output"]}, THINKING)
+    assert chat["messages"][0]["content"] == (content if thought else said)
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.text(max_size=20), calls)
+def test_any_answer_is_a_valid_response_and_a_valid_completion(said: str, made: list[Json]) -> None:
+    tool_calls = [
+        {"id": c["call_id"], "type": "function", "function": {"name": c["name"], "arguments": c["arguments"]}}
+        for c in made
+    ]
+    answer = completion({"content": said, "tool_calls": tool_calls, "reasoning": "hm"})
+    response = conversion.chat_to_response(answer, {"input": "x", "tools": [TOOL]})
+    Response.model_validate(response, strict=True)
+    ChatCompletion.model_validate(conversion.response_to_chat(response))
+
+
+def chat(**request: Any) -> Json:
+    return conversion.request_to_chat({"input": "hi", **request})
+
+
+def test_one_turn_of_the_model_becomes_one_assistant_message() -> None:
+    items = [
+        {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": "hm"}]},
+        {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "I go"}]},
+        {"type": "function_call", "call_id": "1", "name": "step", "arguments": "{}"},
+        {"type": "function_call", "call_id": "2", "name": "step", "arguments": "not json"},
+        {"type": "function_call_output", "call_id": "1", "output": "ok"},
+        {"type": "function_call_output", "call_id": "2", "output": [{"type": "input_text", "text": "bad"}]},
+    ]
+    messages = chat(input=items)["messages"]
+    assert [message["role"] for message in messages] == ["assistant", "tool", "tool"]
+    turn = messages[0]
+    assert (turn["content"], turn["reasoning_content"], turn["reasoning"]) == ("I go", "hm", "hm")
+    assert [call["function"]["arguments"] for call in turn["tool_calls"]] == ["{}", "not json"]
+    assert messages[2] == {"role": "tool", "tool_call_id": "2", "content": "bad"}
+
+
+def test_instructions_come_first_as_system_message() -> None:
+    assert chat(instructions="be brief")["messages"] == [
+        {"role": "system", "content": "be brief"},
+        {"role": "user", "content": "hi"},
+    ]
+
+
+@pytest.mark.parametrize(("as_system", "role"), [(True, "system"), (False, "developer")])
+def test_the_developer_role_is_kept_or_mapped(as_system: bool, role: str) -> None:
+    request = {"input": [{"role": "developer", "content": "x"}]}
+    messages = conversion.request_to_chat(request, conversion.Dialect(developer_as_system=as_system))["messages"]
+    assert messages[0]["role"] == role
+
+
+def test_images_and_texts_keep_their_order() -> None:
+    parts = [
+        {"type": "input_text", "text": "look"},
+        {"type": "input_image", "image_url": "data:image/png;base64,AA", "detail": "low"},
+    ]
+    request = {"input": [{"role": "user", "content": parts}]}
+    content = conversion.request_to_chat(request)["messages"][0]["content"]
+    assert content == [
+        {"type": "text", "text": "look"},
+        {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA", "detail": "low"}},
+    ]
+    back = conversion.chat_request_to_responses({"messages": [{"role": "user", "content": content}]})
+    assert back["input"][0]["content"] == parts
+
+
+def test_parameters_are_renamed_both_ways() -> None:
+    request: Json = {
+        "input": [{"type": "message", "role": "user", "content": "hi"}],
+        "tools": [TOOL],
+        "tool_choice": {"type": "function", "name": "step"},
+        "parallel_tool_calls": False,
+        "max_output_tokens": 9,
+        "text": {"format": {"type": "json_schema", "name": "n", "schema": {"type": "object"}, "strict": True}},
+        "reasoning": {"effort": "low"},
+        "include": ["message.output_text.logprobs"],
+        "top_logprobs": 3,
+        "temperature": 0.0,
+        "top_p": 0.9,
+        "seed": 0,
+        "stop": ["x"],
+        "user": "u",
+        "metadata": {"a": "b"},
+        "an_unknown_field": {"x": [1]},
+    }
+    body = conversion.request_to_chat(request)
+    assert body["tools"][0]["function"] == {key: value for key, value in TOOL.items() if key != "type"}
+    assert body["tool_choice"] == {"type": "function", "function": {"name": "step"}}
+    assert (body["max_tokens"], body["reasoning_effort"]) == (9, "low")
+    assert (body["logprobs"], body["top_logprobs"]) == (True, 3)
+    assert body["response_format"]["json_schema"] == {"name": "n", "schema": {"type": "object"}, "strict": True}
+    assert conversion.chat_request_to_responses(body) == request
+
+
+def test_fields_without_a_value_are_not_sent() -> None:
+    body = chat(temperature=None, tools=[], tool_choice="auto", parallel_tool_calls=True, metadata={}, stream=None)
+    assert body == {"messages": [{"role": "user", "content": "hi"}]}
+
+
+def test_metadata_extra_body_and_chat_template_kwargs_are_merged_and_taken_out() -> None:
+    metadata = {"extra_body": '{"seed": 3, "top_p": 0.1}', "chat_template_kwargs": '{"thinking": false}', "keep": "x"}
+    body = chat(metadata=metadata, top_p=0.9)
+    assert (body["seed"], body["chat_template_kwargs"]) == (3, {"thinking": False})
+    assert body["top_p"] == 0.9  # as in NeMo Gym, the request's own word wins
+    assert body["metadata"] == {"keep": "x"}
+    assert "extra_body" in metadata  # the caller's row is untouched
+
+
+def test_an_answer_cut_by_the_limit_is_incomplete_and_says_why() -> None:
+    response = conversion.chat_to_response(completion({"content": "half"}, "length"), {"input": "x"})
+    Response.model_validate(response)
+    assert (response["status"], response["incomplete_details"]) == ("incomplete", {"reason": "max_output_tokens"})
+    assert response["output"][-1]["status"] == "incomplete"
+    assert conversion.response_to_chat(response)["choices"][0]["finish_reason"] == "length"
+
+
+def test_a_filtered_answer_is_incomplete() -> None:
+    response = conversion.chat_to_response(completion({"content": ""}, "content_filter"), {"input": "x"})
+    assert response["incomplete_details"] == {"reason": "content_filter"}
+
+
+def test_a_refusal_is_a_part_of_the_message() -> None:
+    response = conversion.chat_to_response(completion({"content": None, "refusal": "no"}), {"input": "x"})
+    Response.model_validate(response)
+    assert response["output"][0]["content"] == [{"type": "refusal", "refusal": "no"}]
+
+
+def test_usage_keeps_cached_and_reasoning_tokens() -> None:
+    usage = {
+        "prompt_tokens": 5,
+        "completion_tokens": 4,
+        "total_tokens": 9,
+        "prompt_tokens_details": {"cached_tokens": 3, "cache_write_tokens": 1},
+        "completion_tokens_details": {"reasoning_tokens": 2},
+    }
+    response = conversion.chat_to_response(completion({"content": "x"}, usage=usage), {"input": "x"})
+    assert response["usage"]["input_tokens_details"]["cached_tokens"] == 3
+    assert response["usage"]["output_tokens_details"]["reasoning_tokens"] == 2
+    back = conversion.response_to_chat(response)["usage"]
+    assert back == usage
+
+
+def test_arguments_that_are_no_json_and_unknown_tools_pass_through() -> None:
+    call = {"id": "c", "type": "function", "function": {"name": "no_such_tool", "arguments": '{"a": '}}
+    output = conversion.chat_to_response(completion({"content": None, "tool_calls": [call]}), {"input": "x"})["output"]
+    assert (output[0]["name"], output[0]["arguments"]) == ("no_such_tool", '{"a": ')
+
+
+def test_a_call_without_an_id_gets_one() -> None:
+    call = {"type": "function", "function": {"name": "step", "arguments": {"a": 1}}}
+    output = conversion.chat_to_response(completion({"content": None, "tool_calls": [call, call]}), {"input": "x"})[
+        "output"
+    ]
+    assert output[0]["call_id"] != output[1]["call_id"]
+    assert orjson.loads(output[0]["arguments"]) == {"a": 1}
+
+
+def test_what_a_provider_hides_in_its_calls_and_messages_comes_back_to_it() -> None:
+    call = {
+        "id": "c",
+        "type": "function",
+        "function": {"name": "step", "arguments": "{}"},
+        "extra_content": {"google": {"thought_signature": "abc"}},
+    }
+    answer = completion({"content": "x", "reasoning_details": [{"data": "enc"}], "tool_calls": [call]})
+    output = conversion.chat_to_response(answer, {"input": "x"})["output"]
+    turn = conversion.request_to_chat({"input": output})["messages"][0]
+    assert turn["tool_calls"][0]["extra_content"] == call["extra_content"]
+
+
+TOKENS: Json = {"prompt_token_ids": [1, 2], "generation_token_ids": [3, 4], "generation_log_probs": [-0.5, -0.25]}
+
+
+def with_tokens(logprobs: list[float]) -> Json:
+    answer = completion({"content": "hi", "reasoning": "hm"}, prompt_token_ids=[1, 2])
+    entries: list[Json] = [{"token": "x", "logprob": value, "bytes": None, "top_logprobs": []} for value in logprobs]
+    answer["choices"][0].update(token_ids=[3, 4], logprobs={"content": entries})
+    return answer
+
+
+def test_the_last_item_of_a_call_carries_the_engines_tokens() -> None:
+    output = conversion.chat_to_response(with_tokens([-0.5, -0.25]), {"input": "x"})["output"]
+    assert {key: output[-1][key] for key in TOKENS} == TOKENS
+    assert not TOKENS.keys() & output[0].keys()
+    assert output[-1]["content"][0]["logprobs"] == []  # not asked for, so not sent twice
+
+
+def test_tokens_go_back_to_the_engine_only_when_it_reads_them() -> None:
+    output = conversion.chat_to_response(with_tokens([-0.5, -0.25]), {"input": "x"})["output"]
+    plain = conversion.request_to_chat({"input": output})["messages"][0]
+    sent = conversion.request_to_chat({"input": output}, conversion.Dialect(send_token_ids=True))["messages"][0]
+    assert not TOKENS.keys() & plain.keys()
+    assert {key: sent[key] for key in TOKENS} == TOKENS
+
+
+def test_tokens_and_logprobs_of_different_length_are_refused_rather_than_padded() -> None:
+    with pytest.raises(Failure, match="2 token ids but 1 logprobs"):
+        conversion.chat_to_response(with_tokens([-0.5]), {"input": "x"})
+
+
+def test_log_probabilities_are_given_to_who_asks() -> None:
+    request = {"input": "x", "include": ["message.output_text.logprobs"]}
+    response = conversion.chat_to_response(with_tokens([-0.5, -0.25]), request)
+    Response.model_validate(response)
+    assert [entry["logprob"] for entry in response["output"][-1]["content"][0]["logprobs"]] == [-0.5, -0.25]
+
+
+@pytest.mark.parametrize(
+    ("content", "thought", "said"),
+    [
+        ("<think>a</think>\n\nb", "a", "\n\nb"),
+        ("\n<think>a</think>b", "a", "b"),
+        ("a</think>b", "a", "b"),
+        ("<think>cut off", "cut off", ""),
+        ("plain", "", "plain"),
+        ("first <think>a</think>", "", "first <think>a</think>"),
+    ],
+)
+def test_thinking_is_split_off_at_the_beginning_only(content: str, thought: str, said: str) -> None:
+    output = conversion.chat_to_response(completion({"content": content}), {"input": "x"}, THINKING)["output"]
+    assert [essence(item)[1] for item in output] == [text for text in (thought, said) if text]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {},
+        {"choices": []},
+        {"choices": None},
+        {"choices": [{"index": 0}]},
+        {"choices": ["x"]},
+        completion({"content": 7}),
+        completion({"content": "x"}, usage=[1]),
+    ],
+    ids=str,
+)
+def test_an_unreadable_answer_is_malformed(answer: Json) -> None:
+    with pytest.raises(Failure) as caught:
+        conversion.chat_to_response(answer, {"input": "x"})
+    assert caught.value.kind is FailureKind.MALFORMED_ANSWER
+
+
+def test_a_generation_that_the_engine_broke_off_is_no_turn_of_the_model() -> None:
+    with pytest.raises(Failure) as caught:
+        conversion.chat_to_response(completion({"content": "ha"}, "abort"), {"input": "x"})
+    assert caught.value.kind is FailureKind.UPSTREAM_ERROR
+
+
+@pytest.mark.parametrize(
+    ("item", "found"),
+    [
+        ({"type": "item_reference", "id": "x"}, "item_reference"),
+        ({"type": "web_search_call", "id": "x"}, "web_search_call"),
+        ({"role": "oracle", "content": "x"}, "oracle"),
+        ({"type": "function_call", "name": "step", "arguments": "{}"}, "call_id"),
+        ({"type": "function_call_output", "call_id": "1"}, "output"),
+        ({"role": "user", "content": [{"type": "hologram"}]}, "hologram"),
+        ({"role": "user", "content": [{"type": "input_text"}]}, "text"),
+        ({"role": "user"}, "content"),
+        ("hi", "hi"),
+    ],
+    ids=str,
+)
+def test_an_item_that_cannot_be_converted_is_named_by_its_place(item: Any, found: str) -> None:
+    with pytest.raises(Failure) as caught:
+        conversion.request_to_chat({"input": [{"role": "user", "content": "ok"}, item]})
+    assert caught.value.kind is FailureKind.BAD_REQUEST
+    assert "input[1]" in caught.value.problem.detail
+    assert found in caught.value.problem.detail
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        {},
+        {"input": 7},
+        {"input": "x", "previous_response_id": "resp_1"},
+        {"input": "x", "tools": [{"type": "web_search"}]},
+        {"input": "x", "metadata": {"extra_body": "{"}},
+        {"input": "x", "metadata": {"chat_template_kwargs": "[1]"}},
+    ],
+    ids=str,
+)
+def test_a_request_that_cannot_be_converted_is_a_bad_request(request_: Json) -> None:
+    with pytest.raises(Failure) as caught:
+        conversion.request_to_chat(request_)
+    assert caught.value.kind is FailureKind.BAD_REQUEST
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        {},
+        {"messages": ["x"]},
+        {"messages": [{"role": "tool", "content": "x"}]},
+        {"messages": [{"role": "assistant", "tool_calls": [{"id": "1"}]}]},
+        {"messages": [{"role": "user", "content": [{"type": "hologram"}]}]},
+        {"messages": [], "n": 2},
+    ],
+    ids=str,
+)
+def test_a_chat_request_that_cannot_be_converted_is_a_bad_request(request_: Json) -> None:
+    with pytest.raises(Failure) as caught:
+        conversion.chat_request_to_responses(request_)
+    assert caught.value.kind is FailureKind.BAD_REQUEST
+
+
+def test_no_model_server_imports_openai() -> None:
+    modules = "rollyard.responses_api_models.vllm_model.app, rollyard.responses_api_models.openai_model.app"
+    code = f"import sys, {modules}; assert 'openai' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)

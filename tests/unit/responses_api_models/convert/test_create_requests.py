@@ -1,0 +1,160 @@
+"""Malformed create requests: 400 with words that name the field, at every model server, and never replayed."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rollyard.responses_api_models.builtin_model.app import BuiltinModel
+from rollyard.responses_api_models.chat_engine.token_backends.completions import _in_words
+from rollyard.responses_api_models.openai_model.app import OpenaiModel
+from rollyard.responses_api_models.vllm_model.app import VllmModel
+from rollyard.services.http.client import AddressBook, ServerClient
+from rollyard.services.http.transport import HttpTransport, LocalTransport, Receive, Scope, Send
+from rollyard.services.server.app import Context, Server
+from rollyard.services.types import Json, Keys
+from tests.support.scripted_engine import COMPLETION, ask, engine, model_server, nobody
+from tests.unit.responses_api_models.chat_engine.test_empty_answers import RESPONSE
+
+CALL: Json = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}
+RESPONSES_REQUESTS: list[tuple[str, Json]] = [
+    ("reasoning", {"reasoning": "high"}),
+    ("reasoning.effort", {"reasoning": {"effort": ["high"]}}),
+    ("text", {"text": "json"}),
+    ("text.format", {"text": {"format": "json_object"}}),
+    ("tools[0]", {"tools": [1]}),
+    ("tools", {"tools": "step"}),
+    ("tools[1].function", {"tools": [{"type": "function", "name": "f"}, {"type": "function", "function": "f"}]}),
+    ("tool_choice", {"tools": [{"type": "function", "name": "f"}], "tool_choice": 7}),
+    ("instructions", {"instructions": ["be brief"]}),
+    ("include", {"include": "everything"}),
+    ("metadata", {"metadata": "x"}),
+    ("stream_options", {"stream_options": "usage", "stream": True}),
+    ("top_logprobs", {"top_logprobs": "5"}),
+    ("input", {"input": 5}),
+]
+CONVERTED_REQUESTS: list[tuple[str, Json]] = [
+    ("tool_choice", {"tools": [{"type": "function", "name": "f"}], "tool_choice": {"type": "function"}}),
+    ("tool_choice.tools", {"tools": [{"type": "function", "name": "f"}], "tool_choice": {"type": "allowed_tools"}}),
+    ("input[0]", {"input": [1]}),
+    ("input[0]", {"input": [{"role": "user"}]}),
+    ("input[0].content", {"input": [{"role": "user", "content": 5}]}),
+    ("input[1]", {"input": [CALL, {"type": "reasoning", "summary": [5]}]}),
+]
+CHAT_REQUESTS: list[tuple[str, Json]] = [
+    ("messages", {"messages": "hi"}),
+    ("messages[0]", {"messages": ["hi"]}),
+    ("messages[0].tool_calls", {"messages": [{"role": "assistant", "tool_calls": "step"}]}),
+    ("response_format", {"response_format": "json"}),
+    ("response_format.json_schema", {"response_format": {"type": "json_schema", "json_schema": "x"}}),
+    ("reasoning_effort", {"reasoning_effort": {"effort": "high"}}),
+    ("tools[0]", {"tools": [None]}),
+    ("stream_options", {"stream_options": True, "stream": True}),
+]
+KINDS: list[type[Server]] = [VllmModel, OpenaiModel, BuiltinModel]
+
+
+async def refused(kind: type[Server], path: str, request: Json, **options: Any) -> Json:
+    async with engine() as fake:
+        where = {} if kind is BuiltinModel else {"base_url": fake.url}
+        async with model_server(kind, **where, **options) as server:
+            answer, problem = await ask(server, path, request)
+    assert (answer.status, problem["type"], fake.asked) == (400, "urn:rollyard:bad_request", [])
+    return problem
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("field", "request_"), RESPONSES_REQUESTS, ids=lambda value: str(value)[:40])
+async def test_a_malformed_responses_request_is_refused_by_the_name_of_its_field(
+    kind: type[Server], field: str, request_: Json
+) -> None:
+    assert (await refused(kind, "/v1/responses", {"input": "hi", **request_}))["detail"].startswith(f"{field}:")
+
+
+@pytest.mark.parametrize("tokens", [False, True])
+@pytest.mark.parametrize(("field", "request_"), CONVERTED_REQUESTS, ids=lambda value: str(value)[:40])
+async def test_a_request_that_no_chat_engine_could_be_given_is_refused_by_the_name_of_its_field(
+    field: str, request_: Json, tokens: bool
+) -> None:
+    options = {"return_token_id_information": tokens, "logprobs_mode": "raw_logprobs"}
+    problem = await refused(VllmModel, "/v1/responses", {"input": "hi", **request_}, **options)
+    assert problem["detail"].startswith(f"{field}:")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("field", "request_"), CHAT_REQUESTS, ids=lambda value: str(value)[:40])
+async def test_a_malformed_chat_request_is_refused_by_the_name_of_its_field(
+    kind: type[Server], field: str, request_: Json
+) -> None:
+    request = {"messages": [{"role": "user", "content": "hi"}], **request_}
+    assert (await refused(kind, "/v1/chat/completions", request))["detail"].startswith(f"{field}:")
+
+
+async def test_top_logprobs_of_an_engine_that_leaves_them_null_are_none() -> None:
+    read = _in_words({"tokens": ["a"], "token_logprobs": [-1.0], "top_logprobs": None})
+    assert [(entry["token"], entry["top_logprobs"]) for entry in read] == [("a", [])]
+
+
+async def test_a_cache_key_of_any_shape_loses_no_call() -> None:
+    async with engine() as fake, model_server(VllmModel, base_url=[fake.url, fake.url + "/"]) as server:
+        for key in (["a"], {"a": 1}, 7, "", None, "key"):
+            answer, _ = await ask(server, "/v1/responses", {"input": "hi", "prompt_cache_key": key})
+            assert answer.status == 200
+
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers(-3, 3) | st.text(max_size=3) | st.just(CALL),
+    lambda inner: (
+        st.lists(inner, max_size=2)
+        | st.dictionaries(
+            st.sampled_from(["type", "function", "name", "format", "tools", "role", "content", "json_schema", "effort"])
+            | st.sampled_from(["summary", "text", "output", "call_id", "tool_calls", "arguments", "extra_body", "id"]),
+            inner | st.sampled_from(["function", "assistant", "user", "tool", "message", "reasoning", "allowed_tools"]),
+            max_size=3,
+        )
+    ),
+    max_leaves=6,
+)
+FIELDS = (
+    *("input", "messages", "instructions", "tools", "tool_choice", "text", "reasoning", "metadata", "include"),
+    *(
+        "response_format",
+        "stream_options",
+        "chat_template_kwargs",
+        "top_logprobs",
+        "max_output_tokens",
+        "n",
+        "logprobs",
+    ),
+    *("prompt_cache_key", "reasoning_effort", "verbosity", "seed", "temperature", "parallel_tool_calls", "stop"),
+)
+
+
+async def sound(scope: Scope, receive: Receive, send: Send) -> None:
+    """An engine of this process that can be asked anything."""
+    answer = RESPONSE if scope["path"].endswith("/responses") else COMPLETION
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"application/json")]})
+    await send({"type": "http.response.body", "body": orjson.dumps(answer)})
+
+
+async def status_of(kind: type[Server], path: str, request: Json) -> int:
+    transport, keys = LocalTransport(HttpTransport()), Keys(run_id="run-1", secret="secret")
+    transport.mount("http://engine:1", sound)
+    where = {} if kind is BuiltinModel else {"base_url": "http://engine:1/v1"}
+    parsed = kind.Settings.model_validate({"model": "engine-model", **where})
+    server = kind(parsed, Context("policy_model", keys, ServerClient(transport, keys, AddressBook(nobody))))
+    return (await ask(server, path, request))[0].status
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("path", ["/v1/responses", "/v1/chat/completions"])
+@settings(max_examples=15, deadline=None)
+@given(request=st.dictionaries(st.sampled_from(FIELDS), values, max_size=4), whole=st.booleans())
+def test_no_create_request_is_an_internal_error(kind: type[Server], path: str, request: Json, whole: bool) -> None:
+    usual: Json = {"input": "hi", "messages": [{"role": "user", "content": "hi"}]} if whole else {}
+    assert asyncio.run(status_of(kind, path, {**usual, **request})) in (200, 400)

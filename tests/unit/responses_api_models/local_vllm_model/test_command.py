@@ -1,0 +1,168 @@
+"""Settings of a local_vllm_model become command lines and environments, word for word; mistakes are named."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rollyard.responses_api_models.local_vllm_model.gpus import numbered, shares, visible_gpus
+from rollyard.responses_api_models.local_vllm_model.serve_command import engine_environment, serve_words, shown
+from rollyard.responses_api_models.local_vllm_model.settings import LocalVllmModelSettings
+from rollyard.services.errors import OperatorError
+from rollyard.services.server.settings import parse_settings
+
+FOLDER = Path("/tmp/rollyard-engine-x")
+
+
+def settings(**more: Any) -> LocalVllmModelSettings:
+    return parse_settings(LocalVllmModelSettings, {"model": "Qwen/Qwen3-4B", **more}, "policy_model")
+
+
+def environment(base: dict[str, str] | None = None, gpus: tuple[str, ...] = (), **more: Any) -> dict[str, str]:
+    return engine_environment(settings(**more), base or {}, FOLDER, gpus, "a key")
+
+
+def test_the_plainest_command() -> None:
+    expected = (
+        "vllm serve Qwen/Qwen3-4B --served-model-name Qwen/Qwen3-4B --host 127.0.0.1 --port 8001 "
+        "--disable-uvicorn-access-log --dtype auto --logprobs-mode processed_logprobs --enable-scale-out"
+    )
+    assert serve_words(settings(), 8001) == expected.split()
+
+
+def test_every_option_reaches_vllm() -> None:
+    words = serve_words(
+        settings(
+            vllm_command=["/opt/v/bin/vllm"],
+            served_model_name="policy",
+            tensor_parallel_size=2,
+            pipeline_parallel_size=3,
+            data_parallel_size=4,
+            dtype="bfloat16",
+            gpu_memory_utilization=0.8,
+            max_model_len=32768,
+            tool_call_parser="hermes",
+            reasoning_parser="qwen3",
+            logprobs_mode=None,
+            enable_scale_out=False,
+            engine_host="::1",
+            ray_address="10.0.0.1:6379",
+            extra_flags={
+                "max_num_seqs": 64,
+                "--enforce-eager": True,
+                "enable_prefix_caching": False,
+                "seed": None,
+                "hf_overrides": {"rope_theta": 1},
+                "allowed-origins": ["a", "b"],
+            },
+        ),
+        8001,
+    )
+    expected = (
+        "/opt/v/bin/vllm serve Qwen/Qwen3-4B --served-model-name policy Qwen/Qwen3-4B --host ::1 --port 8001 "
+        "--disable-uvicorn-access-log --tensor-parallel-size 2 --pipeline-parallel-size 3 --data-parallel-size 4 "
+        "--distributed-executor-backend ray --data-parallel-backend ray --enable-auto-tool-choice --dtype bfloat16 "
+        "--gpu-memory-utilization 0.8 --max-model-len 32768 --tool-call-parser hermes --reasoning-parser qwen3 "
+        '--max-num-seqs 64 --enforce-eager --no-enable-prefix-caching --hf-overrides {"rope_theta":1} '
+        "--allowed-origins a b"
+    )
+    assert words == expected.split()
+
+
+def test_extra_flags_may_be_words() -> None:
+    assert serve_words(settings(extra_flags=["--max-num-seqs", "64"]), 1)[-2:] == ["--max-num-seqs", "64"]
+
+
+def test_a_command_is_shown_without_its_secrets() -> None:
+    words = serve_words(settings(extra_flags={"hf_token": "hf_abc", "max_num_seqs": 64}), 1)
+    assert "hf_abc" in words
+    assert shown(words).endswith("--hf-token *** --max-num-seqs 64")
+
+
+def test_an_engine_inherits_the_environment_without_what_is_ours() -> None:
+    base = {"HF_TOKEN": "t", "ROLLYARD_TOKEN": "t", "VLLM_SERVER_DEV_MODE": "1"}
+    base["PYTHONPATH"] = "/users/own"
+    assert environment(base, ("4", "5")) == {
+        "HF_TOKEN": "t",
+        "PYTHONPATH": os.pathsep.join([f"{FOLDER}/guard", "/users/own"]),
+        "PYTHONUNBUFFERED": "1",
+        "VLLM_NO_USAGE_STATS": "1",
+        "VLLM_ENGINE_READY_TIMEOUT_S": "1800",
+        "SPT_NOENV": "1",
+        "VLLM_API_KEY": "a key",
+        "VLLM_RPC_BASE_PATH": str(FOLDER),
+        "CUDA_VISIBLE_DEVICES": "4,5",
+    }
+
+
+def test_settings_win_over_the_environment_and_defaults() -> None:
+    environ = environment({"HF_HOME": "/a"}, environment={"HF_HOME": "/b", "VLLM_NO_USAGE_STATS": "0"})
+    assert (environ["HF_HOME"], environ["VLLM_NO_USAGE_STATS"]) == ("/b", "0")
+
+
+def test_vllms_control_endpoints_are_open_only_when_asked_for() -> None:
+    assert "VLLM_SERVER_DEV_MODE" not in environment()
+    assert environment(trainer_endpoints=True)["VLLM_SERVER_DEV_MODE"] == "1"
+
+
+def test_rays_workers_on_other_machines_get_no_folder_of_this_one() -> None:
+    environ = environment(ray_address="10.0.0.1:6379")
+    assert environ["RAY_ADDRESS"] == "10.0.0.1:6379"
+    assert "VLLM_RPC_BASE_PATH" not in environ
+
+
+@pytest.mark.parametrize(
+    ("mistake", "told"),
+    [
+        ({"replicas": 2}, "set engine_replicas instead"),
+        ({"extra_flags": {"port": 8000}}, "--port does not belong here; set nothing: each engine takes a free port"),
+        ({"extra_flags": ["--served-model-name=x"]}, "--served-model-name does not belong here; set served_model_name"),
+        ({"tensor_paralel_size": 2}, "did you mean 'tensor_parallel_size'?"),
+        ({"gpu_memory_utilization": 90}, "'gpu_memory_utilization' is 90, but"),
+    ],
+    ids=lambda value: str(value)[:30] if isinstance(value, dict) else "",
+)
+def test_a_wrong_setting_is_refused_before_anything_starts(mistake: dict[str, Any], told: str) -> None:
+    with pytest.raises(OperatorError) as raised:
+        settings(**mistake)
+    assert told in str(raised.value)
+
+
+def test_each_engine_gets_gpus_of_its_own() -> None:
+    visible = [str(number) for number in range(8)]
+    assert shares(settings(engine_replicas=3, tensor_parallel_size=2), visible) == [["0", "1"], ["2", "3"], ["4", "5"]]
+    assert shares(settings(gpus=[7, "GPU-x"], engine_replicas=2), visible) == [["7"], ["GPU-x"]]
+
+
+def test_without_a_gpu_and_on_a_ray_cluster_vllm_decides() -> None:
+    assert shares(settings(engine_replicas=2), []) == [[], []]
+    assert shares(settings(tensor_parallel_size=16, ray_address="h:1"), ["0"]) == [[]]
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        ({"tensor_parallel_size": 4}, "one engine needs 4 GPUs .*, this machine offers 2 .0, 1.*set ray_address"),
+        ({"engine_replicas": 3}, "engine_replicas=3 engines of 1 GPUs need 3, .* at most engine_replicas=2"),
+        ({"gpus": []}, "this machine offers 0 .gpus is empty"),
+    ],
+)
+def test_too_few_gpus_are_named_with_what_would_fit(more: dict[str, Any], told: str) -> None:
+    with pytest.raises(OperatorError, match=told):
+        shares(settings(**more), ["0", "1"])
+
+
+def test_visible_gpus_are_those_that_the_environment_names() -> None:
+    assert visible_gpus({"CUDA_VISIBLE_DEVICES": "2, 3"}) == ["2", "3"]
+    assert visible_gpus({"CUDA_VISIBLE_DEVICES": ""}) == []
+    assert visible_gpus({"CUDA_VISIBLE_DEVICES": "-1"}) == []
+
+
+def test_gpus_are_counted_as_nvidia_smi_lists_them() -> None:
+    listing = (
+        "GPU 0: NVIDIA H100 (UUID: GPU-a)\n  MIG 1g.10gb Device 0: (UUID: MIG-b)\nGPU 1: NVIDIA H100 (UUID: GPU-c)\n"
+    )
+    assert numbered(listing) == ["0", "1"]

@@ -1,0 +1,150 @@
+"""What goes wrong, as OpenAI's official client tells it: the right exception, readable, and no retries upon retries."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import openai
+import pytest
+from openai import APIStatusError, AsyncOpenAI, AuthenticationError, BadRequestError, RateLimitError
+
+from rollyard.responses_api_models.builtin_model.app import BuiltinModel
+from rollyard.responses_api_models.vllm_model.app import VllmModel
+from rollyard.services.server.app import Server
+from rollyard.services.types import Json
+from tests.support.openai_client import HI, KINDS, door, in_a_thread, official, serving
+from tests.support.scripted_engine import Step, refusing_url
+
+OVERFLOW = "This model's maximum context length is 2048 tokens. However, your prompt contains 2049 input tokens"
+
+
+async def chat(client: AsyncOpenAI, **more: Any) -> Any:
+    return await client.chat.completions.create(model="any", messages=HI, **more)
+
+
+async def respond(client: AsyncOpenAI, **more: Any) -> Any:
+    return await client.responses.create(model="any", input="hi", **more)
+
+
+async def raised(client: AsyncOpenAI, ask: Any = respond, **more: Any) -> APIStatusError:
+    with pytest.raises(APIStatusError) as caught:
+        await ask(client, **more)
+    return caught.value
+
+
+def refusal(status: int, **headers: str) -> Step:
+    """An error as OpenAI words it."""
+    return Step({"error": {"message": "so it is", "type": "x", "param": None, "code": "its_code"}}, status, headers)
+
+
+@pytest.mark.parametrize(
+    ("status", "kind", "shown"),
+    [
+        (400, openai.BadRequestError, 400),
+        (401, openai.AuthenticationError, 401),
+        (403, openai.PermissionDeniedError, 403),
+        (404, openai.NotFoundError, 404),
+        (409, openai.ConflictError, 409),
+        (422, openai.UnprocessableEntityError, 422),
+        (429, openai.RateLimitError, 429),
+        (500, openai.InternalServerError, 502),
+        (503, openai.InternalServerError, 502),
+    ],
+)
+async def test_each_refusal_of_the_endpoint_is_its_own_exception_in_both_apis_streamed_or_not(
+    status: int, kind: type[APIStatusError], shown: int
+) -> None:
+    async with door(refusal(status), max_attempts=1) as (client, _):
+        errors = [await raised(client, ask, stream=stream) for ask in (chat, respond) for stream in (False, True)]
+    assert [(type(error), error.status_code, error.code) for error in errors] == [(kind, shown, "its_code")] * 4
+    assert all("so it is" in error.message for error in errors)
+
+
+async def test_the_synchronous_client_raises_the_same() -> None:
+    async with door(refusal(404)) as (client, _):
+        with pytest.raises(openai.NotFoundError, match="so it is"):
+            await in_a_thread(client, lambda c: c.responses.create(model="any", input="hi"))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("stream", [False, True])
+async def test_an_overflow_of_the_context_carries_openais_code(kind: type[Server], stream: bool) -> None:
+    step = Step({"error": {"message": OVERFLOW, "type": "BadRequestError", "code": 400}}, 400)
+    async with door(step, kind=kind) as (client, _):
+        error = await raised(client, stream=stream)
+    assert (type(error), error.code) == (BadRequestError, "context_length_exceeded")
+    assert OVERFLOW in error.message
+
+
+async def test_a_request_that_cannot_be_read_is_a_bad_request_of_ours() -> None:
+    async with door() as (client, engine):
+        error = await raised(client, previous_response_id="resp_0")
+    assert (type(error), error.code, engine.asked) == (BadRequestError, "bad_request", [])
+    assert "previous_response_id: no conversation is kept here" in error.message
+
+
+async def test_a_path_that_is_not_served_is_not_found() -> None:
+    async with door() as (client, _):
+        with pytest.raises(openai.NotFoundError, match=r"POST /v1/embeddings \(POST routes here: .*/v1/responses"):
+            await client.embeddings.create(model="any", input="hi")
+
+
+async def test_without_the_run_token_the_client_is_not_authenticated_and_with_it_it_is() -> None:
+    async with serving(BuiltinModel, token="the run token") as client:
+        error = await raised(client)
+        answer = await respond(client.with_options(api_key="the run token"))
+    assert (type(error), error.code) == (AuthenticationError, "unauthorized")
+    assert answer.status == "completed"
+
+
+async def test_the_endpoints_request_id_is_the_exceptions() -> None:
+    async with door(refusal(400, **{"x-request-id": "req-9"})) as (client, _):
+        assert (await raised(client)).request_id == "req-9"
+
+
+async def test_a_rate_limit_keeps_the_pause_that_the_endpoint_asks_for() -> None:
+    async with door(refusal(429, **{"retry-after": "7"}), max_attempts=1) as (client, _):
+        error = await raised(client)
+    assert isinstance(error, RateLimitError)
+    assert error.response.headers["retry-after"] == "7"
+
+
+@pytest.mark.parametrize(
+    ("step", "tries"),
+    [(refusal(429), 2), (refusal(500), 2), (refusal(409), 2), (Step(b"<html>"), 2)],
+    ids=["429", "500", "409", "html"],
+)
+@pytest.mark.parametrize("stream", [False, True])
+async def test_what_was_given_up_after_our_own_tries_is_not_tried_again_by_the_client(
+    step: Step, tries: int, stream: bool
+) -> None:
+    async with door(step, retries=2, max_attempts=2) as (client, engine):
+        await raised(client, stream=stream)
+    assert len(engine.asked) == tries
+
+
+async def test_an_endpoint_that_is_not_there_is_an_error_of_the_server_that_names_it() -> None:
+    url = refusing_url()
+    async with serving(VllmModel, base_url=url, max_attempts=1) as client:
+        error = await raised(client)
+    assert (type(error), error.status_code, error.code) == (openai.InternalServerError, 503, "unreachable")
+    assert url in error.message
+
+
+async def test_a_server_that_is_not_there_is_a_connection_error() -> None:
+    async with official(refusing_url()) as client:
+        with pytest.raises(openai.APIConnectionError):
+            await respond(client)
+
+
+async def test_a_client_that_runs_out_of_patience_times_out() -> None:
+    async with door(Step(delay_s=60)) as (client, _):
+        with pytest.raises(openai.APITimeoutError):
+            await respond(client, timeout=0.1)
+
+
+async def test_faults_of_the_built_in_model_are_those_of_an_endpoint_and_the_client_tries_again() -> None:
+    faults: Json = {"rate_limit_rate": 1.0, "retry_after_s": 0}
+    async with serving(BuiltinModel, faults=faults) as client:
+        error = await raised(client.with_options(max_retries=1))
+    assert (type(error), error.code) == (RateLimitError, "rate_limit_exceeded")

@@ -1,0 +1,113 @@
+"""The code of the servers that rows reach: what is told apart, what is refused, what is marked."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import orjson
+import pytest
+
+from rollyard.services.config.server_code.code_history import reachable
+from rollyard.services.errors import Failure, OperatorError
+from rollyard.services.head.registry import Roster
+from rollyard.services.metrics.loader.load_run import load
+from rollyard.services.rollouts.store import RolloutStore, StorePaths
+from rollyard.services.types import Json, Registration, ServerCode
+from tests.support.fixtures import load_text, make_folder, yaml_of
+
+
+def test_reached_servers_are_those_that_settings_name_one_after_the_other(tmp_path: Path) -> None:
+    mine = make_folder(tmp_path)
+    text = (
+        yaml_of(mine, "{peer: {type: resources_servers, name: b}}", name="a")
+        + yaml_of(mine, "{peer: {name: c}}", name="b")
+        + yaml_of(mine, name="c")
+        + yaml_of(mine, name="unrelated")
+    )
+    config = load_text(tmp_path, text)
+    directory = Roster("run", config.servers, config.identity()).directory()
+    assert reachable({"a"}, directory.references) == {"a", "b", "c"}
+
+
+def made(tag: str, **files: str) -> ServerCode:
+    return ServerCode(digest=tag, files=files, packages={})
+
+
+OLD = {"world": made("old", **{"app.py": "1", "gone.py": "2"})}
+NEW = {"world": made("new", **{"app.py": "9", "fresh.py": "3"})}
+
+
+def opened(output: Path, code: dict[str, ServerCode], *, accept: bool = False, identity: Json | None = None) -> str:
+    """Open and close; the mark of rows collected now."""
+    store = RolloutStore(
+        StorePaths(output), identity or {}, {}, resume=True, overwrite=False, code=code, accept_changed_code=accept
+    )
+    store.load()
+    key = (len(store.done), 0)
+    marks = {"_ng_code": store.code_mark} if store.code_mark else {}
+    row = {"_ng_task_index": key[0], "_ng_rollout_index": 0, "reward": 1.0, **marks}
+    store.append(key, orjson.dumps(row))
+    store.close()
+    return store.code_mark
+
+
+def test_changed_code_is_refused_with_the_server_and_its_files(tmp_path: Path) -> None:
+    assert opened(tmp_path / "run.jsonl", OLD) == ""
+    with pytest.raises(OperatorError, match=r"world: changed app\.py, added fresh\.py, removed gone\.py(.|\n)*accept"):
+        opened(tmp_path / "run.jsonl", NEW)
+
+
+def test_accepted_code_marks_the_rows_from_then_on_and_stays_accepted(tmp_path: Path) -> None:
+    output = tmp_path / "run.jsonl"
+    marks = [opened(output, OLD), opened(output, NEW, accept=True), opened(output, NEW), opened(output, OLD)]
+    assert marks[0] == marks[3] == "" and marks[1] == marks[2] != ""
+    assert [orjson.loads(line).get("_ng_code", "") for line in output.read_bytes().splitlines()] == marks
+
+
+def test_the_report_says_that_rollouts_are_of_several_versions(tmp_path: Path) -> None:
+    output = tmp_path / "run.jsonl"
+    opened(output, OLD)
+    opened(output, NEW, accept=True)
+    profile = load(output).profile
+    notes = " ".join(profile.notes)
+    assert "2 versions of the servers' code" in notes and "world: changed app.py" in notes
+    assert [group.rollouts for group in profile.by_code] == [1, 1]
+
+
+def test_an_output_whose_manifest_records_no_code_is_refused_until_that_is_accepted(tmp_path: Path) -> None:
+    output = tmp_path / "run.jsonl"
+    opened(output, OLD)
+    path = StorePaths(output).manifest
+    older = orjson.loads(path.read_bytes())
+    del older["code"], older["output"]
+    path.write_bytes(orjson.dumps(older))
+    with pytest.raises(OperatorError, match="whether it changed is not known"):
+        opened(output, OLD)
+    assert opened(output, OLD, accept=True) != ""
+
+
+def test_settings_of_servers_that_rows_do_not_reach_block_no_older_output(tmp_path: Path) -> None:
+    output = tmp_path / "run.jsonl"
+    opened(output, OLD, identity={"settings": {"world": {"speed": 1}, "unrelated": {"speed": 1}}})
+    opened(output, OLD, identity={"settings": {"world": {"speed": 1}}})
+    with pytest.raises(OperatorError, match=r"settings\.world\.speed: 1 in the file, 2 now"):
+        opened(output, OLD, identity={"settings": {"world": {"speed": 2}}})
+
+
+def test_a_run_takes_no_instance_with_other_code_than_it_began_with(tmp_path: Path) -> None:
+    config = load_text(tmp_path, yaml_of(make_folder(tmp_path)))
+    roster = Roster("run", config.servers, config.identity(), clock=time.monotonic)
+
+    def register(instance: str, code: ServerCode) -> None:
+        roster.expect(instance)
+        roster.register(Registration(name="world", instance=instance, url="http://a", pid=1, ready=True, code=code))
+
+    register("world#1", OLD["world"])
+    roster.remove("world#1")
+    with pytest.raises(Failure, match=r"changed app\.py.*restart ng_run"):
+        register("world#2", NEW["world"])
+    assert roster.directory().servers["world"] == []
+    assert roster.directory().changed_code.keys() == {"world"}
+    register("world#3", OLD["world"])
+    assert roster.directory().servers["world"] == ["http://a"] and roster.directory().changed_code == {}

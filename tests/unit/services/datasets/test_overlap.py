@@ -1,0 +1,132 @@
+"""Overlap with a test set: the same questions are found in every form in which they are asked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from rollyard.services.datasets.prompt_text import words_of
+from rollyard.services.datasets.validate import FileSurvey, survey
+from rollyard.services.types import Json
+from tests.unit.services.datasets.files import row, written
+
+NAMES = [first + rest for first in ("A", "B", "C") for rest in ("nna", "ella", "ilda", "ora", "umi", "yra", "ess")]
+LONG = [
+    f"{name} has {number} apples, sells {number + 3} of them at the market for ${number}.50 each and gives the rest to "
+    f"{number + 7} friends of $\\text{{{name}}}$'s. How many dollars does {name} have after {number} days?"
+    for number, name in enumerate(NAMES, 4)
+]
+SHORT = [f"What is {number} + {number * 3}?" for number in range(20, 41)]
+SHOTS = "".join(f"Question: What is {number} - 1?\nAnswer: {number - 1}\n\n" for number in range(5))
+
+
+def chat(question: str) -> Json:
+    messages = [
+        {"role": "system", "content": "You are a careful solver of problems."},
+        {"role": "user", "content": question},
+    ]
+    return {"responses_create_params": {"input": messages}}
+
+
+FORMS: dict[str, Callable[[str], Json]] = {
+    "plain": lambda question: {"question": question, "answer": "1"},
+    "problem": lambda question: {"problem": question},
+    "chat": chat,
+    "few-shot": lambda question: {"responses_create_params": {"input": f"{SHOTS}Question: {question}\nAnswer:"}},
+    "NeMo Gym": lambda question: row(question, question=question, expected_answer="1"),
+    "parts": lambda question: row("", responses_create_params={
+        "input": [{"role": "user", "content": [{"type": "input_text", "text": question}]}]}),
+    "messages": lambda question: {"messages": [{"role": "user", "content": question}, {"role": "assistant"}]},
+    "instructed": lambda question: chat(f"Solve this:  {question}\n\nPlease reason, and put it in \\boxed{{}}."),
+    "shouted": lambda question: chat(question.upper().replace(",", " ,").replace("?", "")),
+    "LaTeX": lambda question: {"problem": question.replace("$\\text{", "\\(\\mathrm{").replace("}$", "}\\)")},
+}  # fmt: skip
+
+
+def found(tmp_path: Path, train: list[Json], test: list[Json], run: int = 13) -> FileSurvey:
+    files = [written(tmp_path / f"{name}.jsonl", [*lines]) for name, lines in (("train", train), ("test", test))]
+    (one,) = survey(files[:1], files[1:], run=run)
+    return one
+
+
+@pytest.mark.parametrize("questions", [LONG, SHORT], ids=["long", "short"])
+@pytest.mark.parametrize("train", ["chat", "few-shot", "NeMo Gym", "parts", "instructed", "shouted"])
+@pytest.mark.parametrize("test", FORMS)
+def test_the_same_questions_are_found_in_whatever_form_both_sides_ask(
+    tmp_path: Path, train: str, test: str, questions: list[str]
+) -> None:
+    one = found(tmp_path, [FORMS[train](q) for q in questions], [FORMS[test](q) for q in questions])
+    assert one.problems == 0
+    assert max(one.overlap["question"], one.overlap["words"], one.overlap["row"]) == len(questions)
+
+
+@pytest.mark.parametrize("form", ["chat", "few-shot", "NeMo Gym", "instructed"])
+@pytest.mark.parametrize("questions", [LONG, SHORT], ids=["long", "short"])
+def test_other_questions_in_the_same_prompt_are_not_found(tmp_path: Path, form: str, questions: list[str]) -> None:
+    half = len(questions) // 2
+    made = [FORMS[form](question) for question in questions]
+    assert not any(found(tmp_path, made[:half], made[half:]).overlap.values())
+
+
+TINY = [f"{number} + {number * 3}?" for number in range(20, 41)]
+
+
+@pytest.mark.parametrize("train", ["chat", "few-shot", "NeMo Gym", "shouted"])
+@pytest.mark.parametrize("test", ["plain", "problem", "chat", "few-shot"])
+def test_a_question_of_few_words_is_found_where_it_is_the_whole_question(tmp_path: Path, train: str, test: str) -> None:
+    one = found(tmp_path, [FORMS[train](f" {q}") for q in TINY], [FORMS[test](q) for q in TINY])
+    assert one.overlap["question"] == len(TINY)
+
+
+def test_a_question_of_few_words_is_not_looked_for_inside_of_another(tmp_path: Path) -> None:
+    longer = [FORMS["NeMo Gym"](f"Ann has {q[:-1]} apples and buys 9 pears. How many are there?") for q in TINY]
+    one = found(tmp_path, longer, [FORMS["plain"](q) for q in TINY])
+    assert not one.overlap["question"]
+
+
+def test_ids_questions_and_words_are_counted_each_with_its_example(tmp_path: Path) -> None:
+    words = "the quick brown fox jumps over the lazy dog while seven silent owls watch"
+    train = [row("Something else", id="x1"), row(f"First, {words}. What then?", id="x2"), row(LONG[0], id="x3")]
+    test = [{"id": "x1", "question": LONG[0]}, {"id": "y", "question": f"Say why {words} from far away."}]
+    one = found(tmp_path, train, test)
+    assert one.overlap == {"row": 0, "id": 1, "question": 1, "words": 2}
+    assert [(match.kind, match.line, match.first_line) for match in one.first_overlap] == [
+        ("id", 1, 1),
+        ("question", 3, 1),
+        ("words", 2, 2),
+        ("words", 3, 1),
+    ]
+    assert one.first_overlap[2].evidence.startswith("the quick brown fox")
+
+
+def test_the_number_of_words_in_a_row_is_a_setting(tmp_path: Path) -> None:
+    train, test = [row("a b c d e f g h x1 x2 x3 x4 x5")], [{"question": "y1 y2 a b c d e f g h y3 y4 y5 y6"}]
+    assert found(tmp_path, train, test, run=8).overlap["words"] == 1
+    assert found(tmp_path, train, test, run=9).overlap["words"] == 0
+
+
+def test_a_test_set_that_is_given_in_two_forms_is_found_all_the_same(tmp_path: Path) -> None:
+    test = [FORMS[form](question) for form in ("plain", "few-shot") for question in LONG]
+    assert found(tmp_path, [chat(question) for question in LONG], test).overlap["question"] == len(LONG)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("$x^2-1$", "\\( x^{2} - 1 \\)", True),
+        ("x - 1", "x + 1", False),
+        ("3.5 km", "35 km", False),
+        ("1,000 cats", "1000 cats", True),
+        ("\\dfrac{1}{2}", "\\frac{1}{2}", True),
+        ("A two-step plan!", "a two step plan!", True),
+        ("\\text{Find } x\\,", "find x", True),
+        ("求 x 的值。", "求x的值", True),
+        ("ﬁnd “x”", "find \"x\"", True),
+    ],
+)  # fmt: skip
+def test_words_are_compared_without_case_marks_and_latex_but_with_numbers_and_signs(
+    one: str, other: str, same: bool
+) -> None:
+    assert (words_of(one) == words_of(other)) == same

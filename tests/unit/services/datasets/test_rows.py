@@ -1,0 +1,64 @@
+"""Rows of a file: what other programs write is read, and what cannot be is named so that its maker knows what to do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import orjson
+import pytest
+
+from rollyard.services.datasets.rows import own_id, row_at, rows_of
+from tests.unit.services.datasets.files import row
+
+ONE, TWO = orjson.dumps(row("1", id=1)), orjson.dumps(row("2", id=2))
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        ONE + b"\n" + TWO + b"\n",
+        ONE + b"\n" + TWO,
+        ONE + b"\r\n" + TWO + b"\r\n\r\n",
+        b"\n \n" + ONE + b"\n\n" + TWO + b"\n\t\n",
+        b"\xef\xbb\xbf" + ONE + b"\n\xef\xbb\xbf" + TWO + b"\n",
+    ],
+    ids=["plain", "no last line end", "CRLF", "blank lines", "byte order marks"],
+)
+def test_the_usual_ways_to_write_lines_are_read_and_found_again(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_bytes(content)
+    found = list(rows_of(path))
+    assert [one.problem for one in found] == ["", ""]
+    assert [row_at(path, one.offset, one.mark) for one in found] == [orjson.loads(ONE), orjson.loads(TWO)]
+
+
+@pytest.mark.parametrize(
+    ("content", "line", "words"),
+    [
+        (ONE + b"\n" + TWO[:30], 2, "at character 31, where the file ends: it was cut off"),
+        (b'{"x": NaN}\n' + ONE, 1, "at character 7"),
+        (ONE.decode().encode("utf-16"), 1, "iconv -f UTF-16 -t UTF-8"),
+        (ONE + b"\n" + b"\0" * 9 + b"\n", 2, "zero bytes"),
+        (b'{"x": "caf\xe9"}\n', 1, "not UTF-8: byte 0xe9 at 11"),
+        (orjson.dumps([row("1"), row("2")], option=orjson.OPT_INDENT_2), 1, "jq -c"),
+        (ONE + b"\n[1]\n", 2, "is a list; expected an object"),
+        (ONE + b"\n\nnull\n", 3, "is null; expected an object"),
+        (b'"text"\n', 1, "is a text; expected an object"),
+        (b'{"messages": []}\n', 1, "has messages; expected responses_create_params with an `input`"),
+        (orjson.dumps({"responses_create_params": {"input": [{}, 3]}}), 1, "input[1] is a number; expected a message"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_played_is_told_in_words_by_its_line(
+    tmp_path: Path, content: bytes, line: int, words: str
+) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_bytes(content)
+    found = next(one for one in rows_of(path) if one.problem)
+    assert found.line == line
+    assert words in found.problem
+
+
+def test_a_key_of_an_id_with_another_value_is_the_environments_own() -> None:
+    assert own_id({"task_id": {"of": "mine"}, "id": 7}) == "7"
+    assert own_id({"id": ["a"]}) is None and own_id({"id": True}) is None

@@ -1,0 +1,175 @@
+"""Splits and subsets: one rule for a clone, a prefix in S3 and the hub; what is ambiguous is never mixed."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import orjson
+import pytest
+
+from rollyard.resources_servers.dataset_sources import read_rows
+from rollyard.resources_servers.gsm8k import prepare as gsm8k
+from rollyard.services.datasets.split_names import by_names
+from rollyard.services.datasets.splits import Ambiguous, Wanted, chosen
+from rollyard.services.errors import OperatorError
+from rollyard.services.io.search_path import INSTALLED
+from tests.support.fake_stores import store
+from tests.support.stacks import read_rows as written_rows
+
+CARD = """---
+license: mit
+configs:
+- config_name: main
+  data_files:
+  - {split: train, path: main/train-*}
+  - {split: test, path: [main/test-*]}
+- config_name: socratic
+  data_files: {train: socratic/train-*, test: socratic/test-*}
+---
+# Grade School Math
+"""
+PARTS = ("main/train", "main/test", "socratic/train", "socratic/test")
+
+
+def clone(ending: str = "-00000-of-00001.jsonl") -> dict[str, bytes]:
+    """The files of GSM8K on the hub, a row each that says where it is from."""
+    return {f"{part}{ending}": orjson.dumps({"question": part, "answer": "#### 1"}) + b"\n" for part in PARTS}
+
+
+def laid(root: Path, files: dict[str, bytes]) -> Path:
+    for name, content in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_bytes(content)
+    return root
+
+
+SIDE = {"dataset_infos.json": b"{}", ".git/config.json": b"{}", "r_status.json": b"{}", "r_failures.jsonl": b"{}\n"}
+SIDE["r_manifest.json"] = b"{}"
+SHAPES = {
+    "with its card": {**clone(), "README.md": CARD.encode()},
+    "without a card": clone(),
+    "beside side files": {**clone(), **SIDE},
+    "folders of splits": clone("/0000.jsonl"),
+    "plain names": clone(".jsonl"),
+    "compressed": {f"{name}.gz": gzip.compress(content) for name, content in clone(".jsonl").items()},
+    "in a folder": {f"data/{name}": content for name, content in clone().items()},
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize(
+    ("options", "found"),
+    [
+        ([], ["main/test"]),
+        (["--split", "train"], ["main/train"]),
+        (["--subset", "socratic"], ["socratic/test"]),
+        (["--config", "socratic", "--split", "train"], ["socratic/train"]),
+        (["--subset", "all", "--split", "test"], ["main/test", "socratic/test"]),
+    ],
+)
+def test_a_clone_gives_the_split_and_subset_that_were_asked_for_and_no_other(
+    tmp_path: Path, shape: str, options: list[str], found: list[str]
+) -> None:
+    folder, out = laid(tmp_path / "clone", SHAPES[shape]), tmp_path / "out.jsonl"
+    gsm8k.main(["--local", str(folder), "--offline", "--output", str(out), *options])
+    assert [row["question"] for row in written_rows(out)] == found
+
+
+@pytest.mark.parametrize(("place", "card"), [("s3", {"README.md": CARD.encode()}), ("hub", {})])
+def test_a_prefix_in_s3_and_the_hub_give_what_a_clone_gives(tmp_path: Path, place: str, card: dict[str, bytes]) -> None:
+    files = {**clone(), **card}
+    given = ["--s3", "s3://bucket/set/", "--offline"] if place == "s3" else []
+    with store({(f"bucket/set/{name}" if place == "s3" else name): file for name, file in files.items()}) as address:
+        env = {**os.environ, "HF_ENDPOINT": address, "HF_HOME": str(tmp_path), "HF_HUB_DISABLE_XET": "1"}
+        env |= {"AWS_ENDPOINT_URL_S3": address, "AWS_ACCESS_KEY_ID": "k", "AWS_SECRET_ACCESS_KEY": "s"}
+        env |= {"AWS_DEFAULT_REGION": "us-east-1", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
+        line = [sys.executable, "resources_servers/gsm8k/prepare.py", *given, "--subset", "socratic"]
+        line += ["--output", str(tmp_path / "out.jsonl")]
+        done = subprocess.run(line, cwd=INSTALLED, env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert [row["question"] for row in written_rows(tmp_path / "out.jsonl")] == ["socratic/test"]
+
+
+@pytest.mark.parametrize(
+    ("files", "wanted", "words"),
+    [
+        (list(clone()), Wanted(), r"several subsets: there is main \(test, train\), socratic .*--subset"),
+        (list(clone()), Wanted(subset="main"), r"several splits: there is main \(test, train\); choose with --split"),
+        (list(clone()), Wanted(subset="mian"), r"no subset 'mian': there is main .*--subset"),
+        (
+            list(clone()),
+            Wanted(split="dev", subset="main"),
+            r"no file of the split 'dev': there is main \(test, train\)",
+        ),
+        (["train.jsonl", "train_socratic.jsonl"], Wanted("train"), r"default \(train\), socratic \(train\)"),
+        (["train.jsonl", "train.parquet"], Wanted(), r"train\.jsonl and train\.parquet, the same rows in two forms"),
+        (["train_test.jsonl"], Wanted("test"), r"train and test"),
+        (["mbpp.jsonl", "sanitized-mbpp.json"], Wanted(), "several subsets"),
+    ],
+)
+def test_what_is_ambiguous_or_absent_is_told_with_what_there_is_and_the_option(
+    files: list[str], wanted: Wanted, words: str
+) -> None:
+    with pytest.raises(Ambiguous, match=words):
+        chosen("clone", files, "", wanted)
+
+
+@pytest.mark.parametrize(
+    ("card", "words"),
+    [
+        (CARD.replace("socratic", "main"), "config 'main' is in its README.md more than once"),
+        (CARD.replace("main/", "old/").replace("socratic/", "old/"), "none of the files"),
+    ],
+    ids=["a name twice", "files that are not there"],
+)
+def test_a_card_that_contradicts_itself_or_its_folder_is_refused(card: str, words: str) -> None:
+    with pytest.raises(OperatorError, match=words):
+        chosen("clone", list(clone()), card, Wanted("test", "main"))
+
+
+def test_an_ambiguous_folder_is_not_passed_over_for_the_next_place(tmp_path: Path) -> None:
+    folder = laid(tmp_path / "clone", dict.fromkeys(("a/test.jsonl", "b/test.jsonl"), b"{}\n"))
+    with pytest.raises(OperatorError, match="several subsets"):
+        gsm8k.main(["--local", str(folder), "--s3", "s3://bucket/set/", "--output", str(tmp_path / "out.jsonl")])
+
+
+def test_a_file_is_refused_where_its_name_denies_the_split_that_was_asked_for(tmp_path: Path) -> None:
+    file = laid(tmp_path, clone()) / "main/train-00000-of-00001.jsonl"
+    line = ["--local", str(file), "--offline", "--output", str(tmp_path / "out.jsonl")]
+    with pytest.raises(OperatorError, match="is of the split train, and --split is test"):
+        gsm8k.main([*line, "--split", "test"])
+    gsm8k.main(line)
+
+
+@pytest.mark.parametrize(
+    ("name", "subset", "split"),
+    [
+        ("data/train-00000-of-00001-a09b74b3ef9c3b56.parquet", "default", "train"),
+        ("data/test_sft-00000-of-00003.parquet", "default", "test_sft"),
+        ("full/prompt-00000-of-00001.parquet", "full", "prompt"),
+        ("train/data-00000-of-00002.arrow", "default", "train"),
+        ("MATH/test/algebra/17.json", "MATH/algebra", "test"),
+        ("gsm8k.dev.jsonl.zst", "gsm8k", "validation"),
+        ("algebra-eval.v2.jsonl", "algebra_v2", "test"),
+        ("contest.jsonl", "contest", ""),
+        ("part-00001-c000.snappy.parquet", "c000_snappy", ""),
+        ("rows.jsonl", "default", ""),
+    ],
+)
+def test_a_path_tells_its_subset_and_split(name: str, subset: str, split: str) -> None:
+    assert by_names([name]) == {subset: {split: [name]}}
+
+
+def test_files_without_a_split_are_not_read_beside_files_of_one() -> None:
+    names = ["train.jsonl", "test.jsonl", "example_solutions.jsonl"]
+    assert by_names(names) == {"default": {"train": ["train.jsonl"], "test": ["test.jsonl"]}}
+
+
+@pytest.mark.parametrize("content", [b'[{"n": 1}, {"n": 2}]', b'{"n": 1}\n{"n": 2}\n', b'[\n {"n": 1},\n {"n": 2}\n]'])
+def test_a_json_file_may_be_a_list_or_lines(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "rows.json").write_bytes(content)
+    assert [row["n"] for row in read_rows(tmp_path / "rows.json")] == [1, 2]

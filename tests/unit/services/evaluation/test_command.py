@@ -1,0 +1,140 @@
+"""ng_lm_eval as a user starts, interrupts, kills and mistypes it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import orjson
+import pytest
+
+from rollyard.services.cli.lm_eval import run
+from rollyard.services.errors import OperatorError
+from tests.support.commands import BIN, DEADLINE_S, command, environment
+from tests.unit.services.evaluation.checkpoint_files import checkpoint
+from tests.unit.services.evaluation.processes import ended
+
+FAKE = f"+lm_eval_command=[{sys.executable},{Path(__file__).with_name('fake_lm_eval.py')}]"
+WATCH = ("ng_lm_eval", "+watch_path=checkpoints", "+benchmarks=gsm8k:8", "+output_dir=out", FAKE)
+
+
+@contextlib.contextmanager
+def watching(folder: Path, log: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A watch in the background, stuck in its first evaluation; what it prints is in `log`."""
+    (checkpoint(folder / "checkpoints/step_9") / "slow").touch()
+    checkpoint(folder / "checkpoints/step_10")
+    with (folder / log).open("wb") as output:
+        line = [str(BIN / WATCH[0]), *WATCH[1:]]
+        process = subprocess.Popen(line, cwd=folder, env=environment(), stdout=output, stderr=output)
+    try:
+        deadline = time.monotonic() + DEADLINE_S
+        while b"engine " not in (folder / log).read_bytes():
+            assert process.poll() is None and time.monotonic() < deadline, (folder / log).read_text()
+            time.sleep(0.02)
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def engine(log: Path) -> int:
+    return int(log.read_text().partition("engine ")[2].split()[0])
+
+
+def asked(folder: Path) -> list[str]:
+    lines = (folder / "out/asked.jsonl").read_bytes().splitlines()
+    return [next(word for word in orjson.loads(line) if "pretrained" in word).split(",")[0] for line in lines]
+
+
+async def test_a_watch_that_was_killed_leaves_nothing_running_and_goes_on_where_it_was(tmp_path: Path) -> None:
+    with watching(tmp_path, "first.log") as process:
+        process.kill()
+        process.wait()
+        ended(engine(tmp_path / "first.log"))
+    (tmp_path / "checkpoints/step_9/slow").unlink()
+    done = await command(*WATCH, "+once=true", cwd=tmp_path)
+    again = await command(*WATCH, "+once=true", cwd=tmp_path)
+    assert (done.status, again.status) == (0, 0), done.err
+    assert [path.rpartition("_")[2] for path in asked(tmp_path)] == ["9", "9", "10"]
+    assert "| 9 | step_9 | gsm8k |" in again.out and "| 10 | step_10 | gsm8k |" in again.out
+
+
+async def test_a_second_watch_into_the_same_folder_is_refused_with_one_line(tmp_path: Path) -> None:
+    with watching(tmp_path, "first.log"):
+        second = await command(*WATCH, cwd=tmp_path)
+    assert (second.status, second.out) == (1, "")
+    assert second.err.startswith("ng_lm_eval: another ng_lm_eval writes to out") and second.err.count("\n") == 1
+
+
+async def test_ctrl_c_ends_lm_eval_and_its_engine_and_says_interrupted(tmp_path: Path) -> None:
+    with watching(tmp_path, "first.log") as process:
+        process.send_signal(signal.SIGINT)
+        assert await asyncio.to_thread(process.wait, DEADLINE_S) == 130
+        ended(engine(tmp_path / "first.log"))
+    assert not (tmp_path / "out/lm_eval.json").exists()
+
+
+async def test_a_failure_of_another_benchmark_is_not_held_against_this_one(tmp_path: Path) -> None:
+    folder = checkpoint(tmp_path / "step_1")
+    (folder / "broken").touch()
+    line = ("ng_lm_eval", f"+model={folder}", "+output_dir=out", FAKE)
+    first = await command(*line, "+benchmarks=ifeval", cwd=tmp_path)
+    other = await command(*line, "+benchmarks=gsm8k:8", cwd=tmp_path)
+    assert (first.status, other.status) == (1, 0)
+    assert "failed  step_1 on ifeval: lm_eval ended with 1 on ifeval: CUDA out of memory" in first.out
+    assert "failed" not in other.out
+
+
+async def test_a_mistyped_task_is_refused_before_any_task_runs_with_the_nearest_name(tmp_path: Path) -> None:
+    folder = checkpoint(tmp_path / "step_1")
+    line = ("ng_lm_eval", f"+model={folder}", "+output_dir=out", FAKE)
+    done = await command(*line, "+benchmarks=[gsm8k:8,ifevl,gsm8k_cott:4,xyzzy]", cwd=tmp_path)
+    assert (done.status, done.out) == (2, "")
+    assert "lm_eval has no task 'ifevl', did you mean 'ifeval'?; 'gsm8k_cott', did you mean" in done.err
+    assert "'xyzzy' (all of them: " in done.err
+    assert not (tmp_path / "out/asked.jsonl").exists()
+
+
+async def test_an_lm_eval_that_cannot_be_asked_for_its_tasks_runs_all_the_same(tmp_path: Path) -> None:
+    old = tmp_path / "old_lm_eval.py"
+    fake = Path(__file__).with_name("fake_lm_eval.py")
+    begin = "import runpy, sys\nif sys.argv[1] == 'validate': sys.exit('unknown')\n"
+    old.write_text(f"{begin}runpy.run_path({str(fake)!r}, run_name='__main__')")
+    line = ("ng_lm_eval", f"+model={checkpoint(tmp_path / 'step_1')}", "+output_dir=out", "+benchmarks=gsm8k:8")
+    done = await command(*line, f"+lm_eval_command=[{sys.executable},{old}]", cwd=tmp_path)
+    assert done.status == 0, done.err
+    assert "lm_eval cannot be asked for its tasks beforehand (unknown)" in done.out
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ((), "'model' is missing"),
+        (("+model=x", "+url=localhost:8000"), "expected http://host:port/v1"),
+        (("+model=x", "+url=http://h/v1", "+watch_path=y"), "three ways"),
+        (("+model=x", "+watch_path=y"), "say nothing with watch_path"),
+        (("+watch_path=y", "+watch_pattern=*/step_*"), "a pattern of names"),
+        (("+watch_path=no-such-folder", "+once=true"), "no-such-folder is no folder"),
+        (("+model=x", "+include_path=no-such-folder"), "no-such-folder is no folder"),
+        (("+model=x", "+name=a/b"), "expected a name"),
+        (("+model=x", "+baseline=qwen3-1.7b"), "qwen3-1.7b-base"),
+        (("+model=x", "+output_dir=/proc/x"), "output_dir /proc/x cannot be written"),
+        (("+model=x", "+benchmarks=[]"), "benchmarks"),
+        (("+model=x", "+benchmarks=[mbpp_plus]"), "without a sandbox"),
+        (("+model=x", "+benchmarks=[gsm8k:many]"), "as in gsm8k:8"),
+    ],
+)
+def test_an_operators_mistake_is_told_before_anything_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...], words: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    usual = () if any("benchmarks" in option for option in options) else ("+benchmarks=ifeval",)
+    with pytest.raises(OperatorError, match=words):
+        run([*options, *usual, FAKE])
+    assert list(tmp_path.iterdir()) == []

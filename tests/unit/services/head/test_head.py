@@ -1,0 +1,188 @@
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+import yaml
+from omegaconf import OmegaConf
+
+from rollyard.services.head.activity import Collection
+from rollyard.services.head.registry import Roster
+from rollyard.services.head.server import Head
+from rollyard.services.http.client import SECRET_HEADER
+from rollyard.services.http.transport import Answer, HttpTransport, LocalTransport
+from rollyard.services.rollouts.progress import Tally
+from rollyard.services.server.app import Context
+from rollyard.services.server.settings import ServerSettings
+from rollyard.services.types import Json, Keys, Registration
+from tests.support.fixtures import KEYS, client_of, load_text, make_folder, send, yaml_of
+
+NEMO_KEYS = {"process_name", "server_type", "name", "dir_path", "entrypoint", "host", "port", "pid", "config_path"}
+NEMO_KEYS |= {"url", "status", "start_time", "uptime_seconds"}
+BASE = "http://head:1"
+
+
+class Desk:
+    """A head of one world and one agent, without a socket."""
+
+    def __init__(self, root: Path, keys: Keys = KEYS, title: str = "") -> None:
+        self.world, self.player = make_folder(root), make_folder(root, "agents")
+        peer = f"{{peer: {{type: resources_servers, name: world}}, title: '{title}'}}"
+        text = "policy_api_key: sk-1234\n" + yaml_of(self.world, "{api_key: '${policy_api_key}', speed: 3}")
+        config = load_text(root, text + yaml_of(self.player, peer, "player", "responses_api_agents"))
+        self.transport = LocalTransport(HttpTransport())
+        self.roster = roster = Roster(keys.run_id, config.servers, config.identity())
+        context = Context("head", keys, client_of({}, self.transport))
+        self.transport.mount(BASE, Head(ServerSettings(port=11000), context, roster, config))
+        self.admission = {SECRET_HEADER: keys.secret}
+        if keys.token:
+            self.admission["authorization"] = f"Bearer {keys.token}"
+
+    async def get(self, path: str, headers: Mapping[str, str] | None = None) -> Answer:
+        return await send(self.transport, BASE + path, b"", "GET", headers)
+
+    async def read(self, path: str) -> Any:
+        return orjson.loads((await self.get(path)).body)
+
+    async def register(self, name: str = "world", port: int = 7001, **more: Any) -> Answer:
+        url = f"http://127.0.0.1:{port}"
+        self.roster.expect(f"{name}#1")
+        record = Registration(name=name, instance=f"{name}#1", url=url, pid=42, ready=True, **more)
+        return await send(self.transport, BASE + "/register", record.model_dump(), headers=self.admission)
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Desk:
+    return Desk(tmp_path)
+
+
+@pytest.mark.parametrize("path", ["/register", "/heartbeat"])
+@pytest.mark.parametrize("headers", [{}, {SECRET_HEADER: ""}, {SECRET_HEADER: "guess"}])
+async def test_without_the_secret_nobody_is_admitted(desk: Desk, path: str, headers: dict[str, str]) -> None:
+    record = Registration(name="world", instance="world#1", url="http://stranger", pid=1, ready=True).model_dump()
+    answer = await send(desk.transport, BASE + path, record, headers=headers)
+    problem = orjson.loads(answer.body)
+    assert (answer.status, problem["type"], problem["server"]) == (401, "urn:rollyard:unauthorized", "head")
+    assert (await desk.read("/directory"))["servers"]["world"] == []
+
+
+async def test_a_registration_that_cannot_be_read_is_a_400_problem(desk: Desk) -> None:
+    answer = await send(desk.transport, BASE + "/register", {"name": "world"}, headers=desk.admission)
+    assert answer.status == 400 and orjson.loads(answer.body)["server"] == "head"
+
+
+async def test_the_directory_lists_who_is_ready(desk: Desk) -> None:
+    await desk.register()
+    directory = await desk.read("/directory")
+    assert directory["servers"] == {"world": ["http://127.0.0.1:7001"], "player": []}
+    assert directory["run_id"] == KEYS.run_id and directory["families"]["player"] == "agents"
+
+
+async def test_a_heartbeat_is_answered_with_the_directory(desk: Desk) -> None:
+    await desk.register()
+    pulse = {"instance": "world#1", "requests": 1, "in_flight": 0, "sessions": 0}
+    answer = await send(desk.transport, BASE + "/heartbeat", pulse, headers=desk.admission)
+    assert orjson.loads(answer.body) == await desk.read("/directory")
+
+
+async def test_server_instances_has_nemo_gyms_keys(desk: Desk) -> None:
+    await desk.register()
+    shown = next(one for one in await desk.read("/server_instances") if one["pid"])
+    assert set(shown) >= NEMO_KEYS
+    assert (shown["host"], shown["port"], shown["pid"], shown["status"]) == ("127.0.0.1", 7001, 42, "success")
+    assert (shown["server_type"], shown["name"]) == ("resources_servers", desk.world)
+
+
+async def test_the_config_is_a_json_string_of_yaml_with_the_address_in_each_innermost_block(desk: Desk) -> None:
+    await desk.register()
+    await desk.register("player", 7002)
+    text = await desk.read("/global_config_dict_yaml")
+    assert isinstance(text, str)
+    tree = yaml.safe_load(text)
+    world = tree["world"]["resources_servers"][desk.world]
+    player = tree["player"]["responses_api_agents"][desk.player]
+    assert (world["host"], world["port"], world["speed"]) == ("127.0.0.1", 7001, 3)
+    assert (player["host"], player["port"]) == ("127.0.0.1", 7002)
+    assert tree["head_server"] == {"host": "127.0.0.1", "port": 11000}
+
+
+async def test_a_server_that_has_not_registered_stands_in_the_config_without_a_port(desk: Desk) -> None:
+    tree = yaml.safe_load(await desk.read("/global_config_dict_yaml"))
+    assert "port" not in tree["world"]["resources_servers"][desk.world]
+
+
+async def test_text_that_looks_like_a_reference_survives_omegaconf_on_the_other_side(tmp_path: Path) -> None:
+    desk = Desk(tmp_path, title="costs \\${x}")
+    tree = OmegaConf.to_container(OmegaConf.create(await desk.read("/global_config_dict_yaml")), resolve=True)
+    assert isinstance(tree, dict)
+    assert tree["player"]["responses_api_agents"][desk.player]["title"] == "costs ${x}"
+
+
+@pytest.mark.parametrize("path", ["/global_config_dict_yaml", "/server_instances", "/directory", "/health", "/metrics"])
+async def test_no_secret_is_served(desk: Desk, path: str) -> None:
+    await desk.register()
+    body = (await desk.get(path)).body
+    assert b"sk-1234" not in body and KEYS.secret.encode() not in body
+
+
+PATHS = ["/global_config_dict_yaml", "/server_instances", "/directory", "/health", "/ready", "/metrics", "/docs"]
+
+
+@pytest.mark.parametrize("path", [*PATHS, "/openapi.json", "/nowhere"])
+async def test_the_run_token_is_asked_on_every_endpoint_when_set(tmp_path: Path, path: str) -> None:
+    desk = Desk(tmp_path, Keys(run_id="r1", secret="s", token="t0ken"))
+    assert (await desk.get(path)).status == 401
+    assert (await desk.get(path, {"authorization": "Bearer wrong"})).status == 401
+    assert (await desk.get(path, {"authorization": "Bearer t0ken"})).status != 401
+
+
+async def test_the_secret_does_not_replace_the_run_token(tmp_path: Path) -> None:
+    desk = Desk(tmp_path, Keys(run_id="r1", secret="s", token="t0ken"))
+    desk.admission.pop("authorization")
+    assert (await desk.register()).status == 401
+
+
+def collection(output: str, measured: int = 1) -> Json:
+    status = Tally(10).status("running").model_copy(update={"measured": measured})
+    return Collection(output=output, status=status, failures=[]).model_dump(by_alias=True)
+
+
+async def test_collections_that_told_are_listed_the_latest_first_each_once(desk: Desk) -> None:
+    for output, measured in (("/a.jsonl", 1), ("/b.jsonl", 1), ("/a.jsonl", 2)):
+        await send(desk.transport, BASE + "/collection", collection(output, measured))
+    listed = [(one["output"], one["status"]["measured"]) for one in await desk.read("/collections")]
+    assert listed == [("/a.jsonl", 2), ("/b.jsonl", 1)]
+
+
+async def test_no_more_than_sixteen_collections_are_remembered(desk: Desk) -> None:
+    for number in range(40):
+        await send(desk.transport, BASE + "/collection", collection(f"/{number}.jsonl"))
+    listed = [one["output"] for one in await desk.read("/collections")]
+    assert listed == [f"/{number}.jsonl" for number in range(39, 23, -1)]
+
+
+async def test_what_is_no_collection_is_refused(desk: Desk) -> None:
+    answer = await send(desk.transport, BASE + "/collection", {"output": "/a.jsonl", "status": {}})
+    assert answer.status == 400 and await desk.read("/collections") == []
+
+
+async def test_prometheus_is_told_where_every_server_is_and_the_head_as_it_was_reached(desk: Desk) -> None:
+    await desk.register()
+    asked = await desk.get("/prometheus_targets", {"host": "desk:1"})
+    head, world = orjson.loads(asked.body)
+    assert head == {"targets": ["desk:1"], "labels": {"name": "head", "family": "head", "run": "r1"}}
+    assert world["targets"] == ["127.0.0.1:7001"]
+    assert world["labels"] == {"name": "world", "family": "resources_servers", "run": "r1"}
+
+
+async def test_metrics_say_who_is_missing_and_who_was_started_again(desk: Desk) -> None:
+    await desk.register()
+    desk.roster.restarts["player"] = 3
+    text = (await desk.get("/metrics")).body.decode()
+    assert 'rollyard_instances_ready{server="world"} 1.0' in text
+    assert 'rollyard_instances{server="player"} 1.0' in text
+    assert 'rollyard_instances_ready{server="player"} 0.0' in text
+    assert 'rollyard_restarts_total{server="player"} 3.0' in text

@@ -1,0 +1,206 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rollyard.services.config.load import RunConfig
+from rollyard.services.errors import Failure, FailureKind
+from rollyard.services.head.registry import Roster
+from rollyard.services.types import Heartbeat, Registration
+from tests.support.fixtures import load_text, make_folder, yaml_of
+
+
+class Clock:
+    """Time that passes when told."""
+
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> RunConfig:
+    mine = make_folder(tmp_path)
+    return load_text(tmp_path, yaml_of(mine) + yaml_of(mine, "{replicas: 2}", name="twins"))
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def roster(config: RunConfig, clock: Clock) -> Roster:
+    made = Roster("r1", config.servers, {"one": {"speed": 1}}, expiry_s=10.0, clock=clock)
+    for instance in ("world#1", "twins[0]#1", "twins[1]#1"):
+        made.expect(instance)
+    return made
+
+
+def registered(instance: str = "world#1", *, ready: bool, name: str = "world", port: int = 7001) -> Registration:
+    return Registration(name=name, instance=instance, url=f"http://127.0.0.1:{port}", pid=42, ready=ready)
+
+
+def beat(instance: str = "world#1", requests: int = 0) -> Heartbeat:
+    return Heartbeat(instance=instance, requests=requests, in_flight=0, sessions=0)
+
+
+def test_registered_is_not_ready(roster: Roster) -> None:
+    roster.register(registered(ready=False))
+    assert not roster.is_ready("world#1") and roster.directory().servers["world"] == []
+
+
+def test_an_instance_that_said_ready_is_in_the_directory(roster: Roster) -> None:
+    roster.register(registered(ready=False))
+    roster.register(registered(ready=True))
+    assert roster.is_ready("world#1") and roster.directory().servers["world"] == ["http://127.0.0.1:7001"]
+
+
+def test_a_server_without_an_instance_is_known_and_empty(roster: Roster) -> None:
+    assert roster.directory().servers == {"world": [], "twins": []}
+
+
+def test_silence_up_to_the_limit_is_not_absence(roster: Roster, clock: Clock) -> None:
+    roster.register(registered(ready=True))
+    clock.now += 10.0
+    assert roster.is_ready("world#1")
+
+
+def test_silence_beyond_the_limit_leaves_the_directory(roster: Roster, clock: Clock) -> None:
+    roster.register(registered(ready=True))
+    clock.now += 10.1
+    assert roster.directory().servers["world"] == [] and not roster.is_ready("world#1")
+    assert roster.instances()[0].status == "timeout"
+
+
+def test_a_beat_brings_a_silent_instance_back(roster: Roster, clock: Clock) -> None:
+    roster.register(registered(ready=True))
+    clock.now += 60.0
+    roster.beat(beat())
+    assert roster.directory().servers["world"] == ["http://127.0.0.1:7001"]
+
+
+def test_a_beat_does_not_make_ready_what_never_said_so(roster: Roster) -> None:
+    roster.register(registered(ready=False))
+    roster.beat(beat())
+    assert not roster.is_ready("world#1")
+
+
+def test_an_instance_that_takes_long_to_start_is_starting_not_timed_out(roster: Roster, clock: Clock) -> None:
+    roster.register(registered(ready=False))
+    clock.now += 60.0
+    assert roster.instances()[0].status == "starting"
+
+
+def test_a_beat_of_an_unregistered_instance_is_refused(roster: Roster) -> None:
+    with pytest.raises(Failure) as raised:
+        roster.beat(beat("ghost#1"))
+    assert raised.value.kind is FailureKind.UNKNOWN_SERVER and "register first" in str(raised.value)
+
+
+def test_a_registration_under_an_unknown_name_is_refused_with_the_nearest(roster: Roster) -> None:
+    with pytest.raises(Failure) as raised:
+        roster.register(registered(ready=True, name="wrold"))
+    assert raised.value.kind is FailureKind.UNKNOWN_SERVER and "'world'" in str(raised.value)
+
+
+def test_replicas_stand_side_by_side(roster: Roster) -> None:
+    for number in (0, 1):
+        roster.register(registered(f"twins[{number}]#1", ready=True, name="twins", port=7001 + number))
+    assert roster.directory().servers["twins"] == ["http://127.0.0.1:7001", "http://127.0.0.1:7002"]
+
+
+def test_one_silent_replica_leaves_the_other(roster: Roster, clock: Clock) -> None:
+    for number in (0, 1):
+        roster.register(registered(f"twins[{number}]#1", ready=True, name="twins", port=7001 + number))
+    clock.now += 8.0
+    roster.beat(beat("twins[1]#1"))
+    clock.now += 8.0
+    assert roster.directory().servers["twins"] == ["http://127.0.0.1:7002"]
+
+
+def test_a_removed_instance_is_gone_at_once(roster: Roster) -> None:
+    roster.register(registered(ready=True))
+    roster.remove("world#1")
+    roster.remove("world#1")
+    assert roster.directory().servers["world"] == []
+
+
+def test_counters_of_the_last_beat_are_listed(roster: Roster) -> None:
+    roster.register(registered(ready=True))
+    roster.beat(Heartbeat(instance="world#1", requests=9, in_flight=2, sessions=1))
+    (shown,) = (one for one in roster.instances() if one.server_name == "world")
+    assert (shown.requests, shown.in_flight, shown.sessions, shown.port) == (9, 2, 1, 7001)
+
+
+def test_a_server_whose_process_ended_is_still_listed_and_not_ready(roster: Roster) -> None:
+    roster.register(registered(ready=True))
+    roster.remove("world#1")
+    assert [shown.ready for shown in roster.instances() if shown.server_name == "world"] == [False]
+
+
+def test_the_directory_carries_run_families_and_settings(roster: Roster) -> None:
+    directory = roster.directory()
+    assert (directory.run_id, directory.settings) == ("r1", {"one": {"speed": 1}})
+    assert directory.families == {"world": "resources_servers", "twins": "resources_servers"}
+
+
+def test_requests_a_second_are_counted_over_the_heartbeats_of_the_last_ten_seconds(
+    roster: Roster, clock: Clock
+) -> None:
+    roster.register(registered(ready=True))
+    for requests in (0, 1000, 1000, 1020, 1040, 1060, 1080, 1100):
+        roster.beat(beat(requests=requests))
+        clock.now += 2.0
+    shown = next(one for one in roster.instances() if one.server_name == "world")
+    assert shown.requests_per_s == pytest.approx(10.0)
+
+
+def test_one_heartbeat_is_no_rate(roster: Roster) -> None:
+    roster.register(registered(ready=True))
+    roster.beat(beat(requests=50))
+    assert roster.instances()[0].requests_per_s == 0.0
+
+
+def test_an_instance_whose_heartbeats_are_late_is_quiet_and_not_gone(roster: Roster, clock: Clock) -> None:
+    roster.register(registered(ready=True))
+    clock.now += 11.0
+    directory = roster.directory()
+    assert directory.servers["world"] == [] and directory.quiet["world"] == ["http://127.0.0.1:7001"]
+    assert directory.has("world", "http://127.0.0.1:7001")
+    roster.remove("world#1")
+    assert not roster.directory().has("world", "http://127.0.0.1:7001")
+
+
+def test_a_registration_after_the_instance_was_removed_makes_no_ghost(roster: Roster) -> None:
+    roster.register(registered(ready=True))
+    roster.remove("world#1")
+    with pytest.raises(Failure, match="not expected"):
+        roster.register(registered(ready=True))
+    assert roster.directory().servers["world"] == [] and all(one.url is None for one in roster.instances())
+
+
+def test_an_old_instance_does_not_register_beside_its_successor(roster: Roster) -> None:
+    roster.register(registered(ready=True))
+    roster.remove("world#1")
+    roster.expect("world#2")
+    roster.register(registered("world#2", ready=True, port=7002))
+    for late in (registered(ready=True), registered(ready=False)):
+        with pytest.raises(Failure):
+            roster.register(late)
+    with pytest.raises(Failure):
+        roster.beat(beat("world#1"))
+    assert roster.directory().servers["world"] == ["http://127.0.0.1:7002"]
+
+
+def test_an_instance_that_nobody_launched_is_not_admitted(roster: Roster) -> None:
+    with pytest.raises(Failure, match="'world#9' is not expected"):
+        roster.register(registered("world#9", ready=True))
+
+
+def test_an_instance_of_one_server_cannot_register_as_another(roster: Roster) -> None:
+    roster.register(registered(ready=True))
+    with pytest.raises(Failure, match="one of 'world'"):
+        roster.register(registered(ready=True, name="twins"))

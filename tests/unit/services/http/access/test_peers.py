@@ -1,0 +1,210 @@
+"""Connections of other users of the machine are refused where no token is asked."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rollyard.services.config.load import RunConfig
+from rollyard.services.head.registry import Roster
+from rollyard.services.head.server import Head
+from rollyard.services.http.access.hosts import KnownHosts
+from rollyard.services.http.access.peer_user import PEER, Peers
+from rollyard.services.http.access.request_checks import Access
+from rollyard.services.http.access.socket_owners import (
+    ESTABLISHED,
+    FIN_WAIT1,
+    LISTEN,
+    Address,
+    ProcNet,
+    SockDiag,
+    Socket,
+    SocketTable,
+    kernel_sockets,
+    listener_owner,
+    owner,
+)
+from rollyard.services.runtime.hosting import Hosted, bind
+from rollyard.services.server.app import Context
+from rollyard.services.server.settings import ServerSettings
+from rollyard.services.types import AccessRules, Json, Keys
+from tests.support.fixtures import KEYS, a_server, client_of, network
+from tests.unit.services.http.access.raw_requests import asked
+
+TIME_WAIT = 6
+OTHER = os.geteuid() + 4321
+
+
+@dataclass
+class Table:
+    """A kernel that says of every socket what it is told to say."""
+
+    answer: Socket | None
+    questions: int = 0
+
+    def find(self, local: Address, remote: Address) -> Socket | None:
+        """The same for all."""
+        self.questions += 1
+        return self.answer
+
+    def close(self) -> None:
+        """Nothing to give back."""
+
+
+async def told(found: Socket | None, keys: Keys = KEYS, *headers: str, **peers: Any) -> tuple[int, Json]:
+    """How a server answers a connection of which the kernel says `found`."""
+    hosted = Hosted(a_server(keys=keys), bind("127.0.0.1", 0), peers=Peers(Table(found), **peers))
+    await hosted.listen()
+    try:
+        return await asked(hosted.url, *headers)
+    finally:
+        await hosted.stop()
+
+
+async def test_a_connection_of_this_user_or_of_root_is_answered() -> None:
+    for uid in (os.geteuid(), 0):
+        assert (await told(Socket(ESTABLISHED, uid, 7)))[0] == 200
+
+
+async def test_a_connection_of_another_user_is_refused_and_the_setting_that_opens_it_named() -> None:
+    status, problem = await told(Socket(ESTABLISHED, OTHER, 7))
+    assert (status, problem["type"]) == (403, "urn:rollyard:forbidden")
+    assert f"user id {OTHER}" in problem["detail"] and "ng_run +allow_other_users=true" in problem["detail"]
+
+
+async def test_a_connection_whose_owner_cannot_be_found_is_refused_and_says_so() -> None:
+    status, problem = await told(None)
+    assert status == 403 and "cannot be found out" in problem["detail"] and "+allow_other_users" in problem["detail"]
+
+
+@pytest.mark.parametrize("found", [Socket(TIME_WAIT, 0, 0), Socket(FIN_WAIT1, 0, 0), Socket(LISTEN, 0, 9)])
+async def test_a_socket_that_nobody_holds_any_more_is_not_taken_for_roots(found: Socket) -> None:
+    assert (await told(found))[0] == 403
+
+
+async def test_in_a_user_namespace_the_id_of_all_unknown_users_is_nobodys() -> None:
+    assert (await told(Socket(ESTABLISHED, os.geteuid(), 7), KEYS, unmapped=os.geteuid()))[0] == 403
+
+
+async def test_a_connection_that_was_reset_at_once_is_refused_though_its_address_is_gone() -> None:
+    access = Access(KnownHosts([]), command="ng_run")
+    scope = {"method": "POST", "headers": [(b"host", b"localhost")], "client": None, "state": {PEER: None}}
+    assert access.refusal(scope) is not None
+    assert access.refusal({**scope, "state": {}}) is None  # a call within this process
+
+
+async def test_a_run_may_be_opened_to_all_users_of_the_machine() -> None:
+    keys = Keys(run_id="r1", secret="s", access=AccessRules(other_users=True))
+    assert (await told(Socket(ESTABLISHED, OTHER, 7), keys))[0] == 200
+
+
+async def test_a_run_that_is_open_to_all_tells_its_folder_to_its_own_user_only(tmp_path: Path) -> None:
+    keys = Keys(run_id="r1", secret="s", access=AccessRules(other_users=True))
+    statuses = []
+    for uid in (OTHER, os.geteuid()):
+        async with network() as transport:
+            context = Context("head", keys, client_of({}, transport))
+            head = Head(ServerSettings(), context, Roster("r1", (), {}), RunConfig((), {}), tmp_path)
+            hosted = Hosted(head, bind("127.0.0.1", 0), peers=Peers(Table(Socket(ESTABLISHED, uid, 7))))
+            await hosted.listen()
+            statuses.append(await asked(hosted.url, line="GET /origin HTTP/1.1"))
+            await hosted.stop()
+    assert statuses[0][0] == 403 and str(tmp_path) not in str(statuses[0])
+    assert statuses[1][0] == 200 and statuses[1][1]["folder"] == str(tmp_path)
+
+
+async def test_who_shows_the_run_token_may_be_any_user() -> None:
+    keys = Keys(run_id="r1", secret="s", token="t0ken")
+    assert (await told(Socket(ESTABLISHED, OTHER, 7), keys, "Authorization: Bearer t0ken"))[0] == 200
+    assert (await told(Socket(ESTABLISHED, OTHER, 7), keys))[0] == 401
+
+
+async def test_the_owner_is_asked_once_for_each_connection() -> None:
+    table = Table(Socket(ESTABLISHED, 0, 7))
+    hosted = Hosted(a_server(), bind("127.0.0.1", 0), peers=Peers(table))
+    await hosted.listen()
+    reader, writer = await asyncio.open_connection(*hosted.url.removeprefix("http://").split(":"))
+    for _ in range(3):
+        writer.write(b"GET /ready HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        await reader.readuntil(b"\r\n\r\n")
+    writer.close()
+    await hosted.stop()
+    assert table.questions == 1
+
+
+@contextmanager
+def connected(bound: str, reached: str) -> Iterator[tuple[socket.socket, socket.socket]]:
+    """Both ends of a connection over loopback."""
+    family = socket.AF_INET6 if ":" in bound else socket.AF_INET
+    try:
+        listener = socket.create_server((bound, 0), family=family, dualstack_ipv6=bound == "::")
+    except (OSError, ValueError):
+        pytest.skip("this machine has no IPv6")
+    with listener, socket.create_connection((reached, listener.getsockname()[1])) as client:
+        served, _ = listener.accept()
+        with served:
+            yield client, served
+
+
+def tables() -> list[SocketTable]:
+    """Both ways to ask, as far as this machine has them."""
+    return [kernel_sockets(), ProcNet()]
+
+
+@pytest.mark.parametrize(
+    ("bound", "reached"),
+    [("127.0.0.1", "127.0.0.1"), ("0.0.0.0", "127.0.0.3"), ("::1", "::1"), ("::", "127.0.0.1")],
+)
+def test_the_kernel_tells_who_holds_the_other_end(bound: str, reached: str) -> None:
+    for table in tables():
+        with closing(table), connected(bound, reached) as (client, served):
+            there, here = served.getpeername()[:2], served.getsockname()[:2]
+            assert owner(table, there, here) == os.geteuid()
+            assert listener_owner(table, (reached, here[1])) == os.geteuid()
+            client.shutdown(socket.SHUT_WR)
+            assert owner(table, there, here) == os.geteuid()
+            client.close()
+            assert owner(table, there, here) is None
+            assert owner(table, (there[0], 1), here) is None and listener_owner(table, (reached, 1)) is None
+
+
+def test_both_ways_to_ask_the_kernel_agree() -> None:
+    with connected("127.0.0.1", "127.0.0.1") as (client, _):
+        places = client.getsockname(), client.getpeername()
+        answers = []
+        for table in (SockDiag(), ProcNet()):
+            with closing(table):
+                answers.append(table.find(*places))
+        assert answers[0] == answers[1] is not None
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can open a socket as another user")
+async def test_a_real_other_user_is_refused_and_root_is_not() -> None:
+    hosted = Hosted(a_server(), bind("127.0.0.1", 0))
+    await hosted.listen()
+    try:
+        for uid, status in ((65534, b"403"), (0, b"200")):
+            os.seteuid(uid)
+            try:
+                sock = socket.socket()
+            finally:
+                os.seteuid(0)
+            sock.connect(("127.0.0.1", int(hosted.url.rpartition(":")[2])))
+            reader, writer = await asyncio.open_connection(sock=sock)
+            writer.write(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            assert (await reader.readline()).split()[1] == status
+            writer.close()
+    finally:
+        await hosted.stop()
+
+
+def test_a_table_that_is_not_there_knows_no_socket(tmp_path: Path) -> None:
+    assert owner(ProcNet(tmp_path), ("127.0.0.1", 1), ("127.0.0.1", 2)) is None

@@ -1,0 +1,182 @@
+"""A process that is too busy to look at its sockets: its own lateness is nobody else's death."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+
+from rollyard.services.errors import FailureKind
+from rollyard.services.http.callback_budget import Turnstile
+from rollyard.services.http.client import RUN_HEADER, Patience, Session
+from rollyard.services.http.loop_lag import LoopLag
+from rollyard.services.http.transport import Answer, LocalTransport, Receive, Scope, Send
+from tests.support.fixtures import KEYS, client_of, failure_of, http, kind_of, network, peer, send, until
+from tests.unit.services.http.raw_peers import saying, serving
+
+
+async def test_an_answer_that_came_while_the_loop_was_blocked_is_read_before_the_deadline_counts() -> None:
+    async with network() as transport, peer(http(b"there")) as other:
+        await send(transport, other.url + "/x")  # the lag is measured from here on
+        asking = asyncio.create_task(send(transport, other.url + "/x", timeout_s=0.3))
+        await until(lambda: other.requests == 2)
+        time.sleep(0.6)
+        assert (await asking).body == b"there"
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_a_deadline_still_ends_what_gives_no_answer(streamed: bool) -> None:
+    async with network() as transport, serving(saying(b"", last=False)) as port:
+        url = f"http://127.0.0.1:{port}/x"
+        work = transport.stream("POST", url, b"", {}, 0.1) if streamed else send(transport, url, timeout_s=0.1)
+        async with asyncio.timeout(20.0):
+            assert await kind_of(work) is FailureKind.TIMEOUT
+
+
+async def test_lived_time_stands_still_while_the_loop_is_blocked() -> None:
+    lag = LoopLag()
+    lag.start()
+    await asyncio.sleep(0.15)
+    begun, begun_lived = time.monotonic(), lag.lived()
+    time.sleep(0.5)
+    await asyncio.sleep(0.15)
+    passed, lived = time.monotonic() - begun, lag.lived() - begun_lived
+    lag.stop()
+    assert passed - lived > 0.3
+
+
+async def test_a_timeout_in_lived_time_cancels_what_is_within_and_nothing_else() -> None:
+    lag = LoopLag()
+    with pytest.raises(TimeoutError):
+        async with lag.timeout(0.02):
+            await asyncio.Event().wait()
+    async with lag.timeout(0.02):
+        pass
+    await asyncio.sleep(0.05)
+    lag.stop()
+
+
+async def test_a_call_into_an_app_of_this_process_is_not_late_by_our_own_lag() -> None:
+    async def slow(scope: Scope, receive: Receive, send: Send) -> None:
+        await asyncio.sleep(0.05)
+        time.sleep(0.5)
+        await asyncio.sleep(0.05)
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"done"})
+
+    async with network() as beyond:
+        transport = LocalTransport(beyond)
+        transport.mount("http://here:1", slow)
+        assert (await send(transport, "http://here:1/x", timeout_s=0.4)).body == b"done"
+        await transport.close()
+
+
+async def test_so_many_go_on_in_one_turn_of_the_loop_and_the_rest_in_their_order_later() -> None:
+    gate, passed = Turnstile(2), list[int]()
+    for number in range(5):
+        gate.enter(passed.append, number)
+    seen = [list(passed)]
+    for _ in range(4):
+        await asyncio.sleep(0)
+        seen.append(list(passed))
+    assert seen[0] == [0, 1] and [0, 1, 2, 3] in seen and passed == [0, 1, 2, 3, 4]
+    gate.enter(passed.append, 5)
+    assert passed[-1] == 5
+
+
+async def test_a_session_outlives_an_instance_that_is_too_busy_to_accept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rollyard.services.http.transport.CONNECT_TIMEOUT_S", 0.1)
+    sock = socket.socket()
+    sock.bind(("127.0.0.1", 0))
+    sock.listen(0)
+    url = f"http://127.0.0.1:{sock.getsockname()[1]}"
+    crowd = [socket.socket() for _ in range(3)]
+    for one in crowd:
+        one.setblocking(False)
+        one.connect_ex(sock.getsockname())
+    async with network() as transport:
+        session = Session(client_of({"s": [url]}, transport, Patience(0.05, 0.01)), "s")
+        session._url = url
+        calling = asyncio.create_task(session.send("/x", b"{}", 20.0))
+        await asyncio.sleep(0.5)
+        assert not calling.done()
+        sock.setblocking(False)
+        for one in crowd:
+            one.close()
+
+        async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            head = await reader.readuntil(b"\r\n\r\n")
+            named = next(line for line in head.split(b"\r\n") if line.startswith(b"x-rollyard-request"))
+            writer.write(http(b"{}").replace(b"\r\n", b"\r\n" + named + b"\r\n", 1))
+            await reader.read()
+            writer.close()
+
+        async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            try:
+                await answer(reader, writer)
+            except (asyncio.IncompleteReadError, ConnectionError):
+                writer.close()
+
+        server = await asyncio.start_server(connected, sock=sock)
+        assert (await calling).status == 200
+        server.close()
+
+
+async def test_a_session_is_lost_once_the_head_says_that_its_instance_is_gone() -> None:
+    async with network() as transport:
+        async with peer(http()) as other:
+            looks = {"s": [other.url]}
+            session = Session(client_of(lambda: looks, transport, Patience(20.0, 0.01)), "s")
+            await session.post("/x", b"{}", 5.0)
+        calling = asyncio.create_task(failure_of(session.send("/x", b"{}", 20.0)))
+        await asyncio.sleep(0.1)
+        looks["s"] = []
+        failure = await calling
+    assert failure.kind in (FailureKind.SESSION_LOST, FailureKind.CONNECTION_LOST)
+
+
+class Noting:
+    """A transport that answers at once and notes how long it was given."""
+
+    def __init__(self) -> None:
+        self.given: list[float] = []
+
+    async def send(self, method: str, url: str, body: bytes, headers: Mapping[str, str], timeout_s: float) -> Answer:
+        self.given.append(timeout_s)
+        return Answer(200, {RUN_HEADER: KEYS.run_id}, b"{}")
+
+    async def stream(self, *_: Any) -> Any:
+        raise NotImplementedError
+
+    async def close(self) -> None:
+        return
+
+
+async def test_waiting_for_an_instance_is_part_of_the_deadline() -> None:
+    looks: Iterator[list[str]] = iter([[], [], [], []])
+    transport = Noting()
+    client = client_of(lambda: {"s": next(looks, ["http://there:1"])}, transport, Patience(60.0, 0.01))
+    await client.post("s", "/x", b"{}", 60.0)
+    assert transport.given[0] < 59.98
+
+
+async def test_a_session_whose_first_answer_is_lost_may_be_open_and_stays_where_it_was_asked() -> None:
+    async with peer(None, http()) as one, peer(http()) as two, network() as transport:
+        session = Session(client_of({"s": [one.url, two.url]}, transport), "s")
+        session._client._turns = 1  # the next in turn is the first
+        assert not session.may_be_open
+        assert await kind_of(session.send("/seed_session", b"{}", 5.0)) is FailureKind.CONNECTION_LOST
+        assert session.may_be_open and not session.opened
+        assert (await session.send("/close", b"{}", 5.0)).status == 200
+        assert (one.requests, two.requests) == (2, 0)
+
+
+async def test_a_session_that_reached_no_instance_cannot_be_open() -> None:
+    async with network() as transport:
+        session = Session(client_of({"s": ["http://127.0.0.1:1"]}, transport, Patience(0.05, 0.01)), "s")
+        assert await kind_of(session.send("/seed_session", b"{}", 5.0)) is FailureKind.UNREACHABLE
+        assert not session.may_be_open

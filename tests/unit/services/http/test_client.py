@@ -1,0 +1,192 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+import orjson
+import pytest
+
+from rollyard.services.errors import Failure, FailureKind
+from rollyard.services.http.client import RUN_HEADER, Patience
+from rollyard.services.http.request import Call
+from rollyard.services.http.transport import HttpTransport, LocalTransport
+from rollyard.services.types import Keys
+from tests.support.fixtures import (
+    KEYS,
+    a_server,
+    client_of,
+    closed_port,
+    failure_of,
+    http,
+    kind_of,
+    listening,
+    network,
+    peer,
+)
+
+PROBLEM = "content-type: application/problem+json"
+
+
+async def test_only_a_connection_that_could_not_be_made_is_tried_again_and_elsewhere() -> None:
+    async with peer(http(b"here")) as other, network() as transport:
+        looks = iter([closed_port(), closed_port()])
+        client = client_of(lambda: {"s": [next(looks, other.url)]}, transport, Patience(60.0, 0.01))
+        assert (await client.post("s", "/x", b"{}", 60.0)).body == b"here"
+        assert other.requests == 1
+
+
+async def test_trying_again_ends_with_the_patience() -> None:
+    async with network() as transport:
+        client = client_of({"s": [closed_port()]}, transport, Patience(0.1, 0.01))
+        async with asyncio.timeout(55.0):
+            failure = await failure_of(client.post("s", "/x", b"{}", 60.0))
+        assert failure.kind is FailureKind.UNREACHABLE and failure.problem.server == "s"
+
+
+async def test_trying_again_ends_with_the_deadline_when_that_is_nearer_and_the_text_says_so() -> None:
+    async with network() as transport:
+        client = client_of({"s": []}, transport, Patience(60.0, 0.01))
+        failure = await failure_of(client.post("s", "/x", b"{}", 0.05))
+        assert failure.kind is FailureKind.UNREACHABLE and "within 0.05 s" in failure.problem.detail
+
+
+@pytest.mark.parametrize("answer", [None, http(b"no", "503 Busy"), http(b"no", "500 Oh")])
+async def test_a_post_that_may_have_been_acted_on_is_never_replayed(answer: bytes | None) -> None:
+    async with peer(answer, http(b"again")) as other, network() as transport:
+        client = client_of({"s": [other.url]}, transport, Patience(60.0, 0.01))
+        assert (await failure_of(client.post("s", "/x", b"{}", 60.0))).problem.server == "s"
+        assert other.requests == 1
+
+
+async def test_a_post_whose_deadline_passed_is_never_replayed() -> None:
+    async with peer(b"", http(b"again")) as other, network() as transport:
+        client = client_of({"s": [other.url]}, transport, Patience(60.0, 0.01))
+        assert await kind_of(client.post("s", "/x", b"{}", 1.0)) is FailureKind.TIMEOUT
+        assert other.requests == 1
+
+
+@pytest.mark.parametrize("run", [None, "r2", ""])
+async def test_a_stranger_on_the_port_is_the_wrong_run(run: str | None) -> None:
+    async with peer(http(b"hello", "200 OK", run)) as other, network() as transport:
+        failure = await failure_of(client_of({"s": [other.url]}, transport).post("s", "/x", b"{}", 60.0))
+        assert failure.kind is FailureKind.WRONG_RUN and other.url in str(failure)
+
+
+async def test_after_a_stranger_the_head_is_asked_again() -> None:
+    async with peer(http(b"", "200 OK", None)) as stranger, peer(http(b"here")) as other, network() as transport:
+        looks = iter([stranger.url])
+        client = client_of(lambda: {"s": [next(looks, other.url)]}, transport)
+        await failure_of(client.post("s", "/x", b"{}", 60.0))
+        assert (await client.post("s", "/x", b"{}", 60.0)).body == b"here"
+
+
+async def test_a_server_of_another_run_refuses_our_call() -> None:
+    async with listening(a_server(keys=Keys(run_id="r2", secret="x"))) as hosted, network() as transport:
+        client = client_of({"s": [hosted.url]}, transport)
+        assert await kind_of(client.post("s", "/x", b"{}", 60.0)) is FailureKind.WRONG_RUN
+
+
+async def test_every_call_carries_the_run_and_the_token() -> None:
+    async with peer(http()) as other, network() as transport:
+        keys = Keys(run_id=KEYS.run_id, secret="never sent", token="t0ken")
+        await client_of({"s": [other.url]}, transport, keys=keys).post("s", "/x", b"{}", 60.0)
+        sent = other.seen[0].lower()
+        assert f"{RUN_HEADER}: r1".encode() in sent and b"authorization: bearer t0ken" in sent
+        assert b"never sent" not in sent
+
+
+async def test_a_problem_crosses_hops_unchanged() -> None:
+    origin = Failure(
+        FailureKind.RATE_LIMITED,
+        "slow down",
+        server="policy",
+        status=429,
+        upstream_status=429,
+        instance="/v1/responses",
+    )
+    async with network() as transport:
+
+        async def failing(call: Call) -> bytes:
+            raise origin
+
+        async with listening(a_server("far", routes={"/far": failing})) as far:
+            client = client_of({"far": [far.url]}, transport)
+
+            async def passing(call: Call) -> bytes:
+                return (await client.post("far", "/far", b"{}", 60.0)).body
+
+            async with listening(a_server("near", routes={"/near": passing})) as near:
+                failure = await failure_of(
+                    client_of({"near": [near.url]}, transport).post("near", "/near", b"{}", 60.0)
+                )
+    assert failure.problem == origin.problem
+
+
+async def test_members_of_a_problem_that_we_do_not_know_cross_too() -> None:
+    body = orjson.dumps({"type": "urn:x:y", "status": 409, "detail": "d", "server": "far", "balance": 30})
+    async with peer(http(body, "409 Conflict", "r1", PROBLEM)) as other, network() as transport:
+        failure = await failure_of(client_of({"s": [other.url]}, transport).post("s", "/x", b"{}", 60.0))
+    assert failure.problem.model_dump()["balance"] == 30
+
+
+@pytest.mark.parametrize("body", [b"{}", b'{"detail": "no status"}', b"not JSON", b"[]", b'{"status": "x"}'])
+async def test_a_problem_that_cannot_be_read_is_a_failure_with_the_status_it_came_with(body: bytes) -> None:
+    async with peer(http(body, "418 Teapot", "r1", PROBLEM)) as other, network() as transport:
+        failure = await failure_of(client_of({"s": [other.url]}, transport).post("s", "/x", b"{}", 60.0))
+    assert failure.problem.server == "s" and "418" in str(failure.problem)
+
+
+async def test_an_error_that_is_no_problem_names_server_status_and_words() -> None:
+    async with peer(http(b"out of order", "500 Oh")) as other, network() as transport:
+        failure = await failure_of(client_of({"s": [other.url]}, transport).post("s", "/x", b"{}", 60.0))
+    assert failure.problem.server == "s" and "500" in str(failure) and "out of order" in str(failure)
+
+
+async def test_a_redirect_is_no_good_answer() -> None:
+    async with peer(http(b"", "307 Temporary Redirect", "r1", "location: /y")) as other, network() as transport:
+        failure = await failure_of(client_of({"s": [other.url]}, transport).post("s", "/x", b"{}", 60.0))
+    assert "307" in str(failure)
+
+
+async def test_an_unknown_server_is_refused_with_the_nearest_name() -> None:
+    client = client_of({"policy_model": [], "world": []}, LocalTransport(HttpTransport()))
+    failure = await failure_of(client.post("polcy_model", "/x", b"{}", 60.0))
+    assert failure.kind is FailureKind.UNKNOWN_SERVER and "did you mean 'policy_model'?" in str(failure)
+
+
+async def test_a_server_that_becomes_ready_later_is_waited_for() -> None:
+    async with peer(http(b"here")) as other, network() as transport:
+        looks: Iterator[list[str]] = iter([[], [], []])
+        client = client_of(lambda: {"s": next(looks, [other.url])}, transport, Patience(60.0, 0.01))
+        assert (await client.post("s", "/x", b"{}", 60.0)).body == b"here"
+
+
+async def test_the_least_busy_replica_is_chosen() -> None:
+    async with peer(b"") as busy, peer(http(b"free")) as free, network() as transport:
+        client = client_of({"s": [busy.url, free.url]}, transport)
+        waiting = asyncio.create_task(client.send(busy.url, "/x", b"{}", 60.0))
+        while not busy.requests:
+            await asyncio.sleep(0.002)
+        assert [(await client.post("s", "/x", b"{}", 60.0)).body for _ in range(3)] == [b"free"] * 3
+        waiting.cancel()
+
+
+async def test_equally_busy_replicas_take_turns() -> None:
+    async with peer(http()) as one, peer(http()) as two, network() as transport:
+        client = client_of({"s": [one.url, two.url]}, transport)
+        for _ in range(10):
+            await client.post("s", "/x", b"{}", 60.0)
+        assert min(one.requests, two.requests) >= 2
+
+
+async def test_callers_that_look_for_an_address_at_once_share_one_question() -> None:
+    async with peer(http()) as other, network() as transport:
+        asked: list[int] = []
+
+        def look() -> dict[str, list[str]]:
+            asked.append(1)
+            return {"s": [other.url]}
+
+        client = client_of(look, transport)
+        await asyncio.gather(*(client.post("s", "/x", b"{}", 60.0) for _ in range(20)))
+        assert len(asked) == 1

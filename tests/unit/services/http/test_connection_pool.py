@@ -1,0 +1,166 @@
+"""The plain connections below the transport: every shape an answer can have, and when a connection is used again."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import zlib
+
+import pytest
+
+from rollyard.services.errors import FailureKind
+from rollyard.services.http.connection_pool import target_of
+from rollyard.services.http.transport import HttpTransport
+from tests.support.fixtures import failure_of, http, kind_of, network, peer, send, until
+
+CHUNKED = (
+    b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n6;ext=1\r\n world\r\n0\r\nx-trailer: 1\r\n\r\n"
+)
+SHAPES = {
+    "chunked": (CHUNKED, b"hello world"),
+    "interim answers before it": (
+        b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nlink: </x>\r\n\r\n" + http(b"hello world"),
+        b"hello world",
+    ),
+    "gzip": (http(gzip.compress(b"hello"), "200 OK", None, "content-encoding: gzip"), b"hello"),
+    "deflate": (http(zlib.compress(b"hello"), "200 OK", None, "Content-Encoding: Deflate"), b"hello"),
+    "no body": (b"HTTP/1.1 204 No Content\r\n\r\n", b""),
+    "large": (http(b"x" * 5_000_000), b"x" * 5_000_000),
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+async def test_an_answer_comes_back_whole_whatever_its_shape_and_its_connection_is_used_again(shape: str) -> None:
+    answer, body = SHAPES[shape]
+    async with peer(answer) as other, network() as transport:
+        for _ in range(2):
+            assert (await send(transport, other.url + "/x")).body == body
+        assert other.connections == 1
+
+
+async def test_a_body_without_a_length_ends_with_its_connection() -> None:
+    async with peer(b"HTTP/1.1 200 OK\r\nx-it: y\r\n\r\nhello", None) as other, network() as transport:
+        sending = asyncio.ensure_future(send(transport, other.url + "/x"))
+        await until(lambda: other.requests)
+        await asyncio.sleep(0.01)
+        other.close()
+        answer = await sending
+        assert (answer.status, answer.body, answer.headers["X-It"]) == (200, b"hello", "y")
+
+
+@pytest.mark.parametrize(
+    "answer", [http(b"{}", "200 OK", None, "connection: close"), b"HTTP/1.0 204 No Content\r\n\r\n"]
+)
+async def test_a_connection_that_the_peer_will_close_is_not_used_again(answer: bytes) -> None:
+    async with peer(answer) as other, network() as transport:
+        for _ in range(2):
+            await send(transport, other.url + "/x")
+        assert other.connections == 2
+
+
+async def test_an_answer_that_nobody_asked_for_is_never_taken_for_the_next() -> None:
+    async with peer(http(b"1") + http(b"stray"), http(b"2")) as other, network() as transport:
+        assert [(await send(transport, other.url + "/x")).body for _ in range(2)] == [b"1", b"2"]
+        assert other.connections == 2
+
+
+async def test_an_encoding_that_is_not_known_is_no_answer() -> None:
+    async with peer(http(b"??", "200 OK", None, "content-encoding: br")) as other, network() as transport:
+        assert await kind_of(send(transport, other.url + "/x")) is FailureKind.CONNECTION_LOST
+
+
+async def test_requests_at_the_same_time_have_connections_of_their_own() -> None:
+    async with peer(http(b"1")) as other, network() as transport:
+        await asyncio.gather(*(send(transport, other.url + "/x") for _ in range(20)))
+        assert other.connections <= 20
+        await asyncio.gather(*(send(transport, other.url + "/x") for _ in range(20)))
+        assert (other.requests, other.connections <= 20) == (40, True)
+
+
+async def test_a_connection_that_has_idled_too_long_is_not_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rollyard.services.http.transport.KEEPALIVE_S", 0.0)
+    async with peer(http()) as other:
+        transport = HttpTransport()
+        for _ in range(2):
+            await send(transport, other.url + "/x")
+            await asyncio.sleep(0.002)
+        await transport.close()
+        assert other.connections == 2
+
+
+async def test_a_connection_that_the_peer_closed_meanwhile_is_not_used_again() -> None:
+    async with peer(http()) as other, network() as transport:
+        await send(transport, other.url + "/x")
+        other.close()
+        await asyncio.sleep(0.02)
+        assert (await send(transport, other.url + "/x")).status == 200
+
+
+async def test_a_cancelled_request_closes_its_connection_so_that_the_peer_notices() -> None:
+    gone = asyncio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        await reader.readexactly(2)
+        await reader.read(1)
+        gone.set()
+        writer.close()
+
+    listener = await asyncio.start_server(serve, "127.0.0.1", 0)
+    port = listener.sockets[0].getsockname()[1]
+    async with network() as transport:
+        sending = asyncio.create_task(send(transport, f"http://127.0.0.1:{port}/x"))
+        await asyncio.sleep(0.02)
+        sending.cancel()
+        await asyncio.wait_for(gone.wait(), 120)
+    listener.close()
+
+
+async def test_a_request_says_its_host_its_length_and_its_query() -> None:
+    async with peer(http()) as other, network() as transport:
+        await send(transport, other.url + "/a%20b?q=1&r=%20", b"four", headers={"X-It": "y"})
+        await send(transport, other.url, b"", "GET")
+    posted, got = other.seen
+    assert posted.startswith(b"POST /a%20b?q=1&r=%20 HTTP/1.1\r\n")
+    host = other.url.removeprefix("http://").encode()
+    assert b"\r\nHost: " + host + b"\r\n" in posted
+    assert b"\r\nContent-Length: 4\r\n" in posted
+    assert b"\r\nX-It: y\r\n" in posted
+    assert posted.endswith(b"\r\n\r\nfour")
+    assert got.startswith(b"GET / HTTP/1.1\r\n")
+    assert b"ontent-" not in got
+
+
+@pytest.mark.parametrize("value", ["a\r\nX-Evil: 1", "a\nb", "a\rb"])
+async def test_a_line_break_in_a_header_is_refused_before_anything_is_sent(value: str) -> None:
+    async with peer(http()) as other, network() as transport:
+        await failure_of(send(transport, other.url + "/x", headers={"x-it": value}))
+        assert not other.connections
+
+
+async def test_an_answer_before_the_request_was_read_is_the_answer_and_the_connection_is_done_with() -> None:
+    writers: list[asyncio.StreamWriter] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(http(b"too large", "413 Content Too Large"))
+        writers.append(writer)
+
+    listener = await asyncio.start_server(serve, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}/x"
+    async with network() as transport:
+        for _ in range(2):
+            assert (await send(transport, url, b"x" * 50_000_000)).status == 413
+    assert len(writers) == 2
+    listener.close()
+    for writer in writers:
+        writer.close()
+        await writer.wait_closed()
+
+
+def test_only_plain_addresses_are_taken() -> None:
+    assert target_of("https://host/x") is None
+    assert target_of("http://user:word@host/x") is None
+    six = target_of("http://[::1]:80/x")
+    assert six is not None
+    assert (six.host, six.port, six.named, six.request) == ("::1", 80, "[::1]:80", "/x")

@@ -1,0 +1,238 @@
+"""Callers that are slow, hostile or many: a server of ours bounds what each may take and says so."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+
+import pytest
+
+from rollyard.services.errors import FailureKind
+from rollyard.services.http.client import RUN_HEADER
+from rollyard.services.http.limits import Limits
+from rollyard.services.http.listener import Bounds
+from rollyard.services.http.request import Call, Reply
+from rollyard.services.http.transport import HttpTransport
+from rollyard.services.runtime.hosting import Hosted, bind
+from tests.support.fixtures import KEYS, a_server, client_of, failure_of, listening, network, peer, send, until
+from tests.unit.services.http.raw_peers import ask
+
+SMALL = Bounds(Limits(head_bytes=16 * 1024, headers=50, body_bytes=256 * 1024), bodies_bytes=400 * 1024)
+HURRIED = Bounds(head_s=0.2, body_grace_s=0.2, body_bytes_a_s=1e6)
+BEGUN = b"POST /echo HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n"
+FILL = b"x" * 100_000
+
+
+@contextlib.asynccontextmanager
+async def echoing(bounds: Bounds) -> AsyncIterator[Hosted]:
+    """A server that answers with the length of what it got."""
+
+    async def echo(call: Call) -> bytes:
+        return b"%d" % len(call.body)
+
+    hosted = Hosted(a_server(routes={"/echo": echo}), bind("127.0.0.1", 0), bounds=bounds)
+    await hosted.listen()
+    try:
+        yield hosted
+    finally:
+        await hosted.stop()
+
+
+def port_of(hosted: Hosted) -> int:
+    """Where it listens."""
+    return int(hosted.url.rpartition(":")[2])
+
+
+@pytest.mark.parametrize(
+    ("request_", "status"),
+    [
+        (BEGUN + b"x: " + FILL + b"\r\n\r\n", b"431"),
+        (BEGUN + b"x: " + FILL * 20, b"431"),
+        (BEGUN + b"x: y\r\n" * 100 + b"\r\n", b"431"),
+        (BEGUN + (b"x: " + FILL[:1000] + b"\r\n") * 30 + b"\r\n", b"431"),
+        (b"POST /" + FILL * 20, b"431"),
+        (BEGUN + b"content-length: 300000\r\n\r\n" + FILL, b"413"),
+        (BEGUN + b"transfer-encoding: chunked\r\n\r\n" + (b"186a0\r\n" + FILL + b"\r\n") * 3, b"413"),
+        (BEGUN + b"transfer-encoding: chunked\r\n\r\n0\r\nx: " + FILL * 20, b"431"),
+        (BEGUN + b"content-length: 1\r\ncontent-length: 2\r\n\r\nab", b"400"),
+        (BEGUN + b"content-length: 1\r\ntransfer-encoding: chunked\r\n\r\n1\r\na\r\n0\r\n\r\n", b"400"),
+        (b"nonsense\r\n\r\n", b"400"),
+    ],
+)
+async def test_a_request_beyond_the_bounds_is_refused_with_words_and_its_connection_closed(
+    request_: bytes, status: bytes
+) -> None:
+    async with echoing(SMALL) as hosted:
+        answer = await ask(port_of(hosted), request_)
+        assert answer.split()[1] == status and b'"detail":"' in answer
+
+
+OFFER = b"connection: Upgrade, HTTP2-Settings\r\nupgrade: h2c\r\nhttp2-settings: AAMA\r\n"
+
+
+async def test_a_request_that_offers_another_protocol_is_answered_as_the_plain_request_that_it_is() -> None:
+    plain = BEGUN + b"connection: close\r\ncontent-length: 3\r\n\r\nabc"
+    for body in (b"content-length: 3\r\n\r\nabc", b"transfer-encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n"):
+        async with echoing(SMALL) as hosted:
+            answer = await ask(port_of(hosted), BEGUN + OFFER + body + plain)
+        assert answer.count(b" 200 OK") == 2 and answer.count(b"\r\n\r\n3") == 2
+
+
+async def test_a_body_behind_an_offer_of_another_protocol_is_never_taken_for_a_request() -> None:
+    hidden = BEGUN + b"content-length: 1\r\n\r\nx"
+    async with echoing(SMALL) as hosted:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port_of(hosted))
+        writer.write(BEGUN + OFFER + b"content-length: %d\r\n\r\n" % len(hidden))
+        await until(lambda: any(one.cycle for one in hosted._connections.connections))
+        writer.write(hidden)
+        assert b"\r\n\r\n%d" % len(hidden) in await reader.read(1000)
+        writer.close()
+
+
+async def test_a_header_behind_the_body_changes_nothing() -> None:
+    chunked = b"connection: close\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\nhost: elsewhere.example\r\n\r\n"
+    async with echoing(SMALL) as hosted:
+        assert b" 200 OK" in await ask(port_of(hosted), BEGUN + chunked)
+
+
+async def test_bodies_in_flight_are_bounded_together() -> None:
+    async with echoing(SMALL) as hosted, network() as transport:
+        held = await asyncio.open_connection("127.0.0.1", port_of(hosted))
+        held[1].write(BEGUN + b"content-length: 250000\r\n\r\n" + FILL * 2)
+        await until(lambda: hosted._connections.held_bytes == 200_000)
+        assert (await send(transport, hosted.url + "/echo", b"x" * 250_000)).status == 503
+        assert (await send(transport, hosted.url + "/echo", b"x" * 100_000)).body == b"100000"
+        held[1].close()
+        await until(lambda: hosted._connections.held_bytes == 0)
+        assert (await send(transport, hosted.url + "/echo", b"x" * 250_000)).body == b"250000"
+
+
+@pytest.mark.parametrize("begun", [b"", b"POST /e", b"\r\n", BEGUN, BEGUN + b"content-length: 9\r\n\r\n123"])
+async def test_a_request_that_is_not_whole_in_time_is_closed(begun: bytes) -> None:
+    async with echoing(HURRIED) as hosted:
+        async with asyncio.timeout(20.0):
+            await ask(port_of(hosted), begun)
+
+
+async def test_a_kept_connection_may_not_dribble_either() -> None:
+    async with echoing(HURRIED) as hosted:
+        _, writer = await asyncio.open_connection("127.0.0.1", port_of(hosted))
+        writer.write(BEGUN + b"content-length: 0\r\n\r\n")
+        await until(lambda: hosted.server.requests)
+        with contextlib.suppress(ConnectionError):
+            async with asyncio.timeout(20.0):
+                while hosted._connections.connections:
+                    writer.write(b"\r\n")
+                    await asyncio.sleep(0.05)
+        assert not hosted._connections.connections
+        writer.close()
+
+
+async def test_a_request_that_waits_for_its_answer_is_not_late() -> None:
+    go = asyncio.Event()
+
+    async def wait(call: Call) -> bytes:
+        await go.wait()
+        return b"{}"
+
+    hosted = Hosted(a_server(routes={"/w": wait}), bind("127.0.0.1", 0), bounds=HURRIED)
+    await hosted.listen()
+    async with network() as transport:
+        waiting = asyncio.create_task(send(transport, hosted.url + "/w"))
+        await until(lambda: hosted.server.requests)
+        await asyncio.sleep(1.5)  # longer than a request may take to come
+        go.set()
+        assert (await waiting).status == 200
+    await hosted.stop()
+
+
+async def test_an_answer_repeats_the_id_of_its_request_errors_too() -> None:
+    async with echoing(Bounds()) as hosted, network() as transport:
+        for path, method in (("/echo", "POST"), ("/health", "GET"), ("/none", "POST")):
+            answer = await send(transport, hosted.url + path, b"", method, {"x-rollyard-request": "17"})
+            assert answer.headers["x-rollyard-request"] == "17"
+
+
+async def test_an_answer_to_another_request_is_never_taken_for_ours() -> None:
+    def answer(number: int, body: bytes) -> bytes:
+        head = f"HTTP/1.1 200 OK\r\n{RUN_HEADER}: {KEYS.run_id}\r\nx-rollyard-request: {number:x}\r\n"
+        return head.encode() + b"content-length: %d\r\n\r\n" % len(body) + body
+
+    # The second connection answers with what was asked of the first.
+    async with peer(answer(1, b"one"), answer(1, b"one"), answer(3, b"three"), raw=True) as other:
+        transport = HttpTransport()
+        client = client_of({"s": [other.url]}, transport)
+        assert (await client.post("s", "/x", b"{}", 5.0)).body == b"one"
+        assert (await failure_of(client.post("s", "/x", b"{}", 5.0))).kind is FailureKind.CONNECTION_LOST
+        assert (await client.post("s", "/x", b"{}", 5.0)).body == b"three"
+        assert other.connections == 2
+        await transport.close()
+
+
+async def test_a_server_of_the_run_that_does_not_repeat_the_id_is_a_lost_connection() -> None:
+    silent = f"HTTP/1.1 200 OK\r\n{RUN_HEADER}: {KEYS.run_id}\r\ncontent-length: 2\r\n\r\n{{}}".encode()
+    async with peer(silent, raw=True) as other, network() as transport:
+        failure = await failure_of(client_of({"s": [other.url]}, transport).post("s", "/x", b"{}", 5.0))
+        assert failure.kind is FailureKind.CONNECTION_LOST
+
+
+async def test_many_connections_are_accepted_in_a_few_turns_of_the_loop() -> None:
+    async with echoing(Bounds()) as hosted:
+        writers = [(await asyncio.open_connection("127.0.0.1", port_of(hosted)))[1] for _ in range(300)]
+        turns = 0
+        while len(hosted._connections.connections) < 300:
+            turns += 1
+            await asyncio.sleep(0)
+        assert turns < 300
+        for writer in writers:
+            writer.close()
+
+
+async def test_health_passes_by_the_requests_that_wait_for_their_turn() -> None:
+    begun: list[int] = []
+    answered: list[int] = []
+
+    async def work(call: Call) -> bytes:
+        begun.append(1)
+        return b"{}"
+
+    async with listening(a_server(routes={"/w": work})) as hosted, network() as transport:
+        gate = hosted._connections.gate
+        gate._passed = 10**9  # this turn of the loop has had its share
+
+        async def health() -> None:
+            await send(transport, hosted.url + "/health", b"", "GET")
+            answered.append(len(begun))
+
+        waiting = [asyncio.create_task(send(transport, hosted.url + "/w")) for _ in range(5)]
+        await until(lambda: len(gate._waiting) == 5)
+        await health()
+        assert answered == [0]
+        gate._turn()
+        await asyncio.gather(*waiting)
+
+
+async def test_a_stream_whose_caller_hangs_up_is_counted_once_as_499() -> None:
+    begun = asyncio.Event()
+
+    async def pieces() -> AsyncIterator[bytes]:
+        while True:
+            yield b"data: x\n\n"
+            begun.set()
+            await asyncio.sleep(0.001)
+
+    async def streaming(call: Call) -> Reply:
+        return Reply(stream=pieces(), content_type=b"text/event-stream")
+
+    async with listening(a_server(routes={"/s": streaming})) as hosted, network() as transport:
+        _, writer = await asyncio.open_connection("127.0.0.1", port_of(hosted))
+        writer.write(
+            b"POST /s HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n{}"
+        )
+        await begun.wait()
+        writer.close()
+        await until(lambda: hosted.server.in_flight == 0)
+        told = (await send(transport, hosted.url + "/metrics", b"", "GET")).body.decode()
+    counted = [line for line in told.splitlines() if line.startswith('rollyard_requests_total{route="/s"')]
+    assert counted == ['rollyard_requests_total{route="/s",status="499"} 1.0']

@@ -1,0 +1,145 @@
+"""How a foreign endpoint is reached: the next address of a name, and the proxies that an environment names."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import socket
+from typing import Any
+
+import pytest
+from yarl import URL
+
+from rollyard.services.errors import FailureKind
+from rollyard.services.http.proxies import Proxies
+from rollyard.services.http.transport import endpoint_transport
+from tests.support.fixtures import closed_port, failure_of, http, network, peer, send
+from tests.unit.services.http.raw_peers import saying, serving
+
+ENVIRONMENT = {
+    "http_proxy": "http://user:word@proxy.example:3128",
+    "HTTPS_PROXY": "proxy.example:3129",
+    "NO_PROXY": "internal.example, .corp.example,10.0.0.0/8,[fd00::1],vllm:8000,192.168.1.7:9000 *.lab.example",
+}
+
+
+@pytest.mark.parametrize(
+    ("url", "proxied"),
+    [
+        ("http://api.example/v1", True),
+        ("https://api.example/v1", True),
+        ("http://internal.example/v1", False),
+        ("http://a.internal.example:81/v1", False),
+        ("http://notinternal.example/v1", True),
+        ("http://INTERNAL.example./v1", False),
+        ("http://a.corp.example/v1", False),
+        ("http://a.lab.example/v1", False),
+        ("http://10.1.2.3:8000/v1", False),
+        ("http://11.1.2.3:8000/v1", True),
+        ("http://[fd00::1]:8000/v1", False),
+        ("http://[fd00::2]:8000/v1", True),
+        ("http://vllm:8000/v1", False),
+        ("http://vllm:8001/v1", True),
+        ("http://192.168.1.7:9000/v1", False),
+        ("http://192.168.1.7:9001/v1", True),
+        ("http://localhost:8000/v1", False),
+        ("http://127.0.0.2:8000/v1", False),
+        ("http://[::1]:8000/v1", False),
+    ],
+)
+def test_an_address_is_reached_through_the_proxy_that_the_environment_names(url: str, proxied: bool) -> None:
+    found = Proxies.of(ENVIRONMENT).of_address(URL(url))
+    scheme = {"http": "http://user:word@proxy.example:3128", "https": "http://proxy.example:3129"}[URL(url).scheme]
+    assert found == (URL(scheme) if proxied else None)
+
+
+def test_the_lower_case_name_of_a_variable_wins_and_all_proxy_is_for_the_rest() -> None:
+    proxies = Proxies.of({"http_proxy": "http://a:1", "HTTP_PROXY": "http://b:1", "ALL_PROXY": "c:1"})
+    assert proxies.by_scheme == {"http": "http://a:1", "https": "http://c:1"}
+
+
+def test_no_proxy_of_a_star_means_none_at_all() -> None:
+    assert Proxies.of({"http_proxy": "a:1", "no_proxy": "*"}).of_address(URL("http://api.example")) is None
+
+
+async def test_a_request_through_a_proxy_carries_the_whole_address_and_the_credentials() -> None:
+    async with peer(http(b"through", "200 OK", None)) as proxy:
+        transport = endpoint_transport({"http_proxy": proxy.url.replace("http://", "http://user:word@")})
+        assert (await send(transport, "http://api.example/v1/x", b"{}")).body == b"through"
+        _, pieces = await transport.stream("POST", "http://api.example/v1/x", b"{}", {}, 5.0)
+        assert b"".join([piece async for piece in pieces]) == b"through"
+        await transport.close()
+    for seen in proxy.seen:
+        assert seen.startswith(b"POST http://api.example/v1/x HTTP/1.1\r\n")
+        assert b"basic " + base64.b64encode(b"user:word").lower() in seen.lower()
+
+
+@pytest.mark.parametrize("url", ["http://api.example/v1", "https://api.example/v1"])
+async def test_a_proxy_that_is_not_there_is_named_without_its_password(url: str) -> None:
+    proxy = closed_port().replace("http://", "http://user:s3cret@")
+    transport = endpoint_transport({"http_proxy": proxy, "https_proxy": proxy})
+    failure = await failure_of(send(transport, url))
+    await transport.close()
+    assert failure.kind is FailureKind.UNREACHABLE
+    assert "proxy" in str(failure) and "s3cret" not in str(failure)
+
+
+async def test_a_proxy_that_refuses_the_tunnel_is_no_connection() -> None:
+    async with serving(saying(b"HTTP/1.1 407 Proxy Authentication Required\r\ncontent-length: 0\r\n\r\n")) as port:
+        transport = endpoint_transport({"https_proxy": f"http://127.0.0.1:{port}"})
+        failure = await failure_of(send(transport, "https://api.example/v1"))
+        await transport.close()
+    assert failure.kind is FailureKind.UNREACHABLE and "407" in str(failure)
+
+
+async def test_a_proxy_of_another_kind_is_said_so() -> None:
+    transport = endpoint_transport({"all_proxy": "socks5://user:s3cret@127.0.0.1:1080"})
+    failure = await failure_of(send(transport, "http://api.example/v1"))
+    await transport.close()
+    assert "socks5://" in str(failure) and "s3cret" not in str(failure)
+
+
+async def test_servers_of_the_run_are_never_reached_through_a_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("http_proxy", closed_port())
+    async with peer(http(b"direct")) as other, network() as transport:
+        assert (await send(transport, other.url + "/x")).body == b"direct"
+
+
+def two_addresses(first: tuple[str, int], second: tuple[str, int]) -> Any:
+    """What a resolver says of a name with two addresses."""
+
+    async def look_up(*_: Any, **__: Any) -> list[Any]:
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", address) for address in (first, second)]
+
+    return look_up
+
+
+@pytest.mark.parametrize("first", ["refusing", "silent"])
+async def test_the_next_address_of_a_name_is_tried_where_the_first_does_not_answer(
+    first: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full = socket.socket()
+    full.bind(("127.0.0.1", 0))
+    if first == "silent":
+        full.listen(0)
+        waiting = [socket.socket() for _ in range(3)]
+        for one in waiting:
+            one.setblocking(False)
+            one.connect_ex(full.getsockname())
+    async with peer(http(b"second")) as other, network() as transport:
+        there = ("127.0.0.1", int(other.url.rpartition(":")[2]))
+        monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", two_addresses(full.getsockname(), there))
+        assert (await send(transport, f"http://engine.example:{there[1]}/x")).body == b"second"
+    full.close()
+    if first == "silent":
+        for one in waiting:
+            one.close()
+
+
+async def test_a_name_of_which_no_address_answers_is_unreachable(monkeypatch: pytest.MonkeyPatch) -> None:
+    closed = int(closed_port().rpartition(":")[2])
+    async with network() as transport:
+        look_up = two_addresses(("127.0.0.1", closed), ("127.0.0.2", closed))
+        monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", look_up)
+        failure = await failure_of(send(transport, "http://engine.example:1/x"))
+    assert failure.kind is FailureKind.UNREACHABLE

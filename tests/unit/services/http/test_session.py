@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+from rollyard.services.errors import FailureKind
+from rollyard.services.http.client import Session
+from tests.support.fixtures import client_of, failure_of, http, kind_of, network, peer
+
+
+async def test_a_session_stays_on_the_instance_that_answered_first() -> None:
+    async with peer(http()) as one, peer(http()) as two, network() as transport:
+        client = client_of({"s": [one.url, two.url]}, transport)
+        session = Session(client, "s")
+        for _ in range(4):
+            await session.post("/x", b"{}", 5.0)
+            await client.post("s", "/y", b"{}", 5.0)
+        on_one = sum(b"POST /x" in seen for seen in one.seen)
+        assert on_one in (0, 4)
+
+
+async def test_a_session_sends_its_cookies_back_unchanged() -> None:
+    first = http(b"{}", "200 OK", "r1", "set-cookie: id=a.b=c; Path=/; HttpOnly", 'set-cookie: other="q"; Path=/')
+    async with peer(first, http()) as other, network() as transport:
+        session = Session(client_of({"s": [other.url]}, transport), "s")
+        await session.post("/seed_session", b"{}", 5.0)
+        await session.post("/x", b"{}", 5.0)
+        assert b"cookie" not in other.seen[0].lower()
+        assert b'cookie: id=a.b=c; other="q"\r\n' in other.seen[1]
+
+
+async def test_a_cookie_set_anew_replaces_its_old_value_and_keeps_the_others() -> None:
+    first = http(b"{}", "200 OK", "r1", "set-cookie: a=1", "set-cookie: b=2")
+    second = http(b"{}", "200 OK", "r1", "set-cookie: a=3")
+    async with peer(first, second, http()) as other, network() as transport:
+        session = Session(client_of({"s": [other.url]}, transport), "s")
+        for _ in range(3):
+            await session.post("/x", b"{}", 5.0)
+        assert b"cookie: a=3; b=2\r\n" in other.seen[2]
+
+
+async def test_a_session_may_begin_with_the_callers_cookie() -> None:
+    async with peer(http()) as other, network() as transport:
+        await Session(client_of({"s": [other.url]}, transport), "s", "id=1").post("/x", b"{}", 5.0)
+        assert b"cookie: id=1\r\n" in other.seen[0]
+
+
+async def test_headers_of_one_call_do_not_stay() -> None:
+    async with peer(http()) as other, network() as transport:
+        session = Session(client_of({"s": [other.url]}, transport), "s", "id=1")
+        await session.post("/x", b"{}", 5.0, {"x-once": "1"})
+        await session.post("/x", b"{}", 5.0)
+        assert [b"x-once" in seen for seen in other.seen] == [True, False]
+
+
+async def test_a_session_is_open_once_an_instance_has_answered() -> None:
+    async with peer(http()) as other, network() as transport:
+        session = Session(client_of({"s": [other.url]}, transport), "s")
+        assert not session.opened
+        await session.post("/x", b"{}", 5.0)
+        assert session.opened
+
+
+async def test_a_session_whose_instance_is_gone_is_lost_and_not_taken_elsewhere() -> None:
+    async with peer(http()) as third, network() as transport:
+        async with peer(http()) as other:
+            looks = {"s": [other.url]}
+            session = Session(client_of(lambda: looks, transport), "s")
+            await session.post("/x", b"{}", 5.0)
+            looks["s"] = [third.url]
+        await transport.close()  # a kept connection would tell of the end in another way
+        failure = await failure_of(session.post("/x", b"{}", 5.0))
+        assert failure.kind is FailureKind.SESSION_LOST and failure.problem.server == "s"
+        assert third.requests == 0
+
+
+async def test_a_session_whose_address_a_stranger_took_is_lost() -> None:
+    async with peer(http(), http(b"{}", "200 OK", None)) as other, network() as transport:
+        session = Session(client_of({"s": [other.url]}, transport), "s")
+        await session.post("/x", b"{}", 5.0)
+        assert await kind_of(session.post("/x", b"{}", 5.0)) is FailureKind.SESSION_LOST
+
+
+async def test_a_call_in_a_session_is_never_replayed() -> None:
+    async with peer(http(), None, http()) as other, network() as transport:
+        session = Session(client_of({"s": [other.url]}, transport), "s")
+        await session.post("/x", b"{}", 5.0)
+        assert await kind_of(session.post("/x", b"{}", 5.0)) is FailureKind.CONNECTION_LOST
+        assert other.requests == 2
+
+
+async def test_an_error_answer_in_a_session_is_handed_back_by_send_and_raised_by_post() -> None:
+    async with peer(http(b"no", "500 Oh")) as other, network() as transport:
+        session = Session(client_of({"s": [other.url]}, transport), "s")
+        assert (await session.send("/x", b"{}", 5.0)).status == 500
+        assert await kind_of(session.post("/x", b"{}", 5.0)) is FailureKind.SERVER_ERROR

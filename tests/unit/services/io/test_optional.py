@@ -1,0 +1,37 @@
+"""Packages that only some features need."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+
+import pytest
+
+from rollyard.services.errors import OperatorError
+from rollyard.services.io.optional import load, require
+
+
+@pytest.mark.parametrize("want", [require, load])
+def test_a_missing_package_is_named_with_its_extra_and_the_command_that_installs_it(
+    want: Callable[[str, str, str], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "boto3", None)  # as if it were not there
+    with pytest.raises(OperatorError) as refused:
+        want("boto3", "aws", "s3://bucket/rows.jsonl")
+    assert str(refused.value) == (
+        "s3://bucket/rows.jsonl needs the package boto3, which is not installed here. It is in the extra 'aws': "
+        f"{sys.executable} -m pip install 'rollyard[aws]'"
+    )
+
+
+def test_a_package_that_is_kept_from_being_imported_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Blocked:
+        @staticmethod
+        def find_spec(name: str, path: object = None, target: object = None) -> None:
+            if name == "boto3":
+                raise ModuleNotFoundError(name)
+
+    monkeypatch.delitem(sys.modules, "boto3", raising=False)
+    monkeypatch.setattr(sys, "meta_path", [Blocked, *sys.meta_path])
+    with pytest.raises(OperatorError, match="not installed here"):
+        require("boto3", "aws", "s3://bucket/rows.jsonl")

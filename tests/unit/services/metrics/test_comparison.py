@@ -1,0 +1,189 @@
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from rollyard.services.metrics.comparison import difference
+from rollyard.services.metrics.loader.load_run import load
+from rollyard.services.metrics.profile import Run
+from rollyard.services.types import Json
+from tests.support.rollout_files import grid, manifest, row, run_of, solved, write
+
+
+def pair(folder: Path, before: list[int], after: list[int], repeats: int = 4) -> tuple[Run, Run]:
+    return run_of(folder, grid(before, repeats), "before"), run_of(folder, grid(after, repeats), "after")
+
+
+def test_a_difference_is_the_mean_of_the_tasks_differences(tmp_path: Path) -> None:
+    found = difference(*pair(tmp_path, [0, 2, 4, 1], [2, 2, 3, 3]))
+    assert found.solve_rate is not None and found.reward is not None
+    assert found.solve_rate.mean == pytest.approx((0.5 + 0 - 0.25 + 0.5) / 4)
+    assert found.reward.mean == found.solve_rate.mean  # their rewards are 1 and 0
+    assert (found.better, found.worse, found.equal) == (2, 1, 1)
+    assert found.sign_test_p == 1.0
+
+
+def test_the_tasks_that_changed_most_are_named(tmp_path: Path) -> None:
+    found = difference(*pair(tmp_path, [0, 2, 4, 1], [2, 2, 3, 4]))
+    assert [(change.task, change.before, change.after) for change in found.gained] == [(3, 0.25, 1.0), (0, 0.0, 0.5)]
+    assert [(change.task, change.before, change.after) for change in found.lost] == [(2, 1.0, 0.75)]
+
+
+def test_pairing_by_task_sees_a_small_gain_that_hard_and_easy_tasks_hide(tmp_path: Path) -> None:
+    before, after = pair(tmp_path, [0, 4, 8, 12, 14, 2, 9, 6], [1, 5, 9, 13, 16, 3, 10, 7], repeats=16)
+    found = difference(before, after)
+    assert found.solve_rate is not None and found.solve_rate.low is not None
+    assert found.solve_rate.low > 0
+    assert before.profile.solved is not None and after.profile.solved is not None
+    high, low = before.profile.solved.rate.high, after.profile.solved.rate.low
+    assert high is not None and low is not None
+    assert high > low  # the two runs' own intervals overlap
+
+
+def test_the_second_run_against_the_first_is_the_first_against_the_second_turned_round(tmp_path: Path) -> None:
+    before, after = pair(tmp_path, [0, 2, 4, 1], [2, 2, 3, 3])
+    there, back = difference(before, after), difference(after, before)
+    assert there.reward is not None and back.reward is not None
+    assert there.reward.mean == -back.reward.mean
+    assert (there.better, there.worse) == (back.worse, back.better)
+    assert there.gained[0].before == back.lost[0].after
+
+
+def test_tasks_of_one_run_only_are_left_out_and_counted(tmp_path: Path) -> None:
+    before = run_of(tmp_path, [row(task, 0, 0.0) for task in (0, 1, 2)], "before")
+    after = run_of(tmp_path, [row(task, 0, 1.0) for task in (1, 2, 3, 4)], "after")
+    found = difference(before, after)
+    assert (found.tasks, found.only_baseline, found.only_here) == (2, 1, 2)
+
+
+def test_runs_without_a_common_task_have_nothing_to_compare(tmp_path: Path) -> None:
+    found = difference(run_of(tmp_path, [row(0, 0, 1.0)], "a"), run_of(tmp_path, [row(1, 0, 1.0)], "b"))
+    assert found.reward is None
+    assert found.notes == ["Nothing to compare: they have no task in common."]
+
+
+def test_an_empty_run_has_nothing_to_compare(tmp_path: Path) -> None:
+    assert difference(run_of(tmp_path, [], "a"), run_of(tmp_path, [row(1, 0, 1.0)], "b")).tasks == 0
+
+
+def test_what_differs_between_the_manifests_is_listed(tmp_path: Path) -> None:
+    runs = []
+    for name, temperature in (("a", 0.8), ("b", 1.0)):
+        path = write(tmp_path / f"{name}.jsonl", grid([1, 2], 2))
+        manifest(path, 2, 2, responses_create_params={"temperature": temperature, "top_p": 1})
+        runs.append(load(path))
+    found = difference(*runs)
+    assert found.identity == ["responses_create_params.temperature: 0.8 -> 1.0"]
+    assert found.notes == []
+
+
+def shuffled(rows: list[Json], order: list[int]) -> list[Json]:
+    """The same tasks at other places of their input: `order[i]` is the new index of task i."""
+    return [{**one, "_ng_task_index": order[one["_ng_task_index"]]} for one in rows]
+
+
+def keyed(rows: list[Json], base: int = 0) -> list[Json]:
+    """As the collector writes them, with prompts that are all alike: only the key tells tasks apart."""
+    asked = {"responses_create_params": {"input": "Solve the level."}}
+    return [{**one, **asked, "_ng_task_key": f"{base + one['_ng_task_index']:016x}"} for one in rows]
+
+
+def test_tasks_are_paired_by_what_they_ask_at_whatever_place_of_their_input(tmp_path: Path) -> None:
+    before, after = [0, 2, 4, 1], [2, 2, 3, 3]
+    straight = difference(*pair(tmp_path, before, after))
+    for made in (list, lambda rows: keyed(rows, base=7)):
+        first, second = made(grid(before, 4)), shuffled(made(grid(after, 4)), [3, 0, 1, 2])
+        found = difference(run_of(tmp_path, first, "before"), run_of(tmp_path, second, "after"))
+        assert (found.reward, found.solve_rate, found.sign_test_p) == (
+            straight.reward,
+            straight.solve_rate,
+            straight.sign_test_p,
+        )
+        assert [(change.task, change.task_here) for change in found.lost] == [(2, 1)]
+
+
+def test_only_common_tasks_are_compared_and_it_says_how_many_of_how_many(tmp_path: Path) -> None:
+    before, after = keyed(grid([1, 2, 3, 4, 0], 4), base=1), keyed(grid([4, 4, 4], 4), base=4)
+    found = difference(run_of(tmp_path, before, "a"), run_of(tmp_path, after, "b"))
+    assert (found.paired_by, found.tasks, found.only_baseline, found.only_here) == ("content", 2, 3, 1)
+    assert "2 are in both, of 5 of a and 3 of b" in found.notes[0]
+    assert found.solve_rate is not None and found.solve_rate.mean == pytest.approx((0 + 1) / 2)
+
+
+@pytest.mark.parametrize("second", ["other", None])
+def test_runs_whose_tasks_cannot_be_told_apart_get_no_verdict(tmp_path: Path, second: str | None) -> None:
+    paths = []
+    for name, counts in (("a", [1, 2, 3]), ("b", [3, 4, 4])):
+        rows = [{**one, "responses_create_params": {"input": "Solve the level."}} for one in grid(counts, 4)]
+        paths.append(write(tmp_path / f"{name}.jsonl", rows))
+    manifest(paths[0], 3, 4)
+    if second:
+        manifest(paths[1], 3, 4, input_sha256=second)
+    found = difference(load(paths[0]), load(paths[1]))
+    assert (found.tasks, found.reward, found.solve_rate, found.sign_test_p) == (0, None, None, None)
+    assert ("their inputs differ" if second else "no manifest says") in found.notes[0]
+
+
+def test_different_inputs_get_no_verdict(tmp_path: Path) -> None:
+    first, second = keyed(grid([1, 2], 2), base=1), keyed(grid([1, 2], 2), base=10)
+    found = difference(run_of(tmp_path, first, "a"), run_of(tmp_path, second, "b"))
+    assert (found.tasks, found.reward, found.sign_test_p) == (0, None, None)
+    assert found.notes == ["Nothing to compare: they have no task in common."]
+
+
+def test_a_task_whose_rollouts_carry_different_keys_is_not_paired_by_them(tmp_path: Path) -> None:
+    rows = keyed(grid([1, 2], 2), base=1)
+    mixed = [{**one, "_ng_task_key": f"{number:016x}"} for number, one in enumerate(rows)]
+    assert difference(run_of(tmp_path, rows, "a"), run_of(tmp_path, mixed, "b")).tasks == 0
+
+
+def test_tasks_that_ask_the_same_count_as_one_task(tmp_path: Path) -> None:
+    twice = [{**one, "_ng_task_key": f"{7:016x}"} for one in keyed(grid([1, 3], 4))]
+    found = difference(run_of(tmp_path, twice, "a"), run_of(tmp_path, keyed(grid([4], 4), base=7), "b"))
+    assert found.tasks == 1 and found.solve_rate is not None and found.solve_rate.mean == pytest.approx(0.5)
+
+
+def test_the_sign_test_leaves_out_tasks_with_more_rollouts_in_one_run_than_in_the_other(tmp_path: Path) -> None:
+    # The same policy, 0.9 sure of each task: with one rollout a task looks better than with sixteen far more often.
+    dice, before, after = random.Random(2), list[Json](), list[Json]()
+    for task in range(200):
+        before += [solved(task, repeat, dice.random() < 0.9) for repeat in range(16)]
+        after += [solved(task, repeat, dice.random() < 0.9) for repeat in range(16 if task < 50 else 1)]
+    found = difference(run_of(tmp_path, before, "a"), run_of(tmp_path, after, "b"))
+    assert found.better > 2 * found.worse
+    assert found.sign_test_tasks == 50 and found.sign_test_p is not None and found.sign_test_p > 0.05
+    assert any("150 of 200 tasks have more rollouts" in note for note in found.notes)
+
+
+def test_a_difference_that_no_task_shows_is_bounded_by_the_number_of_tasks(tmp_path: Path) -> None:
+    for counts in ([4] * 20, [0] * 20):
+        found = difference(*pair(tmp_path, counts, counts)).solve_rate
+        assert found is not None and found.low is not None
+        assert (1 - -found.low) ** 20 == pytest.approx(0.025) and found.high == -found.low
+    gained = difference(*pair(tmp_path, [0] * 20, [4] * 20)).solve_rate
+    assert gained is not None and gained.low is not None and ((1 + gained.low) / 2) ** 20 == pytest.approx(0.05)
+
+
+def test_a_mixtures_rewards_are_compared_by_data_set(tmp_path: Path) -> None:
+    def mixed(rooms: float, sums: float) -> list[Json]:
+        return [
+            {**row(task, 0, reward * task), "dataset_name": name, "agent_ref": {"name": name}}
+            for task, (name, reward) in enumerate([("rooms", rooms), ("sums", sums)] * 3)
+        ]
+
+    found = difference(run_of(tmp_path, mixed(5.0, 0.1), "a"), run_of(tmp_path, mixed(7.0, 0.2), "b"))
+    assert (found.tasks, found.reward) == (6, None)
+    assert [(one.name, one.tasks, round(one.reward.mean, 9)) for one in found.datasets] == [
+        ("rooms", 3, 4.0),
+        ("sums", 3, 0.3),
+    ]
+
+
+def test_without_success_tasks_are_compared_by_their_rewards(tmp_path: Path) -> None:
+    before = run_of(tmp_path, [row(task, 0, 5.0) for task in range(3)], "before")
+    after = run_of(tmp_path, [row(task, 0, reward) for task, reward in enumerate([7.0, 5.0, 1.0])], "after")
+    found = difference(before, after)
+    assert (found.outcome, found.solve_rate) == ("mean reward", None)
+    assert (found.better, found.worse, found.equal) == (1, 1, 1)

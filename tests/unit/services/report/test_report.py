@@ -1,0 +1,268 @@
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from xml.etree import ElementTree
+
+import orjson
+import pytest
+
+from rollyard.services.metrics.comparison import difference
+from rollyard.services.metrics.loader.load_run import load
+from rollyard.services.metrics.profile import Run
+from rollyard.services.report import formatting
+from rollyard.services.report.document import Report
+from rollyard.services.report.headline import headlines
+from rollyard.services.report.html import html
+from rollyard.services.report.markdown import escaped, markdown
+from rollyard.services.report.pictures import Axis, Bar, histogram
+from rollyard.services.report.task_rows import task_rows
+from rollyard.services.report.terminal_summary import summary
+from tests.support.rollout_files import failures, grid, manifest, row, run_of, varied, write
+
+ATTACK = """</title></svg></td><script>alert(1)</script><img src=x onerror=alert(2)>|`*[a](javascript:b)"'&\u202e"""
+
+
+class Page(HTMLParser):
+    """The tags of a page, and whether they close in order."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self._open: list[str] = []
+        self.text = ""
+        self.feed(text)
+        assert self._open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag not in ("meta", "br"):
+            self._open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self._open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def report(*runs: Run) -> Report:
+    return Report(
+        version="1", runs=[run.profile for run in runs], differences=[difference(runs[0], other) for other in runs[1:]]
+    )
+
+
+@pytest.fixture
+def incomplete(tmp_path: Path) -> Run:
+    path = write(tmp_path / "rollouts.jsonl", varied(6, 4)[:20])
+    manifest(path, tasks=7, repeats=4)
+    failures(path, [(6, 0, "timeout")])
+    return load(path)
+
+
+@pytest.fixture
+def hostile(tmp_path: Path) -> Run:
+    rows = [
+        row(0, i, float(i), finish_reason=ATTACK + str(i), agent_ref={"name": ATTACK + str(i)}, timings={ATTACK: 1.0})
+        for i in range(3)
+    ]
+    for made in rows:
+        made["response"]["model"] = ATTACK
+        made["timings"] = {f"{ATTACK[:40]}_s": 1.0, "total_s": 2.0}
+    path = write(tmp_path / "x.jsonl", rows)
+    manifest(path, tasks=1, repeats=4, agent_name=ATTACK)
+    failures(path, [(0, 3, ATTACK)])
+    return load(path, ATTACK)
+
+
+def test_how_much_is_measured_stands_on_every_headline_number(incomplete: Run) -> None:
+    made = markdown(report(incomplete))
+    table = made.split("## Headline")[1].split("##")[0]
+    lines = [line for line in table.splitlines() if line.startswith("| ") and "as measured" not in line]
+    assert len(lines) == len(headlines(incomplete.profile))
+    assert all("20 of 28 measured" in line for line in lines)
+    page = Page(html(report(incomplete)))
+    tiles = sum(tag == "div" and attrs.get("class") == "tile" for tag, attrs in page.tags)
+    assert page.text.count("20 of 28 measured") >= len(lines) + tiles
+
+
+def test_numbers_of_an_incomplete_run_carry_a_star_and_their_bounds(incomplete: Run) -> None:
+    made = markdown(report(incomplete))
+    rate = re.search(r"\| success rate \| [\d.]+% \(\d+ / 20\) \\\* \|", made)
+    assert rate, made
+    assert "| | as measured | missing as zero | lowest | highest |" in made.replace("|  |", "| |")
+    assert "1 have none and are in no number below" in made
+
+
+def test_a_complete_run_carries_neither(tmp_path: Path) -> None:
+    path = write(tmp_path / "x.jsonl", grid([1, 2], 2))
+    manifest(path, 2, 2)
+    made = markdown(report(load(path)))
+    assert r"\*" not in made and "## Bounds" not in made
+    assert "All 4 rollouts asked for are measured" in made
+
+
+def test_all_that_the_issue_asks_for_has_its_section(incomplete: Run) -> None:
+    titles = re.findall(r"^## (.+)$", markdown(report(incomplete)), re.MULTILINE)
+    expected = ["Headline", "Bounds", "Rewards", "Tool calls", "Tasks", "pass@k and pass^k", "Why episodes ended"]
+    assert titles == [*expected, "Turns and tokens", "Time", "Failures", "How the numbers are made"]
+
+
+def test_hostile_names_are_text_in_the_page(hostile: Run, incomplete: Run) -> None:
+    for made in (report(hostile), report(incomplete, hostile)):
+        text = html(made)
+        page = Page(text)
+        tags = {tag for tag, _ in page.tags}
+        assert not tags & {"script", "img", "a", "iframe", "object", "link", "form", "base"}
+        assert not [name for _, attrs in page.tags for name in attrs if name.startswith("on")]
+        assert "\u202e" not in text
+        assert "<script>alert(1)</script>" in page.text
+
+
+def test_hostile_names_are_text_in_the_markdown(hostile: Run) -> None:
+    made = markdown(report(hostile))
+    assert not re.search(r"(?<!\\)<(script|img|/)", made)
+    assert not re.search(r"(?<!\\)\[a(?<!\\)\]\(", made)
+    for line in made.splitlines():
+        if line.startswith("|"):
+            cells = re.split(r"(?<!\\)\|", line)
+            assert len(cells) in (4, 5, 6, 7, 8, 9, 10), line
+
+
+@pytest.mark.parametrize("text", ["a|b", "*a*", "[a](b)", "<b>", "`a`", "\\", "~~a~~", "_a_"])
+def test_markup_is_escaped_one_mark_at_a_time(text: str) -> None:
+    assert re.sub(r"\\(.)", r"\1", escaped(text)) == text
+    assert escaped(text) != text
+
+
+def test_names_within_words_stay_readable() -> None:
+    assert escaped("rollouts_manifest.json: 0.8, grl_sokoban_game_agent") == (
+        "rollouts_manifest.json: 0.8, grl_sokoban_game_agent"
+    )
+
+
+def test_the_page_needs_nothing_from_elsewhere(incomplete: Run) -> None:
+    text = html(report(incomplete, incomplete))
+    assert not re.search(r"https?://|url\(|@import|src=|href=", text)
+    assert "default-src 'none'" in text
+
+
+def test_every_picture_is_drawn_whole_and_told_in_words(incomplete: Run) -> None:
+    drawings = re.findall(r"<svg.*?</svg>", html(report(incomplete, incomplete)), re.DOTALL)
+    assert len(drawings) >= 6
+    for drawing in drawings:
+        root = ElementTree.fromstring(drawing)
+        assert root.get("role") == "img"
+        assert len(root.get("aria-label") or "") > 20
+        assert "nan" not in drawing.lower().replace("finance", "")
+
+
+def test_the_json_holds_no_nan_and_every_number(hostile: Run, incomplete: Run) -> None:
+    for run in (hostile, incomplete):
+        data = orjson.dumps(report(run).model_dump())
+        assert b"NaN" not in data and b"Infinity" not in data
+        assert Report.model_validate_json(data) == report(run)
+
+
+def test_nothing_measured_still_makes_a_report(tmp_path: Path) -> None:
+    path = write(tmp_path / "x.jsonl", [])
+    manifest(path, 2, 2)
+    failures(path, [(0, 0, "timeout")])
+    made = report(load(path))
+    assert "Only 0 of 4 measured" in markdown(made)
+    assert "timeout" in Page(html(made)).text
+
+
+def test_a_bar_is_as_high_as_its_value() -> None:
+    drawn = histogram("t", [Bar(0, 1, 50, "a"), Bar(1, 2, 100, "b"), Bar(2, 3, -25, "c")], Axis("x"), Axis("y"))
+    bars = [element for element in ElementTree.fromstring(drawn) if element.tag == "rect"]
+    heights = [float(bar.get("height") or 0) for bar in bars]
+    assert heights[1] == pytest.approx(2 * heights[0], abs=0.2)
+    assert heights[2] == pytest.approx(0.5 * heights[0], abs=0.2)
+
+
+def test_a_row_for_each_task_has_nemo_gyms_keys_and_the_data_sets(tmp_path: Path) -> None:
+    run = run_of(tmp_path, [*grid([1], 2), row(2, 0, 0.5, success=False)])
+    inputs = write(tmp_path / "tasks.jsonl", [{"level": level} for level in range(3)])
+    rows = [orjson.loads(line) for line in task_rows(run, None, inputs)]
+    assert rows[0] == {
+        "level": 0,
+        "_ng_task_index": 0,
+        "avg_reward": 0.5,
+        "std_reward": pytest.approx(0.5**0.5),
+        "min_reward": 0.0,
+        "max_reward": 1.0,
+        "median_reward": 0.5,
+        "total_samples": 2,
+        "expected_samples": None,
+        "pass_rate": 0.5,
+        "pass_rate_total": 2,
+        "pass_rate_passed": 1,
+        "pass_threshold": None,
+    }
+    assert (rows[1]["level"], rows[1]["_ng_task_index"]) == (2, 2)
+
+
+def test_a_mixtures_data_sets_come_before_any_number_over_all(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [
+        {
+            **one,
+            "dataset_name": name,
+            "agent_ref": {"name": name},
+            "reward": one["reward"] * (10.0 if name == "rooms" else 1),
+        }
+        for number, one in enumerate(grid([0, 1, 2, 2, 1, 0], 2))
+        for name in ["rooms" if number < 6 else "sums"]
+    ]
+    report = Report(version="1", runs=[run_of(tmp_path, rows).profile], differences=[])
+    text = markdown(report)
+    assert text.index("## Data sets") < text.index("## Headline")
+    assert "| sums | 6 | 3 | 50.00% (3 / 6) |" in text and "pass@2" in text and "sums, 2" in text
+    for page in (text, html(report)):
+        assert "No mean reward over all: rewards of the data sets are on different scales" in page
+        assert "Correlation" not in page
+    assert "| tool calls | rollouts | solved |" in text and "mean reward by number" not in text.lower()
+    summary(report, [])
+    lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
+    assert lines[1].startswith("rooms: success rate 50.00%") and "none over all" in lines[-1]
+
+
+def test_every_place_says_over_how_many_tasks_pass_at_k_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [one for one in grid([1] * 10, 4) if one["_ng_task_index"] < 3 or one["_ng_rollout_index"] < 2]
+    report = Report(version="1", runs=[run_of(tmp_path, rows).profile], differences=[])
+    summary(report, [])
+    for page in (markdown(report), html(report), capsys.readouterr().out):
+        assert "(over 10 tasks)" in page and "(over 3 of 10 tasks)" in page
+    assert "3 of 10 have 4 rollouts" in markdown(report)
+
+
+def test_rewards_of_sixty_digits_are_written_as_powers_of_ten(tmp_path: Path) -> None:
+    rows = [row(task, 0, reward) for task, reward in enumerate([1e60, -1e60, 5e59])]
+    text = markdown(Report(version="1", runs=[run_of(tmp_path, rows).profile], differences=[]))
+    assert "1.66667e+59" in text and "00000000" not in text
+
+
+def test_numbers_show_no_rounding_noise_and_no_small_value_as_zero() -> None:
+    for form in (formatting.reward, formatting.signed, formatting.points, formatting.number, formatting.seconds):
+        for noise in (2.78e-17, -2.78e-17, -0.0):
+            assert not re.search(r"e-|-", form(noise)), form.__name__
+    assert formatting.points(-0.000001) == "+0.00"
+    assert [formatting.reward(-7.2e-06), formatting.signed(7.2e-06), formatting.reward(-0.9)] == [
+        "-7.2e-06",
+        "+7.2e-06",
+        "-0.9000",
+    ]
+
+
+def test_rewards_that_are_equal_but_for_their_rounding_are_one_value(tmp_path: Path) -> None:
+    values = [0.1 + 0.2, 0.3, 2.78e-17, -2.78e-17]
+    run = run_of(tmp_path, [row(task, 0, value) for task, value in enumerate(values)])
+    assert run.profile.rewards is not None
+    assert [(one.reward, one.rollouts) for one in run.profile.rewards.most_frequent] == [(0.0, 2), (0.3, 2)]
+    assert "0.3000 | 2" in markdown(report(run)) and "e-17" not in html(report(run))

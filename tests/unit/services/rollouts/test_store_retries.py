@@ -1,0 +1,37 @@
+"""Which failures keep a rollout from being tried by the next command."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rollyard.services.errors import Failure, FailureKind
+from rollyard.services.rollouts.store import RolloutStore, StorePaths
+from rollyard.services.types import FailureRow
+
+
+@pytest.mark.parametrize("kind", list(FailureKind))
+def test_only_a_row_that_the_world_refuses_is_never_tried_again(tmp_path: Path, kind: FailureKind) -> None:
+    failed = FailureRow(
+        task_index=0,
+        rollout_index=0,
+        attempt_index=0,
+        agent_ref={"name": "agent"},
+        failure_kind=kind,
+        server="world",
+        status=500,
+        upstream_status=None,
+        detail="",
+        terminal=Failure(kind, "").terminal,
+        time=0.0,
+        duration_s=0.0,
+    )
+    paths = StorePaths(tmp_path / "out.jsonl")
+    first = RolloutStore(paths, {}, {}, resume=True, overwrite=False)
+    first.append_failure(failed)
+    first.close()
+    again = RolloutStore(paths, {}, {}, resume=True, overwrite=False)
+    again.load()
+    again.close()
+    assert ((0, 0) in again.hopeless) is (kind is FailureKind.BAD_TASK)

@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import orjson
+import pytest
+
+from rollyard.services.errors import OperatorError
+from rollyard.services.types import Json
+from tests.support.fixtures import load_text, make_folder, yaml_of
+
+SECRET = "sk-1234-do-not-show"
+
+
+def test_a_secret_setting_is_redacted_and_the_rest_is_shown(tmp_path: Path) -> None:
+    mine = make_folder(tmp_path)
+    shown = load_text(tmp_path, yaml_of(mine, f"{{api_key: {SECRET}, speed: 3}}")).redacted()
+    assert shown["world"]["resources_servers"][mine] == {"api_key": "***", "speed": 3}
+
+
+def test_a_secret_of_the_environment_is_redacted_whatever_its_variable_is_called(tmp_path: Path) -> None:
+    mine = make_folder(tmp_path)
+    config = load_text(tmp_path, yaml_of(mine, "{api_key: '${MY_ROUTER}'}"), environ={"MY_ROUTER": SECRET})
+    assert SECRET not in orjson.dumps(config.redacted()).decode()
+
+
+def test_a_secret_inside_another_value_is_redacted(tmp_path: Path) -> None:
+    text = "policy_api_key: " + SECRET + "\n" + yaml_of(make_folder(tmp_path), "{title: 'Bearer ${policy_api_key}'}")
+    assert SECRET not in orjson.dumps(load_text(tmp_path, text).redacted()).decode()
+
+
+def test_a_secret_below_a_secret_name_is_redacted(tmp_path: Path) -> None:
+    text = f"token: {{value: {SECRET}}}\n" + yaml_of(make_folder(tmp_path))
+    assert SECRET not in orjson.dumps(load_text(tmp_path, text).redacted()).decode()
+
+
+def test_a_secret_stands_in_no_repr_of_a_checked_setting(tmp_path: Path) -> None:
+    (spec,) = load_text(tmp_path, yaml_of(make_folder(tmp_path), f"{{api_key: {SECRET}}}")).servers
+    assert SECRET not in repr(spec.settings) and SECRET not in str(spec.settings)
+
+
+def test_a_secret_stands_in_no_repr_of_a_server_or_a_run(tmp_path: Path) -> None:
+    config = load_text(tmp_path, yaml_of(make_folder(tmp_path), f"{{api_key: {SECRET}}}"))
+    assert SECRET not in repr(config)
+
+
+def test_a_mistyped_secret_is_not_printed(tmp_path: Path) -> None:
+    with pytest.raises(OperatorError) as raised:
+        load_text(tmp_path, yaml_of(make_folder(tmp_path), f"{{api_key: [{SECRET}]}}"))
+    assert "api_key" in str(raised.value) and SECRET not in str(raised.value)
+
+
+def identity(root: Path, mine: str, settings: str = "{}") -> Json:
+    return load_text(root, yaml_of(mine, settings)).identity()
+
+
+def test_the_identity_changes_with_a_setting(tmp_path: Path) -> None:
+    mine = make_folder(tmp_path)
+    assert identity(tmp_path, mine, "{speed: 2}") != identity(tmp_path, mine, "{speed: 3}")
+    assert identity(tmp_path, mine, "{engine: {threads: 2}}") != identity(tmp_path, mine, "{engine: {threads: 3}}")
+
+
+def test_the_identity_changes_with_the_implementation(tmp_path: Path) -> None:
+    assert identity(tmp_path, make_folder(tmp_path)) != identity(tmp_path, make_folder(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("{base_url: 'http://a'}", "{base_url: 'http://b'}"),
+        ("{base_url: 'http://a'}", "{}"),
+        ("{port: 7001}", "{port: 7002}"),
+        ("{host: 127.0.0.1}", "{host: 127.0.0.2}"),
+        ("{replicas: 1}", "{replicas: 3}"),
+        ("{api_key: a}", "{api_key: b}"),
+        ("{api_key: a}", "{}"),
+        ("{description: a}", "{description: b}"),
+        ("{speed: 2}", "{speed: '2'}"),
+    ],
+)
+def test_the_identity_does_not_change_with_what_decides_no_rollout(tmp_path: Path, one: str, other: str) -> None:
+    mine = make_folder(tmp_path)
+    assert identity(tmp_path, mine, one) == identity(tmp_path, mine, other)
+
+
+def test_the_identity_does_not_change_with_the_order_of_settings_or_servers(tmp_path: Path) -> None:
+    mine = make_folder(tmp_path)
+    first, second = yaml_of(mine, "{speed: 2, title: a}"), yaml_of(mine, "{title: a, speed: 2}")
+    extra = yaml_of(mine, name="other")
+    assert load_text(tmp_path, first + extra).identity() == load_text(tmp_path, extra + second).identity()

@@ -1,0 +1,208 @@
+"""A row's conversation as events, whoever wrote the row and whatever stands in it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rollyard.services.types import Json
+from rollyard.services.viewer.api.api_records import Event
+from rollyard.services.viewer.api.conversation_events import events_of
+from rollyard.services.viewer.api.rollout_view import story_of
+from rollyard.services.viewer.api.row_fields import facts_of
+from rollyard.services.viewer.index.line_reader import as_row
+from tests.support.rollout_files import row, write
+from tests.unit.services.viewer.opened_runs import no_boards, opened
+
+CALL: Json = {"type": "function_call", "name": "step", "arguments": '{"actions":["Up"]}', "call_id": "c1"}
+RESULT: Json = {"type": "function_call_output", "call_id": "c1", "output": '{"observation":"#P#","reward":-0.1}'}
+
+
+def said(text: str, role: str = "assistant") -> Json:
+    return {"type": "message", "role": role, "content": [{"type": "output_text", "text": text}]}
+
+
+def events(*output: Any, given: Any = "play", **more: Any) -> list[Event]:
+    return events_of({"responses_create_params": {"input": given, **more}, "response": {"output": list(output)}})
+
+
+def spoken(found: list[Event]) -> list[tuple[str, str]]:
+    return [(event.speaker, event.text) for event in found]
+
+
+def test_who_speaks_is_told_apart() -> None:
+    given = [
+        {"role": "developer", "content": "rules"},
+        {"role": "user", "content": [{"type": "input_text", "text": "go"}]},
+    ]
+    reasoning = {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": "hm"}]}
+    found = events(reasoning, CALL, RESULT, said("done"), given=given, instructions="be brief")
+    assert spoken(found) == [
+        ("system", "be brief"),
+        ("system", "rules"),
+        ("user", "go"),
+        ("reasoning", "hm"),
+        ("call", '{\n  "actions": [\n    "Up"\n  ]\n}'),
+        ("result", RESULT["output"]),
+        ("answer", "done"),
+    ]
+
+
+def test_a_result_has_the_turn_and_the_name_of_its_call_and_the_steps_reward() -> None:
+    found = events(CALL, {**CALL, "call_id": "c2"}, {**RESULT, "call_id": "c2"}, RESULT, CALL, RESULT)
+    assert [event.turn for event in found] == [0, 1, 1, 1, 1, 2, 2]
+    assert [event.reward for event in found if event.speaker == "result"] == [-0.1] * 3
+    assert {event.name for event in found if event.speaker == "call"} == {"step"}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("<think>a\nb</think>\n\nc", [("reasoning", "a\nb"), ("answer", "c")]),
+        ("a</think>c", [("reasoning", "a"), ("answer", "c")]),
+        ("<think>never ended", [("reasoning", "never ended")]),
+        ("c <think>a</think> d", [("answer", "c "), ("reasoning", "a"), ("answer", " d")]),
+        ("no thought", [("answer", "no thought")]),
+        ("", [("answer", "")]),
+    ],
+)
+def test_thoughts_in_a_message_are_told_from_its_answer(text: str, expected: list[tuple[str, str]]) -> None:
+    assert spoken(events(said(text)))[1:] == expected
+
+
+@pytest.mark.parametrize(
+    ("item", "speaker", "text"),
+    [
+        ({"type": "reasoning", "summary": [{"type": "summary_text", "text": "short"}]}, "reasoning", "short"),
+        ({"type": "reasoning", "summary": [], "encrypted_content": "x"}, "reasoning", "(encrypted)"),
+        ({"type": "custom_tool_call", "name": "sh", "input": "ls -l", "call_id": "c"}, "call", "ls -l"),
+        ({"type": "custom_tool_call_output", "call_id": "c", "output": "files"}, "result", "files"),
+        ({"type": "web_search_call", "action": {"type": "search"}}, "call", '{\n  "type": "search"\n}'),
+        ({"type": "code_interpreter_call", "code": "1+1"}, "call", "1+1"),
+        ({"type": "item_reference", "id": "i"}, "other", '{\n  "type": "item_reference",\n  "id": "i"\n}'),
+        ({"role": "assistant", "content": [{"type": "refusal", "refusal": "no"}]}, "answer", "no"),
+        ({"role": "user", "content": [{"type": "input_image", "image_url": "data:image/png;base64,AAAA"}]}, "user",
+         "[image: image/png;base64, 4 characters]"),
+        ("only text", "other", "only text"),
+        (7, "other", "7"),
+    ],
+)  # fmt: skip
+def test_items_of_every_kind_are_shown(item: Any, speaker: str, text: str) -> None:
+    assert spoken(events(item))[1:] == [(speaker, text)]
+
+
+def test_what_an_endpoint_ran_itself_is_a_call_and_its_result() -> None:
+    item = {"type": "mcp_call", "name": "find", "arguments": '{"q":1}', "output": "found", "id": "m"}
+    assert [event.speaker for event in events(item)] == ["user", "call", "result"]
+
+
+def test_recorded_tokens_stand_on_the_last_event_of_their_call() -> None:
+    tokens = {"prompt_token_ids": [1, 2], "generation_token_ids": [3], "generation_log_probs": [-0.5]}
+    found = events({"type": "reasoning", "content": "hm"}, {**CALL, **tokens, "token_trace": {"segment": 0}}, said("x"))
+    carried = [event.tokens for event in found if event.tokens]
+    assert [(one.prompt, one.generated, one.log_probs, one.trained, one.trace) for one in carried] == [
+        ([1, 2], [3], [-0.5], True, {"segment": 0})
+    ]
+    assert found[2].tokens is not None
+    assert [event.turn for event in found] == [0, 1, 1, 2]
+
+
+@pytest.mark.parametrize("ids", [None, "1,2", [1, "2"], [1.5], [True], {"0": 1}])
+def test_what_is_no_list_of_token_ids_is_no_tokens(ids: Any) -> None:
+    assert all(event.tokens is None for event in events({**CALL, "generation_token_ids": ids}))
+
+
+def test_facts_are_everything_but_the_conversation_and_nothing_long() -> None:
+    facts = facts_of({**row(3, 1, 0.5), "seed": 7, "long": ["x" * 100] * 100, "prompt_token_ids": [1]})
+    assert (facts["seed"], facts["reward"], facts["_ng_task_index"]) == (7, 0.5, 3)
+    assert facts["long"].startswith("(a list of 100, ")
+    assert facts["response"] == {"usage": {"input_tokens": 100, "output_tokens": 10, "total_tokens": 110}}
+    assert "responses_create_params" not in facts and "prompt_token_ids" not in facts
+
+
+anything = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
+    max_leaves=12,
+)
+kinds = st.sampled_from(
+    ["message", "reasoning", "function_call", "function_call_output", "mcp_call", "web_search_call", "shell_output"]
+)
+told = st.sampled_from(["role", "content", "text", "type", "name", "arguments", "output", "outputs", "call_id"])
+added = st.sampled_from(["summary", "action", "input", "reward", "image_url", "prompt_token_ids", "token_trace"])
+keys = told | added | st.sampled_from(["generation_token_ids", "generation_log_probs"])
+roles = st.sampled_from(["assistant", "user", "system"])
+item = st.builds(
+    lambda values, kind: {**values, "type": kind}, st.dictionaries(keys, anything | roles, max_size=6), kinds | anything
+)
+hostile = st.fixed_dictionaries(
+    {},
+    optional={
+        "responses_create_params": st.fixed_dictionaries({"input": st.lists(item, max_size=3) | anything}) | anything,
+        "response": st.fixed_dictionaries({"output": st.lists(item | anything, max_size=5) | anything}) | anything,
+        "reward": anything,
+        "success": anything,
+        "agent_ref": anything,
+        "timings": anything,
+        "mask_sample": anything,
+        "finish_reason": anything,
+    },
+)
+
+
+@settings(deadline=None, max_examples=150)
+@given(hostile, st.dictionaries(st.text(max_size=8), anything, max_size=3))
+def test_the_story_of_any_json_object_is_made_and_can_be_sent(values: Json, more: Json) -> None:
+    line = json.dumps({**more, **values}).encode()
+    found = as_row(line)
+    assert found is not None
+    for event in events_of(found):
+        orjson.loads(event.model_dump_json())
+    orjson.loads(orjson.dumps(facts_of(found)))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"a": NaN, "b": [Infinity, -Infinity], "c": "\\ud800", "d": 123456789012345678901234567890}',
+        '{"a": ' + "[" * 900 + "]" * 900 + "}",
+        '{"response": {"output": [' + '{"type": "function_call", "arguments": ' * 60 + "1" + "}" * 60 + "]}}",
+        '{"__proto__": {"polluted": true}, "constructor": 1, "x": 1e400, "\\u0000": "\\u0000\\u202e</script>"}',
+    ],
+)
+def test_values_that_json_hardly_carries_do_no_harm(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "x.jsonl"
+    key = '{"_ng_task_index": 0, "_ng_rollout_index": 0, "reward": 1, '
+    path.write_text(key + text[1:] + "\n")
+    run = opened(path).runs[0]
+    story = story_of(run, run.table, 0, no_boards)
+    assert orjson.loads(story.model_dump_json())["line"]["reward"] == 1
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.lists(st.dictionaries(st.text(max_size=8), anything, max_size=3), max_size=4), hostile)
+def test_any_file_of_json_objects_opens(tmp_path_factory: pytest.TempPathFactory, rows: list[Json], last: Json) -> None:
+    path = tmp_path_factory.mktemp("any") / "x.jsonl"
+    path.write_text("".join(json.dumps(each) + "\n" for each in [*rows, last]))
+    run = opened(path).runs[0]
+    for index in range(len(run.table)):
+        story_of(run, run.table, index, no_boards).model_dump_json()
+    run.numbers()[1].profile.model_dump_json()
+    run.opened().model_dump_json()
+
+
+def test_a_row_as_nemo_gym_writes_it_without_keys_of_ours_is_read(tmp_path: Path) -> None:
+    plain = row(0, 0, 1.0)
+    del plain["_ng_task_index"], plain["_ng_rollout_index"]
+    run = opened(write(tmp_path / "x.jsonl", [plain, plain])).runs[0]
+    stories = [story_of(run, run.table, index, no_boards) for index in range(2)]
+    assert [(story.line.task, story.line.repeat, story.previous, story.next) for story in stories] == [
+        (0, 0, None, (1, 0)),
+        (1, 0, (0, 0), None),
+    ]

@@ -1,0 +1,87 @@
+"""One file that holds page and data."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+import pytest
+
+from rollyard.services.viewer.export.export import chosen, export
+from rollyard.services.viewer.export.single_file_page import STATIC, one_file
+from tests.support.rollout_files import row, solved, varied, write
+from tests.unit.services.viewer.opened_runs import no_boards, opened
+
+
+def embedded(page: str) -> Any:
+    found = re.search(r'<script type="application/json" id="embedded">(.*?)</script>', page, re.DOTALL)
+    assert found is not None
+    return orjson.loads(found[1])
+
+
+def test_a_small_file_is_exported_whole_with_the_servers_own_answers(tmp_path: Path) -> None:
+    library = opened(write(tmp_path / "a.jsonl", varied(3, 2)), write(tmp_path / "b.jsonl", varied(3, 2, seed=1)))
+    page = export(library, no_boards).decode()
+    data = embedded(page)
+    assert set(data) == {"overview", "profiles", "pages", "stories", "comparison"}
+    assert data["profiles"]["1"]["profile"] == library.runs[1].numbers()[1].profile.model_dump(mode="json")
+    assert data["pages"]["0"]["total"] == len(data["pages"]["0"]["lines"]) == 6
+    assert len(data["stories"]) == 12 and "1/2/1" in data["stories"]
+    assert (data["comparison"]["runs"], data["comparison"]["total"]) == ([0, 1], 3)
+    assert "this page holds" not in page
+
+
+def test_what_is_left_out_of_a_large_file_is_said_and_its_numbers_are_whole(tmp_path: Path) -> None:
+    page = export(opened(write(tmp_path / "big<i>.jsonl", varied(30, 4))), no_boards, limit=20).decode()
+    data = embedded(page)
+    assert len(data["stories"]) == len(data["pages"]["0"]["lines"]) == 20
+    assert data["profiles"]["0"]["profile"]["coverage"]["measured"] == 120
+    assert "Of big&lt;i&gt; this page holds 20 of 120 rollouts" in page
+
+
+def test_the_best_the_worst_and_failed_ones_are_chosen(tmp_path: Path) -> None:
+    rows = [solved(task, repeat, False) for task in range(20) for repeat in range(10)]
+    rows[150] = row(15, 0, 9.0)
+    rows[160] = row(16, 0, -9.0)
+    rows[170] = row(17, 0, None)
+    table = opened(write(tmp_path / "x.jsonl", rows)).runs[0].table
+    places = chosen(table, 40)
+    assert len(places) == 40
+    assert {150, 160, 170} <= set(places.tolist())
+    assert np.all(np.diff(places) > 0)
+    assert len(np.unique(table.task[places])) == 20
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3, 5, 7])
+def test_however_few_are_asked_for_so_many_are_chosen(tmp_path: Path, limit: int) -> None:
+    table = opened(write(tmp_path / "x.jsonl", [row(0, 0, None), *varied(6, 3)[1:]])).runs[0].table
+    assert len(chosen(table, limit)) == limit
+
+
+def test_no_rollout_can_end_the_element_that_holds_it(tmp_path: Path) -> None:
+    attack = "</script><script>alert(1)</script><!-- & \u2028 \u2029 ]]>"
+    page = export(opened(write(tmp_path / "x.jsonl", [row(0, 0, 1.0, said=attack)])), no_boards).decode()
+    assert "alert(1)</script>" not in page and "\u2028" not in page
+    assert embedded(page)["stories"]["0/0/0"]["facts"]["said"] == attack
+
+
+def test_nothing_in_the_file_is_fetched_and_every_script_carries_the_word() -> None:
+    page = one_file(b"{}", "")
+    head = page[: page.index(b"</head>")].decode()
+    policy = re.search(r'http-equiv="Content-Security-Policy" content="([^"]+)"', head)
+    assert policy is not None and policy[1].startswith("default-src 'none'; script-src 'nonce-")
+    assert not re.search(rb'<(?:link rel="stylesheet"|script[^>]* src=)', page)
+    scripts = re.findall(rb"<script([^>]*)>", page)
+    assert all(b"nonce=" in attributes or b"application/json" in attributes for attributes in scripts)
+    assert one_file(b"{}", "") != page, "the word is made for each file"
+
+
+def test_every_import_of_a_module_leads_to_a_module_of_the_file() -> None:
+    page = one_file(b"{}", "").decode()
+    found = re.search(r'<script type="importmap"[^>]*>(.*?)</script>', page, re.DOTALL)
+    assert found is not None
+    names = orjson.loads(found[1])["imports"]
+    assert set(names) == {f"page/{path.relative_to(STATIC).as_posix()}" for path in STATIC.rglob("*.js")}
