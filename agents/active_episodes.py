@@ -15,27 +15,27 @@ from dataclasses import dataclass, field
 
 from prometheus_client.core import GaugeMetricFamily, Metric
 
-from rollyard.services.head.activity import STAGES, RunningEpisode, RunningEpisodes, Stage, StageNow
+from rollyard.services.head.activity import STAGES, RunningEpisode, RunningEpisodes, Stage, StageActivity
 from rollyard.services.types import Json
 
-LATELY = 256
+MEDIAN_WINDOW = 256
 """Stages that ended, kept to know what is usual."""
-STUCK_S = 30.0
+STUCK_AFTER_S = 30.0
 STUCK_TIMES = 10.0
 """Stuck: in its stage for more than STUCK_S and more than so many times the usual."""
-STUCK_UNKNOWN_S = 300.0
+STUCK_WITHOUT_MEDIAN_S = 300.0
 """Stuck where nothing is usual yet, because none has ended."""
 
 
 @dataclass(slots=True, eq=False)
-class Place:
+class EpisodeState:
     """Where one episode stands. Times are of `time.perf_counter`."""
 
     episode: str
     task: int | None
     repeat: int | None
     server: str
-    lately: dict[Stage, deque[float]]
+    durations: dict[Stage, deque[float]]
     stage: Stage = "seed"
     turn: int = 0
     """Model calls begun."""
@@ -58,27 +58,27 @@ class Place:
     def ended(self, stage: Stage, begun: float) -> float:
         """A stage has brought its answer; returns the seconds that it took."""
         took = time.perf_counter() - begun
-        self.lately[stage].append(took)
+        self.durations[stage].append(took)
         return took
 
 
-class Playing:
+class ActiveEpisodes:
     """The episodes under way, oldest first."""
 
-    def __init__(self, agent: str, *, world: str, model: str) -> None:
+    def __init__(self, agent: str, *, environment: str, model: str) -> None:
         self._agent = agent
-        self._servers: dict[Stage, str] = {stage: model if stage == "model" else world for stage in STAGES}
-        self._places: dict[Place, None] = {}
-        self._lately: dict[Stage, deque[float]] = {stage: deque(maxlen=LATELY) for stage in STAGES}
+        self._servers: dict[Stage, str] = {stage: model if stage == "model" else environment for stage in STAGES}
+        self._places: dict[EpisodeState, None] = {}
+        self._lately: dict[Stage, deque[float]] = {stage: deque(maxlen=MEDIAN_WINDOW) for stage in STAGES}
 
     def __len__(self) -> int:
         return len(self._places)
 
     @contextmanager
-    def one(self, episode: str, row: Json) -> Iterator[Place]:
+    def one(self, episode: str, row: Json) -> Iterator[EpisodeState]:
         """An episode for as long as it lasts; it begins by waiting for its world."""
         task, repeat = _index(row, "_ng_task_index"), _index(row, "_ng_rollout_index")
-        place = Place(episode, task, repeat, self._servers["seed"], self._lately)
+        place = EpisodeState(episode, task, repeat, self._servers["seed"], self._lately)
         self._places[place] = None
         try:
             yield place
@@ -90,17 +90,17 @@ class Playing:
         now = time.perf_counter()
         medians = {stage: statistics.median(took) for stage, took in self._lately.items() if took}
         shown: list[RunningEpisode] = []
-        groups: dict[tuple[Stage, str], list[Place]] = {}
+        groups: dict[tuple[Stage, str], list[EpisodeState]] = {}
         for place in self._places:
             groups.setdefault((place.stage, place.server), []).append(place)
             if limit is None or len(shown) < limit:
                 shown.append(self._record(place, now, medians))
-        stages: list[StageNow] = []
+        stages: list[StageActivity] = []
         for (stage, server), places in sorted(groups.items(), key=lambda item: (STAGES.index(item[0][0]), item[0][1])):
             median = medians.get(stage)
             slowest = min(places, key=lambda place: place.since)
             stages.append(
-                StageNow(
+                StageActivity(
                     stage=stage,
                     server=server,
                     episodes=len(places),
@@ -126,7 +126,7 @@ class Playing:
         oldest.add_metric([], 0.0 if first is None else time.perf_counter() - first.began)
         yield from (running, stuck, oldest)
 
-    def _record(self, place: Place, now: float, medians: dict[Stage, float]) -> RunningEpisode:
+    def _record(self, place: EpisodeState, now: float, medians: dict[Stage, float]) -> RunningEpisode:
         stage_s = now - place.since
         return RunningEpisode(
             agent=self._agent,
@@ -144,7 +144,7 @@ class Playing:
 
 def is_stuck(stage_s: float, median_s: float | None) -> bool:
     """The rule: over 30 s and over ten times what is usual; over five minutes where nothing is usual yet."""
-    return stage_s > (STUCK_UNKNOWN_S if median_s is None else max(STUCK_S, STUCK_TIMES * median_s))
+    return stage_s > (STUCK_WITHOUT_MEDIAN_S if median_s is None else max(STUCK_AFTER_S, STUCK_TIMES * median_s))
 
 
 def _index(row: Json, key: str) -> int | None:

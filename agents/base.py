@@ -15,13 +15,13 @@ import orjson
 from fastapi import Query
 from pydantic import Field
 
-from rollyard.agents.active_episodes import Place, Playing
+from rollyard.agents.active_episodes import ActiveEpisodes, EpisodeState
 from rollyard.agents.episode import Conversation, Episode
 from rollyard.agents.session_closer import SessionCloser
 from rollyard.services.errors import Failure, FailureKind
 from rollyard.services.head.activity import RunningEpisodes
 from rollyard.services.http.client import EPISODE_HEADER, OWNER_HEADER, SESSION_END_HEADER, SESSION_HEADER, Session
-from rollyard.services.http.request import Call, Reply
+from rollyard.services.http.request import RawRequest, RawResponse
 from rollyard.services.responses import stream_events
 from rollyard.services.responses.stream_events import SSE, STREAM_HEADERS
 from rollyard.services.rollouts.rewards import check_reward
@@ -54,12 +54,14 @@ class Agent(Server):
         self.__model = settings.model_server.name
         self.__owner = {OWNER_HEADER: context.instance} if context.instance else {}
         self.__closer = SessionCloser()
-        self.__playing = Playing(self.name, world=settings.resources_server.name, model=settings.model_server.name)
+        self.__active_episodes = ActiveEpisodes(
+            self.name, environment=settings.resources_server.name, model=settings.model_server.name
+        )
         self.route("/run", self.__run, cancellable=True)
         self.route("/v1/responses", self.__responses, cancellable=True)
         self.route("/aggregate_metrics", self.__aggregate_metrics)
         self.app.get("/episodes")(self.__episodes)
-        self.measure(self.__playing)
+        self.measure(self.__active_episodes)
 
     # --- what you write ---------------------------------------------------------------------------------------------
 
@@ -76,18 +78,18 @@ class Agent(Server):
     @property
     def sessions(self) -> int:
         """Episodes being played."""
-        return len(self.__playing)
+        return len(self.__active_episodes)
 
-    async def __run(self, call: Call) -> bytes:
+    async def __run(self, call: RawRequest) -> bytes:
         """Play a data set row: seed, play, verify. Answers the row's request, the whole episode and the verdict."""
         row = call.json()
         # Chosen here, so that the session can be ended even where its cookie is lost on the way.
         named = {SESSION_HEADER: uuid.uuid4().hex, **self.__owner}
-        world = Session(self.client, self.__deadlines.resources_server.name, headers=named)
-        with self.__playing.one(uuid.uuid4().hex, row) as place:
+        environment = Session(self.client, self.__deadlines.resources_server.name, headers=named)
+        with self.__active_episodes.one(uuid.uuid4().hex, row) as place:
             closed = False
             try:
-                episode = self.__episode(_create_params(row), world, place)
+                episode = self.__episode(_create_params(row), environment, place)
                 seeded = await episode.seed(call.body)
                 reason = await self.play(episode)
                 answer = {**row, **episode.result(seeded)}
@@ -95,34 +97,34 @@ class Agent(Server):
                 # A world of this stack ended the session with the verdict; another stack's world echoed the row.
                 closed = "response" not in verdict
             finally:
-                if world.may_be_open and not closed:
-                    place.enter("close", world.server)
-                    await self.__closer.close(world)
-            check_reward(verdict, "/verify", world.server)
+                if environment.may_be_open and not closed:
+                    place.enter("close", environment.server)
+                    await self.__closer.close(environment)
+            check_reward(verdict, "/verify", environment.server)
             timings = {**episode.timings.seconds(), "total_s": round(time.perf_counter() - place.began, 6)}
         ended = {"finish_reason": reason, "truncated": reason.truncated, "timings": timings}
         return orjson.dumps({**answer, **ended, **verdict})
 
-    async def __responses(self, call: Call) -> Reply:
+    async def __responses(self, call: RawRequest) -> RawResponse:
         """Play in the caller's own session (its cookies name it); answers the episode as one Response.
 
         With `"stream": true` that is the events of the finished episode.
         """
         params = call.json()
         stream = params.get("stream")
-        world = Session(self.client, self.__deadlines.resources_server.name, call.header(b"cookie") or "")
+        environment = Session(self.client, self.__deadlines.resources_server.name, call.header(b"cookie") or "")
         named = call.header(EPISODE_HEADER.encode()) or uuid.uuid4().hex
-        with self.__playing.one(named, params) as place:
-            episode = self.__episode(params, world, place)
+        with self.__active_episodes.one(named, params) as place:
+            episode = self.__episode(params, environment, place)
             await self.play(episode)
         # Some clients keep only the last answer's cookies, and need the world's for /verify.
-        cookies = tuple((b"set-cookie", f"{pair}; Path=/".encode()) for pair in world.cookies)
+        cookies = tuple((b"set-cookie", f"{pair}; Path=/".encode()) for pair in environment.cookies)
         response = episode.response()
         if stream:
-            return Reply(stream_events.whole(response), content_type=SSE, headers=(*STREAM_HEADERS, *cookies))
-        return Reply(orjson.dumps(response), headers=cookies)
+            return RawResponse(stream_events.whole(response), content_type=SSE, headers=(*STREAM_HEADERS, *cookies))
+        return RawResponse(orjson.dumps(response), headers=cookies)
 
-    async def __aggregate_metrics(self, call: Call) -> bytes:
+    async def __aggregate_metrics(self, call: RawRequest) -> bytes:
         """The world's own aggregate over `{"verify_responses": [...]}`."""
         name = self.__deadlines.resources_server.name
         answer = await self.client.post(name, "/aggregate_metrics", call.body, self.__deadlines.tool_timeout_s)
@@ -130,15 +132,15 @@ class Agent(Server):
 
     async def __episodes(self, limit: Annotated[int, Query(ge=0)] | None = None) -> RunningEpisodes:
         """The episodes that are being played: how many in each stage, and the oldest `limit` one by one."""
-        return self.__playing.now(limit)
+        return self.__active_episodes.now(limit)
 
-    def __episode(self, params: Json, world: Session, place: Place) -> Episode:
+    def __episode(self, params: Json, environment: Session, place: EpisodeState) -> Episode:
         headers = {EPISODE_HEADER: place.episode}
         # A turn is read whole: the loop decides by what is in it.
         asked = {key: value for key, value in params.items() if key not in ("stream", "stream_options")}
         return Episode(
             Conversation(asked),
-            world,
+            environment,
             Session(self.client, self.__deadlines.model_server.name, headers=headers),
             place,
             model_timeout_s=self.__deadlines.model_timeout_s,

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import orjson
 
-from rollyard.agents.active_episodes import Place
+from rollyard.agents.active_episodes import EpisodeState
 from rollyard.agents.timings import Timings
 from rollyard.agents.tool_call_checks import arguments_body, expected_arguments, is_tool_name
 from rollyard.services.errors import Failure, FailureKind
-from rollyard.services.http.client import Session, blamed, good
+from rollyard.services.http.client import Session, raise_for_status, with_server
 from rollyard.services.responses.lenient_json import loads
 from rollyard.services.responses.response_validity import check_response
 from rollyard.services.responses.tool_calls import offered, read_arguments, read_items, read_name, sendable_items
@@ -98,16 +98,16 @@ class Episode:
     def __init__(
         self,
         conversation: Conversation,
-        world: Session,
+        environment: Session,
         model: Session,
-        place: Place,
+        place: EpisodeState,
         *,
         model_timeout_s: float,
         tool_timeout_s: float,
     ) -> None:
         self.conversation = conversation
         self.timings = Timings()
-        self._world = world
+        self._environment = environment
         self._model = model
         self._place = place
         self._model_timeout_s = model_timeout_s
@@ -129,14 +129,14 @@ class Episode:
         try:
             check_response(response)  # another stack's model server may pass on what a broken engine said
         except Failure as failure:
-            raise blamed(failure, self._model.server) from failure
+            raise with_server(failure, self._model.server) from failure
         response = {**response, "output": read_items(response["output"])}
         self.conversation.add(response)
         return ModelTurn(response)
 
     async def call(self, call: Json) -> ToolAnswer:
         """Run one tool call in the world; its answer is appended. The model's mistakes come back as words."""
-        begun = self._place.enter("tool", self._world.server)
+        begun = self._place.enter("tool", self._environment.server)
         name = read_name(call.get("name"))
         answer = await self._execute(name, call.get("arguments"))
         self.timings.add("tool", self._place.ended("tool", begun))
@@ -153,13 +153,13 @@ class Episode:
         except ValueError as error:
             expected = expected_arguments(self.conversation.params.get("tools"), name)
             return _words(f"Invalid call of {name}: the arguments: {error}. {expected}")
-        answer = await self._world.send(f"/{name}", body, self._tool_timeout_s)
+        answer = await self._environment.send(f"/{name}", body, self._tool_timeout_s)
         if answer.status in (400, 404, 405, 413, 422) and not answer.headers.get("content-type", "").startswith(
             "application/problem+json"
         ):
             # Another stack's world says so when the model's arguments do not fit.
             return _words(answer.body.decode("utf-8", "replace"))
-        read = good(answer, self._world.server).body
+        read = raise_for_status(answer, self._environment.server).body
         if parts := _content_parts(read):
             return ToolAnswer(parts, any(_says_done(part.get("text", "")) for part in parts))
         text = _as_read(read)
@@ -167,10 +167,10 @@ class Episode:
 
     async def seed(self, row: bytes) -> Json:
         """Open the session with the whole row; what the world wants said is appended to the request."""
-        begun = self._place.enter("seed", self._world.server)
-        body = await self._world.post("/seed_session", row, self._tool_timeout_s)
+        begun = self._place.enter("seed", self._environment.server)
+        body = await self._environment.post("/seed_session", row, self._tool_timeout_s)
         self.timings.add("seed", self._place.ended("seed", begun))
-        seeded = _read(body or b"{}", self._world.server)
+        seeded = _read(body or b"{}", self._environment.server)
         observation = seeded.get("observation")
         if isinstance(observation, list):
             self.conversation.start.extend(observation)
@@ -178,10 +178,10 @@ class Episode:
 
     async def verify(self, body: bytes, headers: Mapping[str, str]) -> Json:
         """The world's verdict on the finished episode."""
-        begun = self._place.enter("verify", self._world.server)
-        answer = await self._world.post("/verify", body, self._tool_timeout_s, headers)
+        begun = self._place.enter("verify", self._environment.server)
+        answer = await self._environment.post("/verify", body, self._tool_timeout_s, headers)
         self.timings.add("verify", self._place.ended("verify", begun))
-        return _read(answer, self._world.server)
+        return _read(answer, self._environment.server)
 
     def response(self) -> Json:
         """The whole episode as one Response: the last answer with every item in order and the usage summed."""

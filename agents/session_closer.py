@@ -33,9 +33,9 @@ class SessionCloser:
         self._running: set[asyncio.Task[None]] = set()
         self._slots = asyncio.Semaphore(TRIED_AGAIN)
 
-    async def close(self, world: Session) -> None:
+    async def close(self, environment: Session) -> None:
         """End the session that `world` holds or may hold; returns when it has ended, or after a few seconds."""
-        task = asyncio.create_task(self._close(world))
+        task = asyncio.create_task(self._close(environment))
         self._running.add(task)
         task.add_done_callback(self._running.discard)
         await asyncio.wait({task}, timeout=WAIT_S)
@@ -47,21 +47,21 @@ class SessionCloser:
             for task in left:
                 task.cancel()
 
-    async def _close(self, world: Session) -> None:
-        if await self._tried(world, last=False):
+    async def _close(self, environment: Session) -> None:
+        if await self._tried(environment, last=False):
             return
         async with self._slots:
             for pause_s in PAUSES_S:
                 await asyncio.sleep(pause_s)
-                if await self._tried(world, last=pause_s == PAUSES_S[-1]):
+                if await self._tried(environment, last=pause_s == PAUSES_S[-1]):
                     return
 
-    async def _tried(self, world: Session, *, last: bool) -> bool:
+    async def _tried(self, environment: Session, *, last: bool) -> bool:
         """True when there is nothing left to do."""
         try:
-            await world.send("/close", b"{}", TRY_S)
+            await environment.send("/close", b"{}", TRY_S)
         except Failure as failure:
             if not last and failure.kind in _PASSING:
                 return False
-            log.warning("closing a session of %s failed, its idle limit will end it: %s", world.server, failure)
+            log.warning("closing a session of %s failed, its idle limit will end it: %s", environment.server, failure)
         return True

@@ -24,7 +24,7 @@ from rollyard.resources_servers.gsm8k.app import server as gsm8k
 from rollyard.resources_servers.math.app import server as math
 from rollyard.resources_servers.math.hendrycks import last_box, same_string
 from rollyard.services.errors import Failure
-from rollyard.services.http.client import AddressBook, Patience, ServerClient, Session
+from rollyard.services.http.client import AddressBook, RetryPolicy, ServerClient, Session
 from rollyard.services.http.transport import HttpTransport, LocalTransport
 from rollyard.services.server.app import Context, Server
 from rollyard.services.types import Directory, Json, Keys
@@ -94,7 +94,7 @@ async def _client() -> AsyncIterator[ServerClient]:
         return Directory(run_id=keys.run_id, servers=urls, families={}, settings={})
 
     transport = LocalTransport(HttpTransport())
-    client = ServerClient(transport, keys, AddressBook(directory), Patience(wait_s=1.0))
+    client = ServerClient(transport, keys, AddressBook(directory), RetryPolicy(wait_s=1.0))
     servers = [kind(kind.Settings(), Context(name, keys, client)) for name, kind in ENVIRONMENTS.items()]
     for server in servers:
         transport.mount(urls[server.name][0], server)

@@ -17,8 +17,8 @@ from pathlib import Path
 from time import process_time
 
 from benchmarks.tables import table, verdict
-from rollyard.resources_servers.answers.grader import Judge
-from rollyard.resources_servers.answers.worker_pool import Workers
+from rollyard.resources_servers.answers.grader import AnswerGrader
+from rollyard.resources_servers.answers.worker_pool import WorkerPool
 from rollyard.resources_servers.dataset_sources import read_rows
 from rollyard.resources_servers.environment import Verification
 from rollyard.resources_servers.gsm8k.prompt_formats import READINGS as GSM8K
@@ -44,13 +44,13 @@ def main(arguments: list[str] | None = None) -> None:
 
 async def measure(*, quick: bool) -> None:
     logging.getLogger("math_verify").setLevel(logging.CRITICAL)
-    workers = Workers(1, 5.0)
+    workers = WorkerPool(1, 5.0)
     await workers.compare("x+1", "1+x")
     start = _worker_cpu()
     rows: list[tuple[object, ...]] = []
     for name, world, pairs in sets():
         chosen = pairs[:: 10 if quick else 1]
-        mine = await ours(Judge(workers), chosen, world) / len(chosen)
+        mine = await ours(AnswerGrader(workers), chosen, world) / len(chosen)
         theirs = library(chosen) / len(chosen)
         rows.append((name, len(chosen), mine, theirs, mine / theirs, verdict(mine <= TARGET * theirs)))
     await workers.close()
@@ -77,7 +77,7 @@ def sets() -> Iterator[tuple[str, str, list[Pair]]]:
         yield f"MATH-500, {model}", "math", [(row["answer"], row["prediction"]) for row in said]
 
 
-async def ours(judge: Judge, pairs: Sequence[Pair], world: str) -> float:
+async def ours(judge: AnswerGrader, pairs: Sequence[Pair], world: str) -> float:
     """CPU milliseconds for all of `pairs`, those of the comparing process included."""
     reading = (GSM8K if world == "gsm8k" else MATH)["chat"]
     bodies = [json.dumps({"response": {"output": [message(text)]}}).encode() for _, text in pairs]

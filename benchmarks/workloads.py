@@ -8,17 +8,17 @@ from typing import Any
 
 from benchmarks.commands import Config, write_rows
 from rollyard.resources_servers.grl_sokoban.generate_test_examples import labelled
-from rollyard.resources_servers.grl_sokoban.row_selection import Choice
+from rollyard.resources_servers.grl_sokoban.row_selection import RowSelection
 
 AGENT = "agent"
 REPEATS = 16
 """Rollouts of a row, the default of ng_collect_rollouts."""
 
 TRIVIAL_WORLD = '''\
-from rollyard.resources_servers.base import Environment, Verdict, Verification, WorldSettings, hosting, tool
+from rollyard.resources_servers.base import Environment, Verdict, Verification, EnvironmentSettings, hosting, tool
 
 
-class Trivial(Environment[WorldSettings]):
+class Trivial(Environment[EnvironmentSettings]):
     @tool
     async def step(self, actions: list[str]) -> str:
         """Nothing happens."""
@@ -34,7 +34,7 @@ server = hosting(Trivial)
 INSTANT_AGENT = '''\
 import orjson
 
-from rollyard.services.http.request import Call
+from rollyard.services.http.request import RawRequest
 from rollyard.services.server.app import Context, Server
 from rollyard.services.server.settings import ServerSettings
 
@@ -49,7 +49,7 @@ class InstantAgent(Server):
         self._answer = orjson.dumps({"reward": 1.0, "success": True, "response": {"output": [item]}})
         self.route("/run", self._run)
 
-    async def _run(self, call: Call) -> bytes:
+    async def _run(self, call: RawRequest) -> bytes:
         return self._answer
 
 
@@ -92,7 +92,7 @@ def instant() -> Config:
 def sokoban_rows(path: Path, rollouts: int, *, seed: int, turns: int) -> Path:
     """Rows for `rollouts`, none of which the script can solve: it moves `turns - 2` times, and they need more."""
     wanted = -(-rollouts // REPEATS)
-    rows = list(islice(labelled(seed, wanted, Choice(min_moves=turns)), wanted))
+    rows = list(islice(labelled(seed, wanted, RowSelection(min_moves=turns)), wanted))
     return write_rows(path, rows)
 
 

@@ -3,7 +3,7 @@
 What you write: an `Environment`; one object is one episode, its state sits on `self`, no HTTP, no cookies, no locks.
 What is done for you: `ResourcesServer` opens, finds, times out and closes sessions and speaks the wire format.
 
-    class Guess(Environment[WorldSettings]):
+    class Guess(Environment[EnvironmentSettings]):
         @tool
         async def guess(self, number: int) -> str:
             return "yes" if number == self.task["secret"] else "no"
@@ -22,13 +22,20 @@ from typing import Any, ClassVar, TypeVar
 
 import orjson
 
-from rollyard.resources_servers.environment import BadTask, Environment, Turn, Verification, WorldSettings, settings_of
-from rollyard.resources_servers.orphaned_sessions import Orphans
+from rollyard.resources_servers.environment import (
+    BadTask,
+    Environment,
+    EnvironmentSettings,
+    Turn,
+    Verification,
+    settings_of,
+)
+from rollyard.resources_servers.orphaned_sessions import OrphanedSessions
 from rollyard.resources_servers.sessions import OpenEpisode, Sessions
-from rollyard.resources_servers.tools import Tool, ToolMistake, models_mistakes, tool, tools_of
+from rollyard.resources_servers.tools import InvalidToolCall, Tool, as_invalid_tool_call, tool, tools_of
 from rollyard.services.errors import Failure, FailureKind
 from rollyard.services.http.client import OWNER_HEADER, RUN_HEADER, SESSION_END_HEADER, SESSION_HEADER
-from rollyard.services.http.request import Call, Handler, Reply
+from rollyard.services.http.request import Handler, RawRequest, RawResponse
 from rollyard.services.server.app import Context, Server
 from rollyard.services.server.settings import ServerSettings
 from rollyard.services.types import Json, Verdict
@@ -36,11 +43,11 @@ from rollyard.services.types import Json, Verdict
 __all__ = [
     "BadTask",
     "Environment",
-    "ToolMistake",
+    "EnvironmentSettings",
+    "InvalidToolCall",
     "Turn",
     "Verdict",
     "Verification",
-    "WorldSettings",
     "hosting",
     "tool",
 ]
@@ -51,7 +58,7 @@ T = TypeVar("T")
 class ResourcesServer(Server):
     """Hosts an Environment class."""
 
-    def __init__(self, environment: type[Environment[Any]], settings: WorldSettings, context: Context) -> None:
+    def __init__(self, environment: type[Environment[Any]], settings: EnvironmentSettings, context: Context) -> None:
         super().__init__(settings, context)
         self._environment = environment
         tools = tools_of(environment).items()
@@ -59,7 +66,7 @@ class ResourcesServer(Server):
         self._sessions: Sessions[Environment[Any]] = Sessions(
             context.keys.secret, idle_s=settings.session_idle_s, limit=settings.max_sessions
         )
-        self._orphans = Orphans(self._sessions, self.client.book.current, settings.orphan_s)
+        self._orphans = OrphanedSessions(self._sessions, self.client.book.current, settings.orphan_s)
         self._watching: list[asyncio.Task[None]] = []
         routes: list[tuple[str, Handler]] = [
             ("/seed_session", self._seed),
@@ -90,14 +97,14 @@ class ResourcesServer(Server):
             task.cancel()
         await self._sessions.close_all()
 
-    async def _seed(self, call: Call) -> Reply:
+    async def _seed(self, call: RawRequest) -> RawResponse:
         """Open a session for a data set row; its id comes back in a signed cookie."""
         session = self._begin(call)
         observation = await self._sessions.set_up(session, _refusing(session.episode.seed()))
         body = orjson.dumps({"observation": observation}) if observation else b"{}"
-        return Reply(body, headers=((b"set-cookie", self._sessions.cookie(session)),))
+        return RawResponse(body, headers=((b"set-cookie", self._sessions.cookie(session)),))
 
-    async def _reset(self, call: Call) -> Reply:
+    async def _reset(self, call: RawRequest) -> RawResponse:
         """Turn-based: open a session for a row and answer the first observation."""
         session = self._begin(call, turn_based=True)
 
@@ -107,9 +114,9 @@ class ResourcesServer(Server):
 
         observation, info = await self._sessions.set_up(session, _refusing(set_up()))
         body = orjson.dumps({"observation": observation, "info": {"supports_explicit_close": True, **info}})
-        return Reply(body, headers=((b"set-cookie", self._sessions.cookie(session)),))
+        return RawResponse(body, headers=((b"set-cookie", self._sessions.cookie(session)),))
 
-    async def _act(self, call: Call) -> bytes | Reply:
+    async def _act(self, call: RawRequest) -> bytes | RawResponse:
         """What the model does. How its session was opened decides what it means, and nothing that the model wrote:
         after `/seed_session` the tool of the path's name, after `/reset` one turn at `/step`.
         """
@@ -120,7 +127,7 @@ class ResourcesServer(Server):
             body = await self._call_tool(call, session)
         return self._told(call, session, body)
 
-    async def _take_turn(self, call: Call, session: OpenEpisode[Environment[Any]]) -> bytes:
+    async def _take_turn(self, call: RawRequest, session: OpenEpisode[Environment[Any]]) -> bytes:
         if call.path != "/step" or not isinstance(call.json().get("response"), dict):
             detail = (
                 "this session was opened by /reset: it takes POST /step with the model's `response`, /verify, /close"
@@ -128,28 +135,28 @@ class ResourcesServer(Server):
             raise Failure(FailureKind.BAD_REQUEST, detail)
         async with self._sessions.turn(session):
             try:
-                with models_mistakes("the message"):
+                with as_invalid_tool_call("the message"):
                     turn = await session.episode.turn(Verification(call.body).text)
-            except ToolMistake as mistake:
+            except InvalidToolCall as mistake:
                 turn = Turn(str(mistake), 0.0, False, False, {})
         if turn.terminated or turn.truncated:
             await self._sessions.close(session.id)
         return orjson.dumps(turn)
 
-    async def _call_tool(self, call: Call, session: OpenEpisode[Environment[Any]]) -> bytes:
+    async def _call_tool(self, call: RawRequest, session: OpenEpisode[Environment[Any]]) -> bytes:
         """The tool's answer; a mistake of the model is answered with words for it."""
         name = call.path[1:]
         try:
             if (used := self._tools.get(name)) is None:
                 known = ", ".join(sorted(self._tools)) or "none"
-                raise ToolMistake(f"There is no tool {name[:200]!r}. Tools: {known}.")
+                raise InvalidToolCall(f"There is no tool {name[:200]!r}. Tools: {known}.")
             arguments = used.parse(call.body)
             async with self._sessions.turn(session):
                 return await used.call(session.episode, arguments)
-        except ToolMistake as mistake:
+        except InvalidToolCall as mistake:
             return orjson.dumps({"error": str(mistake)})
 
-    async def _verify(self, call: Call) -> bytes | Reply:
+    async def _verify(self, call: RawRequest) -> bytes | RawResponse:
         """The verdict on the session's episode, beside everything that was sent."""
         verification = Verification(call.body)
         session = self._sessions.find(call)
@@ -161,12 +168,12 @@ class ResourcesServer(Server):
         await self._sessions.close(session.id)
         return orjson.dumps(verdict)
 
-    async def _close(self, call: Call) -> bytes:
+    async def _close(self, call: RawRequest) -> bytes:
         """End the session; ending it twice, or before it begins, is fine."""
         await self._sessions.close_for(call)
         return b'{"closed":true}'
 
-    async def _aggregate_metrics(self, call: Call) -> bytes:
+    async def _aggregate_metrics(self, call: RawRequest) -> bytes:
         """Mean of every number over `{"verify_responses": [...]}`, in NeMo Gym's shape."""
         values: dict[str, list[float]] = {}
         rows = call.json().get("verify_responses")
@@ -183,13 +190,13 @@ class ResourcesServer(Server):
         """The tools as Responses function tools, ready for a data set's rows."""
         return [known.schema() for known in self._tools.values()]
 
-    def _told(self, call: Call, session: OpenEpisode[Environment[Any]], body: bytes) -> bytes | Reply:
+    def _told(self, call: RawRequest, session: OpenEpisode[Environment[Any]], body: bytes) -> bytes | RawResponse:
         """The answer; for clients of other stacks with the cookie again: some keep only the last answer's cookies."""
         if call.header(RUN_HEADER.encode()) is not None:
             return body
-        return Reply(body, headers=((b"set-cookie", self._sessions.cookie(session)),))
+        return RawResponse(body, headers=((b"set-cookie", self._sessions.cookie(session)),))
 
-    def _begin(self, call: Call, *, turn_based: bool = False) -> OpenEpisode[Environment[Any]]:
+    def _begin(self, call: RawRequest, *, turn_based: bool = False) -> OpenEpisode[Environment[Any]]:
         row, name = call.json(), call.header(SESSION_HEADER.encode())
         owner = call.header(OWNER_HEADER.encode()) or ""
         try:
@@ -213,7 +220,7 @@ class Hosting(ResourcesServer):
     environment: ClassVar[type[Environment[Any]]]
 
     def __init__(self, settings: ServerSettings, context: Context) -> None:
-        assert isinstance(settings, WorldSettings)
+        assert isinstance(settings, EnvironmentSettings)
         super().__init__(self.environment, settings, context)
 
 

@@ -29,7 +29,7 @@ from rollyard.services.datasets.data_files import side_file
 from rollyard.services.datasets.dataset_cards import CARD
 from rollyard.services.datasets.raw_rows import RawRows
 from rollyard.services.datasets.split_names import READABLE
-from rollyard.services.datasets.splits import ALL, Ambiguous, Wanted, check_file, chosen
+from rollyard.services.datasets.splits import ALL, AmbiguousFiles, Wanted, check_file, chosen
 from rollyard.services.errors import OperatorError, RunError
 from rollyard.services.io import s3
 from rollyard.services.io.jsonl import replace
@@ -51,7 +51,7 @@ class Hub:
 
 
 @dataclass(frozen=True)
-class Places:
+class DataLocations:
     """Where rows may be; the first that has them is used, and those that failed before it are said."""
 
     local: Path | None = None
@@ -66,7 +66,7 @@ def _say(line: str) -> None:
 
 
 @contextlib.contextmanager
-def rows_from(places: Places, wanted: Wanted = ANY, say: Callable[[str], None] = _say) -> Iterator[RawRows]:
+def rows_from(places: DataLocations, wanted: Wanted = ANY, say: Callable[[str], None] = _say) -> Iterator[RawRows]:
     """The rows of the first place that has them. Raises OperatorError, RunError: each one's reason if none has."""
     with tempfile.TemporaryDirectory(prefix="rollyard-rows-") as folder:
         yield RawRows(_fetched(places, wanted, Path(folder), say))
@@ -115,7 +115,7 @@ def prepare(options: argparse.Namespace, hub: Hub, wanted: Wanted, make: Callabl
     Raises OperatorError for a source that is not there or not as expected, RunError where a download failed.
     """
     check_output(options.output, [options.local] if options.local else ())
-    places = Places(options.local, options.s3, None if options.offline else hub)
+    places = DataLocations(options.local, options.s3, None if options.offline else hub)
     with rows_from(places, wanted) as rows:
         made = (row for row in _made(rows, make) if row is not None)
         count = write_rows(options.output, islice(made, options.limit))
@@ -134,7 +134,7 @@ def _made(rows: RawRows, make: Callable[[int, Json], Json | None]) -> Iterator[J
             ) from error
 
 
-def _fetched(places: Places, wanted: Wanted, folder: Path, say: Callable[[str], None]) -> list[Path]:
+def _fetched(places: DataLocations, wanted: Wanted, folder: Path, say: Callable[[str], None]) -> list[Path]:
     """The files that hold the rows, downloaded into `folder` if need be."""
     ways: list[tuple[str, Callable[[Path], list[Path]]]] = []
     if places.local is not None:
@@ -151,7 +151,7 @@ def _fetched(places: Places, wanted: Wanted, folder: Path, say: Callable[[str], 
             target = folder / str(number)
             target.mkdir()
             return fetch(target)
-        except Ambiguous:
+        except AmbiguousFiles:
             raise  # the rows are there: another place would be read in their stead
         except Exception as error:  # a library's own error, whichever: the reason is told, the next place is tried
             reasons.append(f"{name}: {error}")

@@ -21,7 +21,7 @@ class BadTask(Exception):
     """
 
 
-class WorldSettings(ServerSettings):
+class EnvironmentSettings(ServerSettings):
     """What every world's settings share."""
 
     NOT_IDENTITY: ClassVar[frozenset[str]] = ServerSettings.NOT_IDENTITY | {
@@ -38,7 +38,7 @@ class WorldSettings(ServerSettings):
     """More than that are refused."""
 
 
-S = TypeVar("S", bound=WorldSettings)
+S = TypeVar("S", bound=EnvironmentSettings)
 
 
 @dataclass(frozen=True)
@@ -123,10 +123,10 @@ class Environment(Generic[S]):
         """Give back what the episode holds. Called exactly once, whatever happened."""
 
 
-def settings_of(environment: type[Environment[Any]]) -> type[WorldSettings]:
+def settings_of(environment: type[Environment[Any]]) -> type[EnvironmentSettings]:
     """The type argument of `Environment[...]`: where a world states its settings."""
     for base in getattr(environment, "__orig_bases__", ()):
         for argument in get_args(base):
-            if isinstance(argument, type) and issubclass(argument, WorldSettings):
+            if isinstance(argument, type) and issubclass(argument, EnvironmentSettings):
                 return argument
-    return WorldSettings
+    return EnvironmentSettings

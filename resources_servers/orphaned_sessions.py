@@ -20,7 +20,7 @@ from rollyard.services.types import Directory
 log = logging.getLogger(__name__)
 
 
-class Orphans:
+class OrphanedSessions:
     """Ends the sessions of agents that are gone for `grace_s`, unless something still uses them."""
 
     def __init__(self, sessions: Sessions[Any], directory: Callable[[], Awaitable[Directory]], grace_s: float) -> None:

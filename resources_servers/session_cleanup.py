@@ -27,7 +27,7 @@ class Closable(Protocol):
         """Give back what it holds; called exactly once."""
 
 
-class Endings:
+class SessionCleanup:
     """The episodes of one server that are ending."""
 
     def __init__(self) -> None:

@@ -19,10 +19,10 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-from rollyard.resources_servers.session_cleanup import TURN_WAIT_S, Closable, Endings
+from rollyard.resources_servers.session_cleanup import TURN_WAIT_S, Closable, SessionCleanup
 from rollyard.services.errors import Failure, FailureKind
 from rollyard.services.http.client import SESSION_HEADER
-from rollyard.services.http.request import Call
+from rollyard.services.http.request import RawRequest
 
 log = logging.getLogger(__name__)
 
@@ -64,7 +64,7 @@ class Sessions(Generic[T]):
         self._idle_s = idle_s
         self._limit = limit
         self._open: dict[str, OpenEpisode[T]] = {}
-        self._endings = Endings()
+        self._endings = SessionCleanup()
         self._tombstones: OrderedDict[str, float] = OrderedDict()
 
     def __len__(self) -> int:
@@ -122,7 +122,7 @@ class Sessions(Generic[T]):
         """Value of the Set-Cookie header that names `session`."""
         return f"{COOKIE}={session.id}.{self._sign(session.id)}; Path=/; HttpOnly; SameSite=Lax".encode()
 
-    def find(self, call: Call) -> OpenEpisode[T]:
+    def find(self, call: RawRequest) -> OpenEpisode[T]:
         """The open session of the call's cookie. Raises Failure session_lost when it is not open."""
         session = self._open.get(self._named(call))
         if session is None:
@@ -155,7 +155,7 @@ class Sessions(Generic[T]):
         if (ending := self.end(session_id)) is not None:
             await asyncio.wait({ending}, timeout=CLOSE_WAIT_S)
 
-    async def close_for(self, call: Call) -> None:
+    async def close_for(self, call: RawRequest) -> None:
         """End the session of the call's cookie, or the one of the name that its agent chose, even before it begins."""
         name = call.header(SESSION_HEADER.encode())
         if name is None or COOKIE in (call.header(b"cookie") or ""):
@@ -195,7 +195,7 @@ class Sessions(Generic[T]):
             state = "open already" if name in self._open else "closed before it began"
             raise Failure(FailureKind.SESSION_LOST, f"the session {name} is {state}")
 
-    def _named(self, call: Call) -> str:
+    def _named(self, call: RawRequest) -> str:
         for pair in (call.header(b"cookie") or "").split(";"):
             name, _, value = pair.strip().partition("=")
             if name == COOKIE:

@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 _MARK = "__rollyard_tool__"
 
 
-class ToolMistake(ValueError):
+class InvalidToolCall(ValueError):
     """The model called a tool wrongly. Its text is what the model reads; nothing was executed."""
 
 
@@ -33,7 +33,7 @@ def tool(method: Method) -> Method:
     """Mark an async method of an Environment as a tool that the model may call.
 
     Its name, docstring and signature are the tool's name, description and schema. What it returns is the tool's
-    output, as JSON; of a string the model reads the text itself. Raising ToolMistake answers with words; any other
+    output, as JSON; of a string the model reads the text itself. Raising InvalidToolCall answers with words; any other
     exception is a failure of the environment.
     """
     setattr(method, _MARK, True)
@@ -50,7 +50,7 @@ class Tool:
     method: Callable[..., Awaitable[Any]]
 
     def parse(self, body: bytes) -> dict[str, Any]:
-        """Keyword arguments from the JSON text the model wrote. Raises ToolMistake in words for the model."""
+        """Keyword arguments from the JSON text the model wrote. Raises InvalidToolCall in words for the model."""
         body = body or b"{}"
         try:
             # What pydantic lets through where the signature says nothing: NaN, half a surrogate pair, endless depth.
@@ -61,14 +61,14 @@ class Tool:
             # Of a union, pydantic names the branch beside the place: our validators' names tell a model nothing.
             parts = [str(part) for part in first["loc"] if not str(part).startswith("function-")]
             where = ".".join(parts)[:200] or "the arguments"
-            raise ToolMistake(self._explain(f"{where}: {first['msg'].removeprefix('Value error, ')}")) from error
+            raise InvalidToolCall(self._explain(f"{where}: {first['msg'].removeprefix('Value error, ')}")) from error
         except ValueError as error:
-            raise ToolMistake(self._explain(f"the arguments: {error}")) from error
+            raise InvalidToolCall(self._explain(f"the arguments: {error}")) from error
         return {field.alias or name: getattr(read, name) for name, field in self.arguments.model_fields.items()}
 
     async def call(self, owner: object, arguments: dict[str, Any]) -> bytes:
-        """What the tool answers to parsed arguments, as JSON. Raises ToolMistake in words for the model."""
-        with models_mistakes(f"the call of {self.name}", sized=bool(arguments)):
+        """What the tool answers to parsed arguments, as JSON. Raises InvalidToolCall in words for the model."""
+        with as_invalid_tool_call(f"the call of {self.name}", sized=bool(arguments)):
             return _as_json(await self.method(owner, **arguments))
 
     def schema(self) -> Json:
@@ -95,8 +95,8 @@ class Tool:
 
 
 @contextlib.contextmanager
-def models_mistakes(what: str, *, sized: bool = True) -> Iterator[None]:
-    """Raises what can only be the model's fault as ToolMistake: none of it may void or repeat the rollout.
+def as_invalid_tool_call(what: str, *, sized: bool = True) -> Iterator[None]:
+    """Raises what can only be the model's fault as InvalidToolCall: none of it may void or repeat the rollout.
 
     That is a refusal of the row, which was good when the session was opened, and, where the model chose the size of
     what was worked on, running out of numbers, stack or memory.
@@ -104,16 +104,16 @@ def models_mistakes(what: str, *, sized: bool = True) -> Iterator[None]:
     try:
         yield
     except BadTask as error:
-        raise ToolMistake(str(error)) from error
+        raise InvalidToolCall(str(error)) from error
     except Failure as failure:
         if failure.kind not in (FailureKind.BAD_TASK, FailureKind.BAD_REQUEST):
             raise
-        raise ToolMistake(failure.problem.detail) from failure
+        raise InvalidToolCall(failure.problem.detail) from failure
     except (OverflowError, RecursionError, MemoryError) as error:
         if not sized:
             raise
         log.warning("%s raised %r: the model reads that it is too large", what, error)
-        raise ToolMistake(f"{what} is too large: {type(error).__name__}") from error
+        raise InvalidToolCall(f"{what} is too large: {type(error).__name__}") from error
 
 
 def tools_of(owner: type) -> dict[str, Tool]:

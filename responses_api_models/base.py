@@ -18,7 +18,7 @@ from rollyard.responses_api_models.convert import conversion
 from rollyard.responses_api_models.request_validation import check_chat_request, check_responses_request
 from rollyard.responses_api_models.streaming import chunks
 from rollyard.services.errors import Failure, FailureKind
-from rollyard.services.http.request import Call, Reply
+from rollyard.services.http.request import RawRequest, RawResponse
 from rollyard.services.responses import stream_events
 from rollyard.services.responses.stream_events import SSE, STREAM_HEADERS
 from rollyard.services.server.app import Context, Server
@@ -36,17 +36,17 @@ class ModelServer(Server):
         self.app.get("/v1/models")(self.__list_models)
         self.app.get("/v1/models/{name:path}")(self.__retrieve_model)
 
-    async def responses(self, request: Json, call: Call) -> Json | bytes | Reply:
+    async def responses(self, request: Json, call: RawRequest) -> Json | bytes | RawResponse:
         """You write this: the whole Response object for a create request, which says nothing of streams.
 
         Return bytes or a Reply where the answer passes through as it came.
         """
         raise NotImplementedError
 
-    async def chat(self, request: Json, call: Call) -> Json | bytes | Reply:
+    async def chat(self, request: Json, call: RawRequest) -> Json | bytes | RawResponse:
         """The whole Chat Completion for a create request."""
         answer = await self.responses(conversion.chat_request_to_responses(request), call)
-        if isinstance(answer, Reply):
+        if isinstance(answer, RawResponse):
             if answer.status >= 400:
                 return answer
             answer = answer.body
@@ -57,18 +57,18 @@ class ModelServer(Server):
         """Names served at `GET /v1/models`."""
         return [self.name]
 
-    async def stream_responses(self, request: Json, call: Call) -> Reply:
+    async def stream_responses(self, request: Json, call: RawRequest) -> RawResponse:
         """The events for a create request that asks for a stream; its `stream` and `stream_options` are still there."""
         answer = await self.responses(_without_stream(request), call)
         return _streamed(answer, stream_events.whole)
 
-    async def stream_chat(self, request: Json, call: Call) -> Reply:
+    async def stream_chat(self, request: Json, call: RawRequest) -> RawResponse:
         """The chunks for a chat create request that asks for a stream."""
         with_usage = bool((request.get("stream_options") or {}).get("include_usage"))
         answer = await self.chat(_without_stream(request), call)
         return _streamed(answer, lambda completion: chunks.chat_chunks(completion, with_usage))
 
-    async def __serve_responses(self, call: Call) -> bytes | Reply:
+    async def __serve_responses(self, call: RawRequest) -> bytes | RawResponse:
         """OpenAI Responses: create. With `"stream": true` the answer is a stream of events."""
         request = call.json()
         check_responses_request(request)
@@ -76,7 +76,7 @@ class ModelServer(Server):
             return await self.stream_responses(request, call)
         return _sent(await self.responses(_without_stream(request), call))
 
-    async def __serve_chat(self, call: Call) -> bytes | Reply:
+    async def __serve_chat(self, call: RawRequest) -> bytes | RawResponse:
         """OpenAI Chat Completions: create. With `"stream": true` the answer is a stream of chunks."""
         request = call.json()
         check_chat_request(request)
@@ -105,14 +105,14 @@ def _without_stream(request: Json) -> Json:
     return request
 
 
-def _sent(answer: Json | bytes | Reply) -> bytes | Reply:
+def _sent(answer: Json | bytes | RawResponse) -> bytes | RawResponse:
     return orjson.dumps(answer) if isinstance(answer, dict) else answer
 
 
-def _streamed(answer: Json | bytes | Reply, events: Callable[[Json], bytes]) -> Reply:
+def _streamed(answer: Json | bytes | RawResponse, events: Callable[[Json], bytes]) -> RawResponse:
     """The finished answer as one body of server-sent events, its headers kept; an error answer stays what it is."""
     headers: tuple[tuple[bytes, bytes], ...] = STREAM_HEADERS
-    if isinstance(answer, Reply):
+    if isinstance(answer, RawResponse):
         if answer.status >= 400 or answer.stream is not None:
             return answer
         headers = (*STREAM_HEADERS, *answer.headers)
@@ -120,4 +120,4 @@ def _streamed(answer: Json | bytes | Reply, events: Callable[[Json], bytes]) -> 
     if isinstance(answer, bytes):
         answer = orjson.loads(answer)
         assert isinstance(answer, dict)
-    return Reply(events(answer), content_type=SSE, headers=headers)
+    return RawResponse(events(answer), content_type=SSE, headers=headers)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from rollyard.responses_api_models.convert.items import unreadable
+from rollyard.responses_api_models.convert.items import unconvertible
 from rollyard.services.types import Json
 
 _NAMES = {str: "text", list: "a list", dict: "an object", bool: "true or false", int: "a number"}
@@ -64,7 +64,7 @@ def check_limits(request: Json) -> None:
     for name in _LIMITS:
         value = request.get(name)
         if isinstance(value, int | float) and value < 1:
-            raise unreadable(name, f"found {value}; an answer has at least 1 token, or leave it out")
+            raise unconvertible(name, f"found {value}; an answer has at least 1 token, or leave it out")
 
 
 def _check(request: Json, shapes: dict[str, tuple[type, ...]]) -> None:
@@ -76,7 +76,7 @@ def _look(value: Any, path: list[str], expected: tuple[type, ...], where: str) -
     if not path:
         if not isinstance(value, expected):
             wanted = " or ".join(_NAMES[kind] for kind in expected)
-            raise unreadable(where, f"found {str(value)[:100]!r} ({type(value).__name__}); {wanted} is expected")
+            raise unconvertible(where, f"found {str(value)[:100]!r} ({type(value).__name__}); {wanted} is expected")
         return
     if not isinstance(value, dict):
         return  # its own line says what is wrong with it
@@ -88,6 +88,6 @@ def _look(value: Any, path: list[str], expected: tuple[type, ...], where: str) -
         _look(found, path[1:], expected, where)
         return
     if not isinstance(found, list):
-        raise unreadable(where, f"found {str(found)[:100]!r} ({type(found).__name__}); a list is expected")
+        raise unconvertible(where, f"found {str(found)[:100]!r} ({type(found).__name__}); a list is expected")
     for index, one in enumerate(found):
         _look(one, path[1:], expected, f"{where}[{index}]")

@@ -154,7 +154,7 @@ class Failure(RollyardError):
         return self.kind in _TERMINAL
 
 
-def nearest(found: str, known: Iterable[str]) -> str:
+def did_you_mean(found: str, known: Iterable[str]) -> str:
     """`, did you mean 'x'?` when something known looks like what was found, else nothing."""
     matches = difflib.get_close_matches(found, list(known), n=1, cutoff=0.6)
     return f", did you mean {matches[0]!r}?" if matches else ""

@@ -11,7 +11,7 @@ from typing import Any
 from rollyard.resources_servers.answers.brackets import brackets
 from rollyard.resources_servers.answers.claims import Refused, claim
 from rollyard.resources_servers.answers.equality import DECIMALS, Comparison, compared, is_near
-from rollyard.resources_servers.answers.latex import tidied
+from rollyard.resources_servers.answers.latex import normalized
 from rollyard.resources_servers.answers.quantity import quantity
 
 TINY = 1e-9
@@ -27,7 +27,7 @@ _JUNCTION = re.compile(r"(?:<|>|\\[lg]e).*\b(or|and)\b")
 _RELATION = re.compile(r"=|<|>|\\(?:le|ge|ne|in)(?![a-z])|\\text\s*\{[^{}]*(?:or|and)[^{}]*\}")
 
 
-def thorough(gold: str, answer: str, problem: str = "") -> Comparison:
+def compare_symbolically(gold: str, answer: str, problem: str = "") -> Comparison:
     """math-verify's opinion on a pair that `quick` left open."""
     try:
         found = claim(gold, answer, problem)
@@ -68,7 +68,7 @@ def check_gold(gold: str) -> Comparison:
     return _compared(claim(gold, gold).gold, "12345678")
 
 
-def quiet() -> None:
+def silence_math_verify() -> None:
     """Keep math-verify from writing what it reads into logs. For the process that calls `thorough`."""
     logging.disable(logging.CRITICAL)
     warnings.simplefilter("ignore")
@@ -76,7 +76,7 @@ def quiet() -> None:
 
 def _ordered_alike(gold: str, answer: str) -> tuple[str, str]:
     """A pair without its parentheses would be read as a set, whose order is lost; a list in them as a pair."""
-    gold, answer = tidied(gold), tidied(answer)
+    gold, answer = normalized(gold), normalized(answer)
     if "," in gold and "," in answer and not _RELATION.search(gold + answer):
         if brackets(gold) == "(" and not brackets(answer) and "(" not in answer and "[" not in answer:
             return gold, f"({answer})"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from rollyard.resources_servers.answers.latex import plain_spelling, squeezed, tidied
+from rollyard.resources_servers.answers.latex import normalized, plain_spelling, without_spaces
 from rollyard.resources_servers.answers.problem_statement import Problem
 from rollyard.resources_servers.answers.requested_value import is_asked, residue
 from rollyard.resources_servers.answers.vocabulary import changes_numbers
@@ -58,9 +58,9 @@ _EMPHASIS = re.compile(r"\\(?:underline|uline|emph|textup|texttt|mathtt|mathnorm
 
 def without_wrapping(text: str) -> str:
     """`text` without an announcement, and of a set built from a condition the condition."""
-    text = _CONCLUSION.sub("", _PROVEN.sub("", tidied(text)))
+    text = _CONCLUSION.sub("", _PROVEN.sub("", normalized(text)))
     if emphasized := _EMPHASIS.fullmatch(text):
-        text = tidied(emphasized[1])
+        text = normalized(emphasized[1])
     text = _LABELLED.sub(r"\1", text)
     text = _UNIT_IN_BRACKETS.sub(r" \\text{\1}", text)
     announced = _ANNOUNCED.match(text)
@@ -88,7 +88,7 @@ def is_name(text: str, problem: Problem) -> bool:
     if not bare or is_asked(text, problem):
         return bool(bare)
     if (names := _TUPLE.fullmatch(text)) is not None:
-        return _in_order(squeezed(names[1]).split(","), problem)
+        return _in_order(without_spaces(names[1]).split(","), problem)
     if _SUM.fullmatch(bare) or (_PRODUCT.fullmatch(text) and len(set(bare)) == len(bare)):
         return ("sum" if "+" in bare else "product") in problem.words and set(bare) - {"+"} <= _letters(problem)
     if _NAME.fullmatch(text) is None or changes_numbers(text):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from rollyard.resources_servers.answers.latex import squeezed
+from rollyard.resources_servers.answers.latex import without_spaces
 
 _BASES = {
     "two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7, "eight": 8, "nine": 9, "ten": 10,
@@ -18,7 +18,7 @@ _REMARK = re.compile(r"(_\{?(\d+)\}?)\\text\{\(?base\2\)?\}$")
 
 def based(text: str) -> tuple[str, int] | None:
     """Digits and base; None for what is not a number with a base."""
-    match = _BASED.fullmatch(_REMARK.sub(r"\1", squeezed(text)))
+    match = _BASED.fullmatch(_REMARK.sub(r"\1", without_spaces(text)))
     if match is None:
         return None
     name = (match[3] or match[4] or match[5]).lower()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from rollyard.resources_servers.answers.latex import tidied
+from rollyard.resources_servers.answers.latex import normalized
 
 _SIGNS = re.compile(r"^\s*--\s*\d|^-?[\d.,]+\s*'+$|=\s*-?[\d.,]+\s*'+$")
 """`--7` and `7'` are no spellings of 7."""
@@ -12,7 +12,7 @@ DEEPEST = 10
 """Brackets in brackets; the parser's time doubles with each."""
 
 
-def misshapen(answer: str) -> str | None:
+def bracket_error(answer: str) -> str | None:
     """What is wrong with the brackets; None when nothing is."""
     depth = deepest = 0
     for character in answer:
@@ -27,13 +27,13 @@ def misshapen(answer: str) -> str | None:
 
 def half_open(text: str) -> bool:
     """True for what looks like `[1, 2)` or `(1, 2]`."""
-    text = tidied(text)
+    text = normalized(text)
     return text[:1] + text[-1:] in ("[)", "(]")
 
 
 def brackets(text: str) -> str:
     """The bracket that holds all of `text`: `(`, `[`, `{`, or nothing."""
-    text = tidied(text).replace(r"\{", "⟨").replace(r"\}", "⟩")
+    text = normalized(text).replace(r"\{", "⟨").replace(r"\}", "⟩")
     depth = 0
     for place, character in enumerate(text):
         depth += (character in "([⟨") - (character in ")]⟩")

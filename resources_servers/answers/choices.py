@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from rollyard.resources_servers.answers.latex import tidied
+from rollyard.resources_servers.answers.latex import normalized
 
 _TEXT = re.compile(r"\\text\s*\{([^{}]*)\}")
 _CHOICE = re.compile(
@@ -17,7 +17,7 @@ _ANOTHER = re.compile(r"\([A-Z]\)|\b(?:or|not|and|but|maybe|either)\b|\b[A-Z]\)|
 
 def choice(text: str) -> tuple[str, str] | None:
     """The letter of an answer that chooses one, and the value behind it; None for what does not choose exactly one."""
-    bare = _TEXT.sub(r"\1", tidied(text)).strip()
+    bare = _TEXT.sub(r"\1", normalized(text)).strip()
     match = _CHOICE.fullmatch(bare)
     if match is None or not (letter := match[1] or match[2] or match[3]).isupper() or _ANOTHER.search(match[4]):
         return None

@@ -15,10 +15,10 @@ from rollyard.resources_servers.answers.bases import based, in_base_ten
 from rollyard.resources_servers.answers.brackets import brackets
 from rollyard.resources_servers.answers.choices import choice
 from rollyard.resources_servers.answers.final_form import unfinished
-from rollyard.resources_servers.answers.latex import plain_spelling, squeezed, words
+from rollyard.resources_servers.answers.latex import plain_spelling, without_spaces, words
 from rollyard.resources_servers.answers.problem_statement import Problem, read_problem
 from rollyard.resources_servers.answers.quantity import quantity, unit_of
-from rollyard.resources_servers.answers.requested_value import is_something_else
+from rollyard.resources_servers.answers.requested_value import is_other_quantity
 from rollyard.resources_servers.answers.sets import solved_set, with_usual_sets
 from rollyard.resources_servers.answers.splitting import links, parts
 from rollyard.resources_servers.answers.unit_words import UnknownWord, without_words
@@ -126,10 +126,10 @@ def _as_list(gold: str, answer: str, problem: Problem) -> Claim | None:
     wanted, given = _assignments(gold, problem), _assignments(answer, problem)
     if given is None:
         return None
-    names = [squeezed(name) for name, _ in given]
+    names = [without_spaces(name) for name, _ in given]
     values = [_worded(gold, value, problem) for _, value in given]
     if wanted is not None and len(set(names)) == len(names):
-        order = [squeezed(name) for name, _ in wanted]
+        order = [without_spaces(name) for name, _ in wanted]
         if sorted(order) != sorted(names):
             return None
         by_name = dict(zip(names, values, strict=True))
@@ -201,15 +201,15 @@ def _as_named(gold: str, answer: str, problem: Problem) -> Claim:
     name, value = (side for _, side in links(gold))
     found = links(answer)
     if is_name(name, Problem()) and len(found) <= 2:
-        names = [side for sign, side in found if squeezed(side) == squeezed(name)]
+        names = [side for sign, side in found if without_spaces(side) == without_spaces(name)]
         if len(found) == 1:
             return Claim(value, _worded(gold, answer, problem))
-        if names and found[1][0] in ("=", r"\in") and squeezed(found[0][1]) == squeezed(name):
+        if names and found[1][0] in ("=", r"\in") and without_spaces(found[0][1]) == without_spaces(name):
             return Claim(value, _worded(gold, found[1][1], problem))
-        if found[1][0] == "=" and _is_same_function(squeezed(name), squeezed(found[0][1])):
+        if found[1][0] == "=" and _is_same_function(without_spaces(name), without_spaces(found[0][1])):
             return Claim(value, _worded(gold, found[1][1], problem))
         if not _LETTERS.search(value) and found[1][0] == "=":
-            if squeezed(found[1][1]) == squeezed(name):
+            if without_spaces(found[1][1]) == without_spaces(name):
                 return Claim(value, _worded(gold, found[0][1], problem))
             raise Refused(f"it does not say what {name} is")
     if "'" in answer and "'" not in gold:
@@ -247,7 +247,7 @@ def _chain(gold: str, answer: str, problem: Problem) -> Claim:
     ]
     if not named and is_name(found[-1][1], problem) and len(found) == 2:  # 7 = x
         named, found = True, [("", found[1][1]), ("=", found[0][1])]
-    if named and (is_something_else(found[0][1], problem) or ("," in found[0][1] and "," not in found[-1][1])):
+    if named and (is_other_quantity(found[0][1], problem) or ("," in found[0][1] and "," not in found[-1][1])):
         raise Refused(f"{found[0][1]} is not what is asked for")
     letters = set(_LETTERS.findall(gold))
     if named:  # a formula on the way, such as \pi r^2

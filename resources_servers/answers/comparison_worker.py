@@ -15,7 +15,7 @@ import sys
 
 import orjson
 
-from rollyard.resources_servers.answers.algebra import check_gold, quiet, thorough
+from rollyard.resources_servers.answers.algebra import check_gold, compare_symbolically, silence_math_verify
 
 MEMORY_BYTES = 1024**3
 BROKEN_OFF = 3
@@ -25,8 +25,8 @@ BROKEN_OFF = 3
 def main() -> None:
     """Serve until standard input ends. Every death of a child is answered with a line that names its signal."""
     sys.set_int_max_str_digits(0)  # a long number is slow, not wrong: the CPU limit is what ends it
-    quiet()
-    thorough(r"\sqrt{4}", "3-1")  # imports, grammars and caches, once for all children
+    silence_math_verify()
+    compare_symbolically(r"\sqrt{4}", "3-1")  # imports, grammars and caches, once for all children
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     while True:
@@ -49,7 +49,9 @@ def _serve() -> None:
             gold, answer, problem, cpu_s = orjson.loads(line)
             signal.setitimer(signal.ITIMER_PROF, cpu_s)
             try:
-                said = (check_gold(gold) if answer is None else thorough(gold, answer, problem)).model_dump()
+                said = (
+                    check_gold(gold) if answer is None else compare_symbolically(gold, answer, problem)
+                ).model_dump()
             except MemoryError:
                 said = {"failed": f"it took more than {MEMORY_BYTES // 1024**2} MiB of memory"}
             except (Exception, RecursionError) as error:

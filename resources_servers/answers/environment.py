@@ -8,22 +8,22 @@ from typing import Any, ClassVar, Literal, TypeVar
 
 from pydantic import Field
 
-from rollyard.resources_servers.answers.grader import Judge, Judgement
-from rollyard.resources_servers.answers.worker_pool import Workers
-from rollyard.resources_servers.base import Environment, ResourcesServer, Verdict, WorldSettings
+from rollyard.resources_servers.answers.grader import AnswerGrader, Grade
+from rollyard.resources_servers.answers.worker_pool import WorkerPool
+from rollyard.resources_servers.base import Environment, EnvironmentSettings, ResourcesServer, Verdict
 from rollyard.resources_servers.environment import settings_of
 from rollyard.resources_servers.examples import serve_examples
 from rollyard.services.io.optional import require
 from rollyard.services.server.app import Context
 from rollyard.services.server.settings import ServerSettings
 
-E = TypeVar("E", bound="type[AnswerWorld]")
+E = TypeVar("E", bound="type[AnswerEnvironment]")
 
 
-class AnswerSettings(WorldSettings):
+class AnswerSettings(EnvironmentSettings):
     """What a config may set."""
 
-    NOT_IDENTITY: ClassVar[frozenset[str]] = WorldSettings.NOT_IDENTITY | {"verify_workers"}
+    NOT_IDENTITY: ClassVar[frozenset[str]] = EnvironmentSettings.NOT_IDENTITY | {"verify_workers"}
 
     score: Literal["lenient", "strict"] = "lenient"
     """Which score is the reward: an answer in any form, or only in the form that the prompt asks for."""
@@ -38,12 +38,12 @@ class AnswerSettings(WorldSettings):
     where the gold answer alone takes half of it."""
 
 
-class AnswerWorld(Environment[AnswerSettings]):
+class AnswerEnvironment(Environment[AnswerSettings]):
     """A question with a gold answer. The server gives every episode its judge."""
 
-    judge: ClassVar[Judge]
+    judge: ClassVar[AnswerGrader]
 
-    def verdict(self, judged: Judgement, gold: str) -> Verdict:
+    def verdict(self, judged: Grade, gold: str) -> Verdict:
         """The judgement on the record."""
         right = judged.lenient if self.settings.score == "lenient" else judged.strict
         return Verdict(
@@ -58,21 +58,21 @@ class AnswerWorld(Environment[AnswerSettings]):
         )
 
 
-def answering(world: type[AnswerWorld], folder: Path) -> type[ResourcesServer]:
+def answering(environment: type[AnswerEnvironment], folder: Path) -> type[ResourcesServer]:
     """The server class of an answer world that lives in `folder`."""
 
     class AnswerServer(ResourcesServer):
-        __doc__ = world.__doc__
-        Settings: ClassVar[type[ServerSettings]] = settings_of(world)
+        __doc__ = environment.__doc__
+        Settings: ClassVar[type[ServerSettings]] = settings_of(environment)
 
         def __init__(self, settings: ServerSettings, context: Context) -> None:
             assert isinstance(settings, AnswerSettings)
-            self._workers: Workers | None = None
+            self._workers: WorkerPool | None = None
             if settings.equality == "math_verify":
                 require("math_verify", "math", context.name)
-                self._workers = Workers(settings.verify_workers, settings.verify_cpu_s)
-            members: Mapping[str, Any] = {"judge": Judge(self._workers), "__doc__": world.__doc__}
-            super().__init__(type(world.__name__, (world,), dict(members)), settings, context)
+                self._workers = WorkerPool(settings.verify_workers, settings.verify_cpu_s)
+            members: Mapping[str, Any] = {"judge": AnswerGrader(self._workers), "__doc__": environment.__doc__}
+            super().__init__(type(environment.__name__, (environment,), dict(members)), settings, context)
             serve_examples(self.app, folder)
 
         async def stop(self) -> None:
@@ -80,5 +80,5 @@ def answering(world: type[AnswerWorld], folder: Path) -> type[ResourcesServer]:
             if self._workers is not None:
                 await self._workers.close()
 
-    AnswerServer.__name__ = f"{world.__name__}Server"
+    AnswerServer.__name__ = f"{environment.__name__}Server"
     return AnswerServer

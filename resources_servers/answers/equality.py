@@ -10,11 +10,11 @@ import re
 from fractions import Fraction
 
 from rollyard.resources_servers.answers.bases import based
-from rollyard.resources_servers.answers.brackets import brackets, half_open, misshapen
+from rollyard.resources_servers.answers.brackets import bracket_error, brackets, half_open
 from rollyard.resources_servers.answers.choices import choice
 from rollyard.resources_servers.answers.claims import Claim, Refused, claim
-from rollyard.resources_servers.answers.formula_complexity import costly
-from rollyard.resources_servers.answers.latex import squeezed, tidied, unquoted, words
+from rollyard.resources_servers.answers.formula_complexity import why_too_costly
+from rollyard.resources_servers.answers.latex import normalized, unquoted, without_spaces, words
 from rollyard.resources_servers.answers.quantity import Quantity, quantity, unit_of
 from rollyard.resources_servers.answers.sets import with_usual_sets
 from rollyard.services.types import Record
@@ -39,17 +39,17 @@ class Comparison(Record):
     """One clause for the person who reads the verdict."""
 
 
-def quick(gold: str, answer: str, *, problem: str = "") -> Comparison | None:
+def compare_without_algebra(gold: str, answer: str, *, problem: str = "") -> Comparison | None:
     """What can be said without algebra; None when it takes some. `problem`: its text, which tells what is asked for."""
     if len(answer) > MOST_CHARACTERS:
         return Comparison(equal=False, reason=f"the answer has {len(answer)} characters, over {MOST_CHARACTERS}")
-    if not squeezed(answer):
+    if not without_spaces(answer):
         return Comparison(equal=False, reason="the answer is empty")
-    if squeezed(gold) == squeezed(answer) or unquoted(gold) == unquoted(answer):
+    if without_spaces(gold) == without_spaces(answer) or unquoted(gold) == unquoted(answer):
         return Comparison(equal=True, reason="the same text")
-    if choice(answer) is None and (wrong := misshapen(with_usual_sets(answer))) is not None:
+    if choice(answer) is None and (wrong := bracket_error(with_usual_sets(answer))) is not None:
         return Comparison(equal=False, reason=wrong)
-    if (wrong := costly(gold, answer)) is not None:
+    if (wrong := why_too_costly(gold, answer)) is not None:
         return Comparison(equal=False, reason=wrong)
     try:
         found = claim(gold, answer, problem)
@@ -64,7 +64,7 @@ def compared(found: Claim) -> Comparison | None:
     gold, answer = found.gold, found.answer
     if contradicts(found):
         return Comparison(equal=False, reason="the answer says that different numbers are equal")
-    if squeezed(gold) == squeezed(answer):
+    if without_spaces(gold) == without_spaces(answer):
         return Comparison(equal=True, reason="the same text")
     return (
         _same_base(gold, answer)
@@ -81,7 +81,7 @@ def contradicts(found: Claim) -> bool | None:
     for one, other in (*found.steps, *found.nearly):
         first, second = quantity(one), quantity(other)
         if first is None or second is None:
-            open_steps = open_steps or squeezed(one) != squeezed(other)
+            open_steps = open_steps or without_spaces(one) != without_spaces(other)
         elif (one, other) in found.nearly:
             if not is_near(float(first.value), second):
                 return True
@@ -114,7 +114,7 @@ def _base_words(based: tuple[str, int] | None) -> str:
 
 def _same_time(gold: str, answer: str) -> Comparison | None:
     """Times of day, one at least with `a.m.` or `p.m.`: a bare `4:30` may be a ratio."""
-    wanted, given = _CLOCK.fullmatch(squeezed(gold)), _CLOCK.fullmatch(squeezed(answer))
+    wanted, given = _CLOCK.fullmatch(without_spaces(gold)), _CLOCK.fullmatch(without_spaces(answer))
     if not wanted or not given or not (wanted[3] or given[3]):
         return None
     halves = {half.lower() for half in (wanted[3], given[3]) if half}
@@ -195,16 +195,16 @@ def _same_brackets(gold: str, answer: str) -> Comparison | None:
     if "{" in kinds and (set(kinds) & {"(", "["}):
         return Comparison(equal=False, reason="a set is no pair and no interval")
     # At an infinite end both brackets mean the same.
-    if all(kinds) and half_open(gold) != half_open(answer) and "\\infty" not in tidied(gold + answer):
+    if all(kinds) and half_open(gold) != half_open(answer) and "\\infty" not in normalized(gold + answer):
         return Comparison(equal=False, reason="other brackets")
     if kinds[1] in ("(", "[") and "," in answer and not kinds[0] and not re.search(r",|<|>|\\[lg]e|\\[a-z]", gold):
         return Comparison(equal=False, reason="a pair or an interval; one value is expected")
     if kinds[0] and not kinds[1] and "\\pm" in answer and "\\pm" not in gold:
         return Comparison(equal=False, reason="two values; an interval or a pair is expected")
-    if kinds == ("(", "[") and gold.count(",") == answer.count(",") == 1 and "\\infty" not in tidied(gold + answer):
+    if kinds == ("(", "[") and gold.count(",") == answer.count(",") == 1 and "\\infty" not in normalized(gold + answer):
         return Comparison(equal=False, reason="other brackets")
-    if _RATIO.fullmatch(squeezed(answer)) and quantity(gold) is not None and quantity(answer) is None:
+    if _RATIO.fullmatch(without_spaces(answer)) and quantity(gold) is not None and quantity(answer) is None:
         return Comparison(equal=False, reason="a ratio; one number is expected")
-    if _HEDGE.search(tidied(answer)) and not re.search(r"\\text|\bor\b|,|\\pm|\\cup|<|>|\\[lg]e", gold):
+    if _HEDGE.search(normalized(answer)) and not re.search(r"\\text|\bor\b|,|\\pm|\\cup|<|>|\\[lg]e", gold):
         return Comparison(equal=False, reason="more than one answer is given")
     return None

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from rollyard.resources_servers.answers.latex import plain_spelling, tidied
+from rollyard.resources_servers.answers.latex import normalized, plain_spelling
 from rollyard.resources_servers.answers.problem_statement import Problem
 from rollyard.resources_servers.answers.quantity import quantity
 from rollyard.resources_servers.answers.splitting import links, parts
@@ -74,7 +74,7 @@ _PRODUCT = re.compile(r"\([^()]*[-+][^()]*\)\s*(?:\^|[\w(\\])|\w\s*\([^()]*[-+][
 
 def unfinished(gold: str, answer: str, problem: Problem) -> str | None:
     """What is left to do on `answer`, which may be equal to `gold`; None when nothing is."""
-    gold, answer = tidied(gold), tidied(answer)
+    gold, answer = normalized(gold), normalized(answer)
     for name, pattern in _UNFINISHED:
         if pattern.search(answer) and not pattern.search(gold) and not _is_residue(name, answer):
             return f"{name} is left to work out"

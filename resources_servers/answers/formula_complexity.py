@@ -9,7 +9,7 @@ import math
 import re
 from dataclasses import dataclass
 
-from rollyard.resources_servers.answers.latex import tidied
+from rollyard.resources_servers.answers.latex import normalized
 
 MOST_DIGITS = 10_000
 MOST_TERMS = 2_000
@@ -76,9 +76,9 @@ class _Size:
         )
 
 
-def costly(gold: str, answer: str) -> str | None:
+def why_too_costly(gold: str, answer: str) -> str | None:
     """Why `answer` is too much work; None when it is not. A gold answer of the same size raises the bounds."""
-    wanted, given = _sizes(tidied(gold)), _sizes(tidied(answer))
+    wanted, given = _sizes(normalized(gold)), _sizes(normalized(answer))
     for name, size in given.items():
         most = max(_MOST[name], 2 * wanted[name])
         if not size <= most:

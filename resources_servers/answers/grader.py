@@ -8,13 +8,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import ParamSpec, TypeVar
 
-from rollyard.resources_servers.answers.equality import MOST_CHARACTERS, Comparison, quick
+from rollyard.resources_servers.answers.equality import MOST_CHARACTERS, Comparison, compare_without_algebra
 from rollyard.resources_servers.answers.quantity import quantity
 from rollyard.resources_servers.answers.reading.adjacent_values import together
-from rollyard.resources_servers.answers.reading.alternatives import with_offers
-from rollyard.resources_servers.answers.reading.extraction import Finder, Found, cut, first_of, said
-from rollyard.resources_servers.answers.reading.retractions import maintained
-from rollyard.resources_servers.answers.worker_pool import Workers
+from rollyard.resources_servers.answers.reading.alternatives import with_alternatives
+from rollyard.resources_servers.answers.reading.extraction import Finder, Found, cut, first_of, without_reasoning
+from rollyard.resources_servers.answers.reading.retractions import after_last_retraction
+from rollyard.resources_servers.answers.worker_pool import WorkerPool
 from rollyard.resources_servers.environment import Verification
 
 P = ParamSpec("P")
@@ -32,7 +32,7 @@ CLOSED = frozenset({"boxed", "answer_tag", "final_answer"})
 
 
 @dataclass(frozen=True)
-class Reading:
+class AnswerForm:
     """How answers are looked for in one form of prompt."""
 
     stops: tuple[str, ...]
@@ -46,7 +46,7 @@ class Reading:
 
 
 @dataclass(frozen=True)
-class Judgement:
+class Grade:
     """What was found in a text and what it is worth."""
 
     answer: str | None
@@ -58,18 +58,18 @@ class Judgement:
     """There is an answer in the form that the prompt asks for."""
 
 
-class Judge:
+class AnswerGrader:
     """Compares texts with gold answers."""
 
-    def __init__(self, workers: Workers | None) -> None:
+    def __init__(self, workers: WorkerPool | None) -> None:
         self._workers = workers
         """None: what needs algebra is not equal."""
 
-    async def judge(self, gold: str, response: Verification, reading: Reading, problem: str = "") -> Judgement:
+    async def judge(self, gold: str, response: Verification, reading: AnswerForm, problem: str = "") -> Grade:
         """The judgement on a response to `problem`. Raises Failure when the answer could not be verified."""
         asked, found = await _aside(len(response.text), read, response, reading)
         if found is None or not found.whole:
-            return Judgement(None, "none", _why_nothing(response, found), False, False, False)
+            return Grade(None, "none", _why_nothing(response, found), False, False, False)
         compared = await self._compared(gold, found, problem)
         if asked is None:
             strict = False
@@ -79,7 +79,7 @@ class Judge:
             same = (asked.text, asked.parts) == (found.text, found.parts)
             exactly = compared if same else await self._compared(gold, asked, problem)
             strict = exactly.equal and exactly.exact
-        return Judgement(found.text, found.method, compared.reason, strict, compared.equal, asked is not None)
+        return Grade(found.text, found.method, compared.reason, strict, compared.equal, asked is not None)
 
     async def _compared(self, gold: str, found: Found, problem: str) -> Comparison:
         """Of several values all must be equal to the gold answer, or their list to the gold one."""
@@ -98,7 +98,7 @@ class Judge:
         if len(answer) > MOST_CHARACTERS:
             reason = f"the answer has {len(answer)} characters, over {MOST_CHARACTERS}"
             return Comparison(equal=False, reason=reason)
-        decided = quick(gold, answer, problem=problem)
+        decided = compare_without_algebra(gold, answer, problem=problem)
         if decided is not None:
             return decided
         if self._workers is None:
@@ -113,19 +113,19 @@ async def _aside(length: int, function: Callable[P, R], *args: P.args, **kwargs:
     return await asyncio.to_thread(function, *args, **kwargs)
 
 
-def read(response: Verification, reading: Reading) -> tuple[Found | None, Found | None]:
+def read(response: Verification, reading: AnswerForm) -> tuple[Found | None, Found | None]:
     """The answer in the form that was asked for, and the answer in any form. Linear in the length of the text."""
-    text = cut(said(response.text), reading.stops)
-    kept, broken = maintained(text), _broken_off(response)
+    text = cut(without_reasoning(response.text), reading.stops)
+    kept, broken = after_last_retraction(text), _broken_off(response)
     # A harness knows nothing of answers that are taken back.
     where = text if reading.matches else kept
     asked, found = _usable(reading.strict(where), where, broken), first_of(reading.lenient, kept)
     if asked is not None and reading.matches is None:
-        asked = with_offers(where, asked)
+        asked = with_alternatives(where, asked)
     if found is None:
         return asked, None
     usable = _usable(found, kept, broken)
-    return asked, with_offers(kept, usable) if usable else replace(found, whole=False)
+    return asked, with_alternatives(kept, usable) if usable else replace(found, whole=False)
 
 
 def _is_list(gold: str) -> bool:
@@ -160,7 +160,7 @@ def _why_nothing(response: Verification, found: Found | None) -> str:
         return "the text breaks off before an answer is whole"
     if not response.text.strip():
         return "the model wrote nothing"
-    return "no answer after the thinking" if not said(response.text).strip() else "no answer found"
+    return "no answer after the thinking" if not without_reasoning(response.text).strip() else "no answer found"
 
 
 def narrowed(finder: Finder, narrow: Callable[[str], Sequence[str]]) -> Finder:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-from rollyard.resources_servers.answers.unicode import ascii_signs
+from rollyard.resources_servers.answers.unicode import to_ascii
 
 _REWRITTEN = tuple(
     (re.compile(pattern), spelling)
@@ -68,22 +68,22 @@ _WRAPPERS = (("$$", "$$"), ("$", "$"), (r"\(", r"\)"), (r"\[", r"\]"), ("**", "*
 
 
 @lru_cache(maxsize=1024)
-def tidied(text: str) -> str:
+def normalized(text: str) -> str:
     """`text` with one spelling for each thing that has several."""
-    text = _unwrapped(ascii_signs(text).strip())
+    text = _unwrapped(to_ascii(text).strip())
     for pattern, spelling in _REWRITTEN:
         text = pattern.sub(spelling, text)
     return text.strip().rstrip(".;,\\ ").strip()
 
 
-def squeezed(text: str) -> str:
+def without_spaces(text: str) -> str:
     """`tidied` without spaces, but for those between digits: for comparing letter by letter."""
-    return _FREE_SPACE.sub("", tidied(text))
+    return _FREE_SPACE.sub("", normalized(text))
 
 
 def unquoted(text: str) -> str:
     r"""`squeezed`, with the words of `\text{...}` standing free."""
-    return squeezed(_TEXT.sub(r"\1", tidied(text)))
+    return without_spaces(_TEXT.sub(r"\1", normalized(text)))
 
 
 def plain_spelling(text: str) -> str:
@@ -95,7 +95,7 @@ def plain_spelling(text: str) -> str:
 
 def words(text: str) -> str | None:
     r"""The words of an answer that is text: `\text{(A)}` -> `a`, `Evelyn` -> `evelyn`; None when it is a formula."""
-    text = tidied(text)
+    text = normalized(text)
     plain = _TEXT.sub(r"\1", text).replace('"', "").replace("``", "").replace("''", "")
     bare = plain.strip(" ().").strip()
     # Without \text a short run of letters is a product of variables, and a hyphen is a minus.

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from rollyard.resources_servers.answers.latex import plain_spelling, tidied
+from rollyard.resources_servers.answers.latex import normalized, plain_spelling
 from rollyard.resources_servers.answers.reading.formulas import Formula, formulas
 from rollyard.resources_servers.answers.splitting import links, parts, sides
 from rollyard.resources_servers.answers.vocabulary import unit_name
@@ -102,7 +102,7 @@ def read_problem(text: str) -> Problem:
         return Problem()
     text = _PRICE.sub(r"\\$", text[:MOST_CHARACTERS])
     written = list(formulas(text))
-    found = [tidied(formula.text) for formula in written]
+    found = [normalized(formula.text) for formula in written]
     prose = _with_numbers(text, written)
     asked, computed = set[str](), set[str]()
     for match in _ASKS.finditer(prose):

@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass
 from fractions import Fraction
 
-from rollyard.resources_servers.answers.latex import tidied
+from rollyard.resources_servers.answers.latex import normalized
 from rollyard.resources_servers.answers.vocabulary import SCALES, UNITS
 
 MOST_DIGITS = 1000
@@ -50,7 +50,7 @@ class Quantity:
 
 def quantity(text: str, *, any_words: bool = False) -> Quantity | None:
     """The one number that `text` is. `any_words`: bare words behind it (`18 eggs`) do not matter."""
-    text = _bare(tidied(text), any_words)
+    text = _bare(normalized(text), any_words)
     match = _VALUE.match(text)
     if match is None or len(match.group()) > MOST_DIGITS or (match["inner"] and not match["money"]):
         return None
@@ -79,7 +79,7 @@ def _bare(text: str, any_words: bool) -> str:
     """Without what may stand before a number, and with repeating decimals as fractions."""
     text = re.sub(r"^(?:=|\\approx)\s*", "", text)
     if all_text := re.fullmatch(r"\\text\s*\{\s*([^{}]*\d[^{}]*)\}", text):
-        text = tidied(all_text[1])
+        text = normalized(all_text[1])
     if any_words and (before := re.match(r"\\text\s*\{([^{}\d]*)\}\s*(?=.*\d)", text)):
         text = text if _HEDGES & set(before[1].lower().split()) else text[before.end() :]
     if power := re.fullmatch(r"(-?)10\s*\^\s*\{?\s*([+-]?\d{1,3})\s*\}?", text):
@@ -95,7 +95,7 @@ def _bare(text: str, any_words: bool) -> str:
 
 def unit_of(text: str) -> str | None:
     r"""The unit of measure behind a formula, such as `\frac{\pi}{2} \text{ cm}`; None when it has none."""
-    text = tidied(text)
+    text = normalized(text)
     if text.endswith("^\\circ"):
         return "degree"
     match = re.search(r"\\text\s*\{[^{}]*\}\s*(?:\^\s*\{?\d\}?)?$", text)

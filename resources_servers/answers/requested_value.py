@@ -37,7 +37,7 @@ def is_asked(name: str, problem: Problem) -> bool:
     return derived is not None and derived in {derivative(asked) for asked in problem.asked}
 
 
-def is_something_else(name: str, problem: Problem) -> bool:
+def is_other_quantity(name: str, problem: Problem) -> bool:
     """True for what the problem has another use for than its answer, where it asks for one formula by itself."""
     bare = plain_spelling(name)
     if not problem.computed or is_asked(name, problem) or _is_set_equal(bare, problem):

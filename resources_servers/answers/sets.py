@@ -6,7 +6,7 @@ import re
 from fractions import Fraction
 from itertools import pairwise
 
-from rollyard.resources_servers.answers.latex import tidied
+from rollyard.resources_servers.answers.latex import normalized
 from rollyard.resources_servers.answers.quantity import quantity
 from rollyard.resources_servers.answers.splitting import links, parts
 
@@ -35,7 +35,7 @@ _DISTANCE = re.compile(r"(?:\||\\[lr]?vert) *([a-zA-Z]) *(?:\||\\[lr]?vert) *(<|
 
 def with_usual_sets(text: str) -> str:
     """Intervals with outward brackets, the real numbers and the empty set as they are usually written."""
-    text = tidied(text)
+    text = normalized(text)
     bare = _TEXT.sub(r"\1", text).strip()
     if (reals := _REALS.fullmatch(bare)) is not None:
         but = reals["but"]

@@ -17,7 +17,7 @@ _SUPERSCRIPTS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻", "0123456789-")
 _SUPERSCRIPT = re.compile("[⁰¹²³⁴⁵⁶⁷⁸⁹⁻]+")
 
 
-def ascii_signs(text: str) -> str:
+def to_ascii(text: str) -> str:
     """Digits of every script as 0-9, signs as their LaTeX; superscripts and vulgar fractions keep their meaning."""
     if text.isascii():
         return text

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from rollyard.resources_servers.answers.latex import tidied
+from rollyard.resources_servers.answers.latex import normalized
 from rollyard.resources_servers.answers.problem_statement import Problem
 from rollyard.resources_servers.answers.vocabulary import CHANGING, SCALES, is_common, is_unit, stems, word_set
 
@@ -65,7 +65,7 @@ def without_words(gold: str, answer: str, problem: Problem) -> str:
             raise UnknownWord(match[0].strip())
         return left
 
-    return tidied(_CHUNK.sub(kept, answer))
+    return normalized(_CHUNK.sub(kept, answer))
 
 
 def _leading(text: str, known: frozenset[str], problem: Problem) -> str | None:

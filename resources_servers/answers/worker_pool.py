@@ -21,7 +21,7 @@ MOST_GOLDS = 10_000
 _FROM_OUTSIDE = frozenset((signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP))
 
 
-class Workers:
+class WorkerPool:
     """Compares answers in processes of their own, started when needed; at most `count` at once."""
 
     def __init__(self, count: int, cpu_s: float) -> None:

@@ -13,14 +13,20 @@ from rollyard.services.errors import OperatorError, RunError
 from rollyard.services.io.jsonl import replace
 from rollyard.services.metrics.loader.load_run import load
 from rollyard.services.metrics.profile_records import Profile
-from rollyard.services.report.formatting import covering, measured
+from rollyard.services.report.formatting import coverage_sentence, measured
 from rollyard.services.report.markdown import escaped
 
 
 def analysis(profile: Profile, model: str) -> str:
     """The report. Numbers by the seed's definitions; what is not measured is said beside them."""
     covered, solved, rewards, calls = profile.coverage, profile.solved, profile.rewards, profile.tool_calls
-    lines = [f"# Reward analysis: {escaped(model)}", "", escaped(covering(covered)), *map(escaped, profile.notes), ""]
+    lines = [
+        f"# Reward analysis: {escaped(model)}",
+        "",
+        escaped(coverage_sentence(covered)),
+        *map(escaped, profile.notes),
+        "",
+    ]
     lines += ["## Overall Metrics", "", f"- **Rollouts file**: {escaped(profile.path)}"]
     lines.append(f"- **Total Rollouts**: {covered.measured:,} ({measured(covered)})")
     if rewards is None or calls is None:

@@ -10,7 +10,7 @@ from rollyard.resources_servers.argument_checks import Integer
 from rollyard.resources_servers.base import (
     BadTask,
     Environment,
-    ToolMistake,
+    InvalidToolCall,
     Turn,
     Verdict,
     Verification,
@@ -18,7 +18,7 @@ from rollyard.resources_servers.base import (
     tool,
 )
 from rollyard.resources_servers.grl_sokoban.game import parse_action
-from rollyard.resources_servers.grl_sokoban.game_episode import Play
+from rollyard.resources_servers.grl_sokoban.game_episode import GameEpisode
 from rollyard.resources_servers.grl_sokoban.observation import View
 from rollyard.resources_servers.grl_sokoban.settings import SokobanSettings
 from rollyard.resources_servers.grl_sokoban.solver import is_deadlocked
@@ -42,7 +42,7 @@ class GrlSokoban(Environment[SokobanSettings]):
         puzzle = puzzle_of(row, settings)
         self.max_steps = row.max_steps or settings.max_steps
         self.room, self.optimum = puzzle.room, puzzle.optimum
-        self.play = Play(puzzle.room, self.max_steps, settings)
+        self.play = GameEpisode(puzzle.room, self.max_steps, settings)
         self.view = View(settings.observations, settings.tile_px)
 
     @classmethod
@@ -56,7 +56,7 @@ class GrlSokoban(Environment[SokobanSettings]):
         try:
             moves = [parse_action(action) for action in actions]
         except ValueError as error:
-            raise ToolMistake(str(error)) from error
+            raise InvalidToolCall(str(error)) from error
         return self._answer(self._moved(moves))
 
     @tool
@@ -65,7 +65,7 @@ class GrlSokoban(Environment[SokobanSettings]):
         if self.play.over:
             return self._answer(0.0)
         if not 1 <= moves <= self.play.undoable:
-            raise ToolMistake(f"undo of {moves} moves: {self.play.undoable} can be taken back; nothing was done")
+            raise InvalidToolCall(f"undo of {moves} moves: {self.play.undoable} can be taken back; nothing was done")
         reward = 0.0
         for _ in range(moves):
             if self.play.over:

@@ -10,7 +10,7 @@ from rollyard.resources_servers.grl_sokoban.settings import SokobanSettings
 from rollyard.resources_servers.grl_sokoban.solver import is_deadlocked
 
 
-class Play:
+class GameEpisode:
     """Without settings it is the game and nothing else."""
 
     def __init__(self, start: Room, max_steps: int, settings: SokobanSettings) -> None:

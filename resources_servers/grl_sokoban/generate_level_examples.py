@@ -8,10 +8,14 @@ from itertools import islice
 from pathlib import Path
 
 from rollyard.resources_servers.grl_sokoban.game import BOX, Room
-from rollyard.resources_servers.grl_sokoban.levels import BadLevel, Level, levels_of
-from rollyard.resources_servers.grl_sokoban.prompts import Wording
-from rollyard.resources_servers.grl_sokoban.row_selection import Choice, add_choice, choice_of
-from rollyard.resources_servers.grl_sokoban.row_writer import Row, add_output, row, wording_of, write
+from rollyard.resources_servers.grl_sokoban.levels import InvalidLevel, Level, levels_of
+from rollyard.resources_servers.grl_sokoban.prompts import PromptBuilder
+from rollyard.resources_servers.grl_sokoban.row_selection import (
+    RowSelection,
+    add_selection_options,
+    selection_from_options,
+)
+from rollyard.resources_servers.grl_sokoban.row_writer import Row, add_output, prompt_builder_from_options, row, write
 from rollyard.resources_servers.grl_sokoban.solver import Solution, UnsolvableRoom, solve
 from rollyard.resources_servers.grl_sokoban.train_test_split import puzzle_of_board
 from rollyard.services.cli.rollout_files import check_output
@@ -23,8 +27,8 @@ from rollyard.services.errors import OperatorError
 class LevelRows:
     """Makes rows of levels and counts why others were left out."""
 
-    choice: Choice
-    wording: Wording
+    choice: RowSelection
+    wording: PromptBuilder
     max_rows: int
     boxes: range
     most_states: int
@@ -33,12 +37,12 @@ class LevelRows:
     left_out: Counter[str] = field(default_factory=Counter)
 
     def rows(self, paths: Iterable[Path]) -> Iterator[Row]:
-        """The rows of files, in their order. Raises BadLevel for the first wrong level, OSError."""
+        """The rows of files, in their order. Raises InvalidLevel for the first wrong level, OSError."""
         seen, made = set[str](), 0
         for path in paths:
             levels = levels_of(path)
             if not levels:
-                raise BadLevel(f"{path} holds no level; one is lines of # space . $ * @ +")
+                raise InvalidLevel(f"{path} holds no level; one is lines of # space . $ * @ +")
             for level in levels:
                 room = level.room()
                 puzzle = puzzle_of_board(room.board())
@@ -62,7 +66,7 @@ class LevelRows:
         try:
             solution = solve(room, self.most_states)
         except UnsolvableRoom as error:
-            raise BadLevel(f"{level.file}, level {level.index} (line {level.line}): {error}") from error
+            raise InvalidLevel(f"{level.file}, level {level.index} (line {level.line}): {error}") from error
         if solution is None and self.choice.needs_optimum:
             return None, f"optimum not found in {self.most_states:,} positions"
         return solution, "" if self.choice.takes(room, solution) else f"not {self.choice}"
@@ -79,7 +83,7 @@ def main(arguments: list[str] | None = None) -> None:
     check_output(options.output, options.input)
     try:
         rows = list(islice(maker.rows(options.input), options.num_examples))
-    except BadLevel as error:
+    except InvalidLevel as error:
         raise OperatorError(str(error)) from error
     except OSError as error:
         raise OperatorError(f"{error.filename} cannot be read: {error.strerror}; expected a file of levels") from error
@@ -104,7 +108,7 @@ def _options(arguments: list[str] | None) -> tuple[argparse.Namespace, LevelRows
     parser.add_argument(
         "--levels-folder", type=Path, help="rows name their level below this folder, the server's levels_folder"
     )
-    add_choice(parser)
+    add_selection_options(parser)
     options = parser.parse_args(arguments)
     folder = options.levels_folder and options.levels_folder.resolve()
     for path in options.input:
@@ -113,7 +117,7 @@ def _options(arguments: list[str] | None) -> tuple[argparse.Namespace, LevelRows
     boxes = range(options.min_boxes, options.max_boxes + 1)
     if not boxes:
         parser.error(f"--min-boxes {options.min_boxes} is more than --max-boxes {options.max_boxes}")
-    choice, wording = choice_of(parser, options), wording_of(options)
+    choice, wording = selection_from_options(parser, options), prompt_builder_from_options(options)
     return options, LevelRows(choice, wording, options.max_rows, boxes, options.most_states, folder)
 
 

@@ -7,9 +7,13 @@ from random import Random
 
 from rollyard.resources_servers.grl_sokoban.game import canonical_board
 from rollyard.resources_servers.grl_sokoban.generator import InfeasibleRoom, RoomSpec, Streams, generate
-from rollyard.resources_servers.grl_sokoban.prompts import Wording
-from rollyard.resources_servers.grl_sokoban.row_selection import Choice, add_choice, choice_of
-from rollyard.resources_servers.grl_sokoban.row_writer import Row, add_output, row, wording_of, write
+from rollyard.resources_servers.grl_sokoban.prompts import PromptBuilder
+from rollyard.resources_servers.grl_sokoban.row_selection import (
+    RowSelection,
+    add_selection_options,
+    selection_from_options,
+)
+from rollyard.resources_servers.grl_sokoban.row_writer import Row, add_output, prompt_builder_from_options, row, write
 from rollyard.resources_servers.grl_sokoban.solver import solve
 from rollyard.services.cli.rollout_files import check_output
 from rollyard.services.cli.script import ScriptParser, positive, run_script
@@ -32,11 +36,13 @@ def tuples(seed: int) -> Iterator[RoomSpec]:
         yield RoomSpec(room_seed % 2**32, (rows, cols), 1 if boxes >= rows * cols // 3 else boxes)
 
 
-def labelled(seed: int, wanted: int, choice: Choice | None = None, wording: Wording | None = None) -> Iterator[Row]:
+def labelled(
+    seed: int, wanted: int, choice: RowSelection | None = None, wording: PromptBuilder | None = None
+) -> Iterator[Row]:
     """Up to `wanted` rows of the stream: feasible at the first seed tried (so the reference makes them too), no two
     the same up to rotation and reflection unless `choice` wants the images, and all of them what `choice` takes.
     """
-    choice = choice or Choice()
+    choice = choice or RowSelection()
     streams, seen, made = Streams(), set[str](), 0
     for spec in islice(tuples(seed), wanted * DRAWS_A_ROW):
         try:
@@ -73,7 +79,7 @@ def main(arguments: list[str] | None = None) -> None:
         rows = list(compat(options.seed, options.num_examples or PUBLIC_ROWS))
     else:
         wanted = options.num_examples or 200
-        rows = list(labelled(options.seed, wanted, choice, wording_of(options)))
+        rows = list(labelled(options.seed, wanted, choice, prompt_builder_from_options(options)))
         if len(rows) < wanted:
             found = f"only {len(rows)} of {wanted} rows found with {choice}"
             raise OperatorError(f"{found}; ask for fewer or a wider band")
@@ -81,16 +87,16 @@ def main(arguments: list[str] | None = None) -> None:
     print(f"{len(rows)} rows -> {options.output}")
 
 
-def _options(arguments: list[str] | None) -> tuple[argparse.Namespace, Choice]:
+def _options(arguments: list[str] | None) -> tuple[argparse.Namespace, RowSelection]:
     parser = ScriptParser(description=__doc__)
     add_output(parser)
     parser.add_argument("--num-examples", type=positive, help="rows (default 200; 500 with --compat)")
     parser.add_argument("--seed", type=int, default=42, help="of the stream of tuples (default 42)")
-    add_choice(parser)
+    add_selection_options(parser)
     parser.add_argument("--compat", action="store_true", help="the public tuples: unfiltered, without labels")
     options = parser.parse_args(arguments)
-    choice = choice_of(parser, options)
-    if options.compat and (choice != Choice() or wording_of(options) != Wording()):
+    choice = selection_from_options(parser, options)
+    if options.compat and (choice != RowSelection() or prompt_builder_from_options(options) != PromptBuilder()):
         parser.error("--compat writes the public rows as they are; leave the filters, --observations and --undo out")
     return options, choice
 

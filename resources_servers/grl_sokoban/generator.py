@@ -7,7 +7,7 @@ from random import Random
 from numpy.random import MT19937, RandomState
 
 from rollyard.resources_servers.grl_sokoban.game import BOX, FLOOR, PLAYER, TARGET, Room
-from rollyard.resources_servers.grl_sokoban.geometry import Geometry, counted, geometry, why_impossible
+from rollyard.resources_servers.grl_sokoban.geometry import Geometry, counted, geometry, why_infeasible
 from rollyard.resources_servers.grl_sokoban.reverse_play import Start, reverse_play
 
 LAYOUTS_A_SEED = 4
@@ -86,7 +86,7 @@ def generate(spec: RoomSpec, streams: Streams | None = None) -> Room:
     """
     rows, cols = spec.dim_room
     asked = f"a {rows}x{cols} room with {counted(spec.num_boxes)}"
-    if reason := why_impossible(rows, cols, spec.num_boxes, spec.search_depth):
+    if reason := why_infeasible(rows, cols, spec.num_boxes, spec.search_depth):
         raise InfeasibleRoom(f"{asked} cannot exist: {reason}; ask for a larger board, fewer boxes or a deeper search")
     streams = streams or Streams()
     tables = geometry(rows, cols)

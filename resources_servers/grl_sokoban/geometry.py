@@ -83,7 +83,7 @@ def _near(place: tuple[int, int], number: dict[tuple[int, int], int], low: int) 
     )
 
 
-def why_impossible(rows: int, cols: int, boxes: int, depth: int) -> str | None:
+def why_infeasible(rows: int, cols: int, boxes: int, depth: int) -> str | None:
     """Why no seed can give such a room, as a clause for an error message; None if nothing speaks against it.
 
     A room needs every box pulled off its target, with the player on no target, in reverse play. Walls only hinder

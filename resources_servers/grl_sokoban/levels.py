@@ -22,7 +22,7 @@ _RUN = re.compile(r"(?<!\d)(\d{1,3})([^\d\n])")
 """Run-length encoding: so many of a symbol. No board is wider than three digits can say."""
 
 
-class BadLevel(ValueError):
+class InvalidLevel(ValueError):
     """A level that cannot be played; the text says why."""
 
 
@@ -38,11 +38,11 @@ class Level:
     text: str
 
     def room(self) -> Room:
-        """The level as a position. Raises BadLevel, which names file, level and line."""
+        """The level as a position. Raises InvalidLevel, which names file, level and line."""
         try:
             return read_level(self.text)
-        except BadLevel as error:
-            raise BadLevel(f"{self.file}, level {self.index} (line {self.line}): {error}") from error
+        except InvalidLevel as error:
+            raise InvalidLevel(f"{self.file}, level {self.index} (line {self.line}): {error}") from error
 
 
 def levels_of(path: Path) -> tuple[Level, ...]:
@@ -70,7 +70,7 @@ def read_level(text: str) -> Room:
 
     Runs may be written by length, rows ended by |: `3#-#` is `###-#`.
 
-    Raises BadLevel for unknown symbols, a hole in the wall, a wrong number of players, boxes or targets, a box or a
+    Raises InvalidLevel for unknown symbols, a hole in the wall, a wrong number of players, boxes or targets, a box or a
     target out of reach, and a level that is solved already.
     """
     text = _RUN.sub(lambda run: int(run[1]) * run[2], re.sub(r"\r\n?|\|", "\n", text))
@@ -81,30 +81,30 @@ def read_level(text: str) -> Room:
     if unknown := sorted(set("".join(lines)) - _SYMBOLS):
         shown = " ".join(symbol if symbol.isprintable() else repr(symbol) for symbol in unknown)
         hint = "; of run-length encoding a number before a symbol is read, no brackets" if set(unknown) & _RUNS else ""
-        raise BadLevel(f"unknown symbols {shown}; use # space . $ * @ + (or # _ O X √ P S){hint}")
+        raise InvalidLevel(f"unknown symbols {shown}; use # space . $ * @ + (or # _ O X √ P S){hint}")
     try:
         room = Room.parse(sealed(lines))
-    except BadLevel:
+    except InvalidLevel:
         raise
     except ValueError as error:
-        raise BadLevel(str(error)) from error
+        raise InvalidLevel(str(error)) from error
     if "X" not in room.board():
-        raise BadLevel("every box stands on a target already: there is nothing to solve")
+        raise InvalidLevel("every box stands on a target already: there is nothing to solve")
     return room
 
 
 def sealed(lines: list[str]) -> str:
-    """The board as a rectangle, with wall wherever the player cannot get to. Raises BadLevel if he can get out."""
+    """The board as a rectangle, with wall wherever the player cannot get to. Raises InvalidLevel if he can get out."""
     width = max(map(len, lines), default=0)
     cells = [list(line.ljust(width, "_")) for line in lines]
     places = [(row, col) for row, line in enumerate(cells) for col, symbol in enumerate(line) if symbol in "PS"]
     if len(places) != 1:
-        raise BadLevel(f"a level needs one player; this has {len(places)}")
+        raise InvalidLevel(f"a level needs one player; this has {len(places)}")
     reached = set(places)
     while places:
         row, col = places.pop()
         if row in (0, len(cells) - 1) or col in (0, width - 1):
-            raise BadLevel(f"the wall has a hole: the player could leave by row {row}, column {col} (from 0)")
+            raise InvalidLevel(f"the wall has a hole: the player could leave by row {row}, column {col} (from 0)")
         for near in ((row - 1, col), (row + 1, col), (row, col - 1), (row, col + 1)):
             if near not in reached and cells[near[0]][near[1]] != "#":
                 reached.add(near)
@@ -115,6 +115,6 @@ def sealed(lines: list[str]) -> str:
                 continue
             if symbol in "XO":
                 what = "box" if symbol == "X" else "target"
-                raise BadLevel(f"the {what} in row {row}, column {col} (from 0) is out of the player's reach")
+                raise InvalidLevel(f"the {what} in row {row}, column {col} (from 0) is out of the player's reach")
             line[col] = "#"
     return "\n".join("".join(line) for line in cells)

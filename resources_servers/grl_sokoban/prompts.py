@@ -35,7 +35,7 @@ all boxes are on targets. Finish with a short answer that says whether the puzzl
 
 
 @dataclass(frozen=True)
-class Wording:
+class PromptBuilder:
     """A row's prompt and tools, for a server with these settings."""
 
     observations: tuple[Observation, ...] = ("text",)

@@ -8,7 +8,7 @@ from itertools import product
 from rollyard.resources_servers.base import BadTask
 from rollyard.resources_servers.grl_sokoban.app import GrlSokoban
 from rollyard.resources_servers.grl_sokoban.game import DOWN, LEFT, RIGHT, UP, Room
-from rollyard.resources_servers.grl_sokoban.game_episode import Play
+from rollyard.resources_servers.grl_sokoban.game_episode import GameEpisode
 from rollyard.resources_servers.grl_sokoban.rollout_moves import UNDO, Turn, number, turns_of
 from rollyard.resources_servers.grl_sokoban.settings import SokobanSettings
 from rollyard.resources_servers.grl_sokoban.solver import Solution, UnsolvableRoom, solve
@@ -87,7 +87,7 @@ def _starts(turns: list[Turn], boards: list[str], ours: GrlSokoban | None) -> li
 
 def _played(start: Room, turns: list[Turn], max_steps: int, settings: SokobanSettings) -> list[Frame] | None:
     """Every move by the rules; None where they lead elsewhere than was recorded."""
-    play = Play(start, max_steps, settings)
+    play = GameEpisode(start, max_steps, settings)
     frames = [Frame(board=play.game.board(), total=0.0)]
     for turn in turns:
         # Of an undo that goes back too far the world does nothing.
@@ -111,7 +111,7 @@ def _played(start: Room, turns: list[Turn], max_steps: int, settings: SokobanSet
     return frames
 
 
-def _note(play: Play, *, blocked: bool) -> str:
+def _note(play: GameEpisode, *, blocked: bool) -> str:
     if play.game.success:
         return "solved"
     lost = "lost: no play solves it any more" if play.lost else ""

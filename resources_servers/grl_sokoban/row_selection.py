@@ -32,7 +32,7 @@ def difficulty(moves: int) -> Band:
 
 
 @dataclass(frozen=True)
-class Choice:
+class RowSelection:
     """What is wanted of a room; by default everything."""
 
     min_moves: int = 1
@@ -87,8 +87,8 @@ def puzzles_of(path: Path) -> frozenset[str]:
     return frozenset(puzzle_of_board(puzzle_of(read_task(row), anything).room.board()) for row in read_rows(path))
 
 
-def add_choice(parser: argparse.ArgumentParser) -> None:
-    """The options that `choice_of` reads."""
+def add_selection_options(parser: argparse.ArgumentParser) -> None:
+    """The options that `selection_from_options` reads."""
     parser.add_argument("--min-moves", type=not_negative, default=1, help="fewest optimal moves (default 1)")
     parser.add_argument("--max-moves", type=not_negative, default=NO_LIMIT, help="most optimal moves (default any)")
     parser.add_argument(
@@ -110,7 +110,7 @@ def add_choice(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--symmetries", action="store_true", help="each room in all its turns and reflections")
 
 
-def choice_of(parser: argparse.ArgumentParser, options: argparse.Namespace) -> Choice:
+def selection_from_options(parser: argparse.ArgumentParser, options: argparse.Namespace) -> RowSelection:
     """The choice; a contradiction ends the program with words."""
     if options.min_moves > options.max_moves:
         parser.error(f"--min-moves {options.min_moves} is more than --max-moves {options.max_moves}")
@@ -120,7 +120,7 @@ def choice_of(parser: argparse.ArgumentParser, options: argparse.Namespace) -> C
         apart = frozenset[str]().union(*map(puzzles_of, options.apart_from))
     except (BadTask, OperatorError) as error:
         parser.error(f"--apart-from: {error}")
-    return Choice(
+    return RowSelection(
         options.min_moves,
         options.max_moves,
         tuple(options.difficulty),

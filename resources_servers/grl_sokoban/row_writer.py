@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from rollyard.resources_servers.grl_sokoban.observation import Observation
-from rollyard.resources_servers.grl_sokoban.prompts import Wording
+from rollyard.resources_servers.grl_sokoban.prompts import PromptBuilder
 from rollyard.resources_servers.grl_sokoban.row_selection import difficulty
 from rollyard.resources_servers.grl_sokoban.solver import Solution
 from rollyard.resources_servers.grl_sokoban.symmetry import SymmetryName
@@ -23,7 +23,7 @@ def row(
     room: Row,
     solution: Solution | None = None,
     symmetry: SymmetryName = "same",
-    wording: Wording | None = None,
+    wording: PromptBuilder | None = None,
 ) -> Row:
     """One task row: its number, the keys that say which room, the image of it if not the room itself, and labels if
     the optimum is given.
@@ -34,7 +34,7 @@ def row(
         "difficulty": difficulty(solution.moves),
     }  # fmt: skip
     image = {} if symmetry == "same" else {"symmetry": symmetry}
-    params = (wording or Wording()).create_params()
+    params = (wording or PromptBuilder()).create_params()
     return {"level_id": level_id, **room, **image, **labels, "responses_create_params": params}
 
 
@@ -51,9 +51,9 @@ def add_output(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--undo", action="store_true", help="offer the tool undo, for a server that has it")
 
 
-def wording_of(options: argparse.Namespace) -> Wording:
+def prompt_builder_from_options(options: argparse.Namespace) -> PromptBuilder:
     """The wording that the options ask for."""
-    return Wording(tuple(options.observations), options.undo)
+    return PromptBuilder(tuple(options.observations), options.undo)
 
 
 def write(rows: Iterable[Row], output: Path) -> None:

@@ -8,12 +8,12 @@ from typing import Any, Literal
 from pydantic import Field, field_validator
 
 from rollyard.resources_servers.argument_checks import no_bool
-from rollyard.resources_servers.base import WorldSettings
+from rollyard.resources_servers.base import EnvironmentSettings
 from rollyard.resources_servers.grl_sokoban.observation import Observation
 from rollyard.resources_servers.grl_sokoban.reward_shaping import ShapingSettings
 
 
-class SokobanSettings(WorldSettings):
+class SokobanSettings(EnvironmentSettings):
     """Caps first: a row that asks for more is refused, because one huge room would hold up every other session.
 
     Without a setting the world is that of the reference; each of those after the caps adds one thing to it.

@@ -14,7 +14,7 @@ from rollyard.resources_servers.argument_checks import Integer
 from rollyard.resources_servers.base import BadTask
 from rollyard.resources_servers.grl_sokoban.game import BOX, Room
 from rollyard.resources_servers.grl_sokoban.generator import InfeasibleRoom, RoomSpec, generate
-from rollyard.resources_servers.grl_sokoban.levels import BadLevel, levels_of, read_level
+from rollyard.resources_servers.grl_sokoban.levels import InvalidLevel, levels_of, read_level
 from rollyard.resources_servers.grl_sokoban.settings import SokobanSettings
 from rollyard.resources_servers.grl_sokoban.solver import Solution, UnsolvableRoom, solve
 from rollyard.resources_servers.grl_sokoban.symmetry import Symmetry, SymmetryName
@@ -74,7 +74,7 @@ def puzzle_of(task: SokobanTask, settings: SokobanSettings) -> Puzzle:
     """The room that a task names and its optimum. Raises BadTask for one that is impossible or over the caps."""
     try:
         puzzle = _from_seed(task, settings) if task.seed is not None else _from_level(task, settings)
-    except (InfeasibleRoom, BadLevel) as error:
+    except (InfeasibleRoom, InvalidLevel) as error:
         raise BadTask(str(error)) from error
     if task.symmetry == "same":
         return puzzle

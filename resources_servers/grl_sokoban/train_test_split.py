@@ -13,7 +13,7 @@ Split = Literal["train", "test"]
 
 def puzzle_of_board(board: str) -> str:
     """One text for all boards that are the same puzzle: turned, mirrored, with thicker walls, or with other cells that
-    the player cannot reach. Raises BadLevel if a box or target is one of those.
+    the player cannot reach. Raises InvalidLevel if a box or target is one of those.
     """
     lines = sealed(board.split("\n")).split("\n")
     for _ in range(4):

@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rollyard.resources_servers.answers.environment import AnswerSettings, AnswerWorld, answering
+from rollyard.resources_servers.answers.environment import AnswerEnvironment, AnswerSettings, answering
 from rollyard.resources_servers.answers.problem_statement import problem_text
 from rollyard.resources_servers.base import BadTask, Verdict, Verification
 from rollyard.resources_servers.gsm8k.prompt_formats import READINGS, gold_number
 
 
-class Gsm8k(AnswerWorld):
+class Gsm8k(AnswerEnvironment):
     """One word problem."""
 
     def __init__(self, task: Mapping[str, Any], settings: AnswerSettings) -> None:

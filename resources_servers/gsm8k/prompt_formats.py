@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from rollyard.resources_servers.answers.grader import Reading, narrowed
+from rollyard.resources_servers.answers.grader import AnswerForm, narrowed
 from rollyard.resources_servers.answers.prompts import chat, completion, with_shots
 from rollyard.resources_servers.answers.quantity import quantity
 from rollyard.resources_servers.answers.reading.answer_phrases import phrased
@@ -74,14 +74,14 @@ _LENIENT = (
     number,
 )
 READINGS = {
-    "chat": Reading(stops=(), strict=boxed, lenient=_LENIENT),
-    "lm_eval": Reading(
+    "chat": AnswerForm(stops=(), strict=boxed, lenient=_LENIENT),
+    "lm_eval": AnswerForm(
         stops=("Question:", "</s>", "<|im_end|>"),
         strict=lambda text: _first(_HASHES, "hashes", text),
         lenient=_LENIENT,
         matches=same_digits,
     ),
-    "lm_eval_cot": Reading(
+    "lm_eval_cot": AnswerForm(
         stops=("Q:", "</s>", "<|im_end|>"),
         strict=lambda text: _first(_ANSWER_IS, "answer_is", text),
         lenient=_LENIENT,

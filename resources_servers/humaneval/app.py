@@ -9,8 +9,8 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from rollyard.resources_servers.base import BadTask, Verdict, Verification
-from rollyard.resources_servers.humaneval.prompt_formats import as_it_stands, program
-from rollyard.resources_servers.python_answers.environment import ProgramSettings, ProgramWorld, programming
+from rollyard.resources_servers.humaneval.prompt_formats import lm_eval_program, program
+from rollyard.resources_servers.python_answers.environment import ProgramEnvironment, ProgramSettings, programming
 from rollyard.resources_servers.python_answers.scoring import Tests, score
 
 
@@ -27,7 +27,7 @@ class HumanEvalTask(BaseModel):
     """Defines `check(candidate)`."""
 
 
-class HumanEval(ProgramWorld[ProgramSettings]):
+class HumanEval(ProgramEnvironment[ProgramSettings]):
     """Write the rest of a function."""
 
     def __init__(self, task: Mapping[str, Any], settings: ProgramSettings) -> None:
@@ -48,7 +48,7 @@ class HumanEval(ProgramWorld[ProgramSettings]):
         """1 for a program that passes the check."""
         row, text = self.row, response.text
         found = program(row.prompt, row.entry_point, text)
-        return self.verdict(await score(self.sandbox, self.tests, as_it_stands(row.prompt, text), found))
+        return self.verdict(await score(self.sandbox, self.tests, lm_eval_program(row.prompt, text), found))
 
 
 server = programming(HumanEval, Path(__file__).parent)

@@ -37,7 +37,7 @@ def create_params(form: str, prompt: str, system: str = SYSTEM) -> Json:
     return completion(prompt, STOPS, MAX_OUTPUT_TOKENS)
 
 
-def as_it_stands(prompt: str, text: str) -> str:
+def lm_eval_program(prompt: str, text: str) -> str:
     """The program as lm-eval takes it: the prompt, and the text up to the first stop string behind it."""
     return prompt + cut(text, STOPS)
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from rollyard.resources_servers.answers.reading.extraction import said
-from rollyard.resources_servers.base import BadTask, Environment, Verdict, Verification, WorldSettings, hosting
+from rollyard.resources_servers.answers.reading.extraction import without_reasoning
+from rollyard.resources_servers.base import BadTask, Environment, EnvironmentSettings, Verdict, Verification, hosting
 from rollyard.resources_servers.examples import serve_examples
 from rollyard.resources_servers.ifeval.scoring import Outcome, instructions, outcome
 from rollyard.resources_servers.ifeval.sentences import sentence_count
@@ -20,7 +20,7 @@ LONG = 2_000
 """Characters from which on an answer is read in a thread: the sentences of a hostile one cost 15 µs a character."""
 
 
-class IfevalSettings(WorldSettings):
+class IfevalSettings(EnvironmentSettings):
     """What a config may set."""
 
     score: Literal["strict", "lenient"] = "strict"
@@ -42,7 +42,7 @@ class Ifeval(Environment[IfevalSettings]):
 
     async def verify(self, response: Verification) -> Verdict:
         """1 when every instruction is followed."""
-        spoken = said(response.text)
+        spoken = without_reasoning(response.text)
         text = spoken if spoken == response.text else spoken.strip()
         outcomes = self._outcomes(text) if len(text) < LONG else await asyncio.to_thread(self._outcomes, text)
         strict = [found.strict for found in outcomes]

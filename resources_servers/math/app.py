@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rollyard.resources_servers.answers.environment import AnswerSettings, AnswerWorld, answering
+from rollyard.resources_servers.answers.environment import AnswerEnvironment, AnswerSettings, answering
 from rollyard.resources_servers.answers.equality import MOST_CHARACTERS
 from rollyard.resources_servers.answers.problem_statement import problem_text
 from rollyard.resources_servers.base import BadTask, Verdict, Verification
 from rollyard.resources_servers.math.prompt_formats import READINGS, gold_answer
 
 
-class Math(AnswerWorld):
+class Math(AnswerEnvironment):
     """One competition problem."""
 
     def __init__(self, task: Mapping[str, Any], settings: AnswerSettings) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from rollyard.resources_servers.answers.grader import Reading, narrowed
+from rollyard.resources_servers.answers.grader import AnswerForm, narrowed
 from rollyard.resources_servers.answers.prompts import chat, completion, with_shots
 from rollyard.resources_servers.answers.reading.answer_phrases import phrased
 from rollyard.resources_servers.answers.reading.boxes import boxed
@@ -77,9 +77,9 @@ _LENIENT = (
     number,
 )
 READINGS = {
-    "chat": Reading(stops=(), strict=boxed, lenient=_LENIENT),
-    "lm_eval_hendrycks": Reading(stops=("Problem:",), strict=between_dollars, lenient=_LENIENT, matches=same_string),
-    "lm_eval_minerva": Reading(
+    "chat": AnswerForm(stops=(), strict=boxed, lenient=_LENIENT),
+    "lm_eval_hendrycks": AnswerForm(stops=("Problem:",), strict=between_dollars, lenient=_LENIENT, matches=same_string),
+    "lm_eval_minerva": AnswerForm(
         stops=("Problem:",),
         strict=narrowed(minerva, _values),
         # A base model goes on: what it says where it was asked to counts before what stands in a box.

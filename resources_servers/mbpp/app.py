@@ -9,9 +9,9 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from rollyard.resources_servers.base import BadTask, Verdict, Verification
-from rollyard.resources_servers.mbpp.prompt_formats import as_it_stands, modules_used, names_used
-from rollyard.resources_servers.mbpp.time_limits import times_allowed
-from rollyard.resources_servers.python_answers.environment import ProgramSettings, ProgramWorld, programming
+from rollyard.resources_servers.mbpp.prompt_formats import lm_eval_program, modules_used, names_used
+from rollyard.resources_servers.mbpp.time_limits import time_limit_factor
+from rollyard.resources_servers.python_answers.environment import ProgramEnvironment, ProgramSettings, programming
 from rollyard.resources_servers.python_answers.program_extraction import find
 from rollyard.resources_servers.python_answers.scoring import Tests, score
 
@@ -38,7 +38,7 @@ class MbppSettings(ProgramSettings):
     """Ask the row's challenge tests too."""
 
 
-class Mbpp(ProgramWorld[MbppSettings]):
+class Mbpp(ProgramEnvironment[MbppSettings]):
     """Write a function that passes three tests."""
 
     def __init__(self, task: Mapping[str, Any], settings: MbppSettings) -> None:
@@ -57,14 +57,14 @@ class Mbpp(ProgramWorld[MbppSettings]):
             raise BadTask(f"the row's tests are no Python: {error}") from error
         if not names:
             raise BadTask("the row's tests call no function; expected something like: assert f(1) == 2")
-        times = times_allowed(row.task_id, row.gold_cpu_s, settings.limits.cpu_s)
+        times = time_limit_factor(row.task_id, row.gold_cpu_s, settings.limits.cpu_s)
         self.tests = Tests(names, tests, prelude=imports, setup=row.test_setup_code, times=times)
 
     async def verify(self, response: Verification) -> Verdict:
         """1 for a program that passes every test."""
         text = response.text
         found = find(text, self.tests.names)
-        return self.verdict(await score(self.sandbox, self.tests, as_it_stands(text), found))
+        return self.verdict(await score(self.sandbox, self.tests, lm_eval_program(text), found))
 
 
 server = programming(Mbpp, Path(__file__).parent)

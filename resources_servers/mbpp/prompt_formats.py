@@ -32,7 +32,7 @@ def create_params(form: str, text: str, tests: Sequence[str], shots: Sequence[Js
     return completion("\n\n".join([*solved, question(text, tests)]), STOPS, MAX_OUTPUT_TOKENS)
 
 
-def as_it_stands(text: str) -> str:
+def lm_eval_program(text: str) -> str:
     """The program as lm-eval takes it: all up to the stop string."""
     return cut(text, STOPS)
 

@@ -14,7 +14,7 @@ _HEADROOM = 2
 """An answer may take this many times the gold's time."""
 
 
-def times_allowed(task_id: Any, gold_cpu_s: float | None, limit_s: int) -> int:
+def time_limit_factor(task_id: Any, gold_cpu_s: float | None, limit_s: int) -> int:
     """How many times `limit_s`, the usual limit, a problem's programs may use; 1 where the gold is fast.
 
     `gold_cpu_s` is what the row says of its gold; None: what is known of the task.

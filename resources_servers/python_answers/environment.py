@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal, TypeVar
 
 from pydantic import Field
 
-from rollyard.resources_servers.base import BadTask, Environment, ResourcesServer, Verdict, WorldSettings
+from rollyard.resources_servers.base import BadTask, Environment, EnvironmentSettings, ResourcesServer, Verdict
 from rollyard.resources_servers.environment import settings_of
 from rollyard.resources_servers.examples import serve_examples
 from rollyard.resources_servers.python_answers.scoring import Score
@@ -17,10 +17,10 @@ from rollyard.services.server.app import Context, Server
 from rollyard.services.server.settings import ServerSettings
 
 
-class ProgramSettings(WorldSettings):
+class ProgramSettings(EnvironmentSettings):
     """What a config may set."""
 
-    NOT_IDENTITY: ClassVar[frozenset[str]] = WorldSettings.NOT_IDENTITY | {"sandbox_slots"}
+    NOT_IDENTITY: ClassVar[frozenset[str]] = EnvironmentSettings.NOT_IDENTITY | {"sandbox_slots"}
 
     score: Literal["lenient", "strict"] = "lenient"
     """Which score is the reward: a program found anywhere in the answer, or the answer as the benchmark cuts it."""
@@ -37,7 +37,7 @@ class ProgramSettings(WorldSettings):
 P = TypeVar("P", bound=ProgramSettings)
 
 
-class ProgramWorld(Environment[P]):
+class ProgramEnvironment(Environment[P]):
     """A task answered by a program. The server gives every episode its sandbox."""
 
     sandbox: ClassVar[Sandbox]
@@ -66,12 +66,12 @@ class ProgramWorld(Environment[P]):
         )
 
 
-def programming(world: type[ProgramWorld[Any]], folder: Path) -> type[Server]:
+def programming(environment: type[ProgramEnvironment[Any]], folder: Path) -> type[Server]:
     """The server class of a programming world that lives in `folder`."""
 
     class ProgramServer(ResourcesServer):
-        __doc__ = world.__doc__
-        Settings: ClassVar[type[ServerSettings]] = settings_of(world)
+        __doc__ = environment.__doc__
+        Settings: ClassVar[type[ServerSettings]] = settings_of(environment)
 
         def __init__(self, settings: ServerSettings, context: Context) -> None:
             assert isinstance(settings, ProgramSettings)
@@ -81,8 +81,8 @@ def programming(world: type[ProgramWorld[Any]], folder: Path) -> type[Server]:
                 python=settings.sandbox_python,
                 allow_unsandboxed=settings.allow_unsandboxed,
             )
-            members: dict[str, Any] = {"sandbox": self._sandbox, "__doc__": world.__doc__}
-            super().__init__(type(world.__name__, (world,), members), settings, context)
+            members: dict[str, Any] = {"sandbox": self._sandbox, "__doc__": environment.__doc__}
+            super().__init__(type(environment.__name__, (environment,), members), settings, context)
             serve_examples(self.app, folder)
 
         async def start(self) -> None:
@@ -97,5 +97,5 @@ def programming(world: type[ProgramWorld[Any]], folder: Path) -> type[Server]:
             await self._sandbox.start()
             await self._sandbox.stop()
 
-    ProgramServer.__name__ = f"{world.__name__}Server"
+    ProgramServer.__name__ = f"{environment.__name__}Server"
     return ProgramServer

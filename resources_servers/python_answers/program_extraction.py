@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
 
-from rollyard.resources_servers.answers.reading.extraction import said
+from rollyard.resources_servers.answers.reading.extraction import without_reasoning
 from rollyard.resources_servers.python_answers.code_blocks import blocks
 
 MOST_CHARACTERS = 30_000
@@ -78,7 +78,7 @@ def defined(code: str) -> frozenset[str]:
 
 def spoken(text: str) -> str:
     """What the model says behind its thinking, with the line ends that Python's own have."""
-    return said(text).replace("\r\n", "\n").replace("\r", "\n").removeprefix("\ufeff")
+    return without_reasoning(text).replace("\r\n", "\n").replace("\r", "\n").removeprefix("\ufeff")
 
 
 def find(text: str, wanted: Sequence[str]) -> Program | None:

@@ -15,9 +15,9 @@ from pydantic import Field
 from rollyard.responses_api_models.base import ModelServer
 from rollyard.responses_api_models.builtin_model import board_parser, response
 from rollyard.responses_api_models.builtin_model.fault_injection import Faults, FaultSettings
-from rollyard.responses_api_models.builtin_model.policy import Player, Slips
-from rollyard.responses_api_models.builtin_model.random_draws import Draws
-from rollyard.services.http.request import Call, Handler
+from rollyard.responses_api_models.builtin_model.policy import ErrorRates, SokobanPolicy
+from rollyard.responses_api_models.builtin_model.random_draws import RandomDraws
+from rollyard.services.http.request import Handler, RawRequest
 from rollyard.services.server.app import Context
 from rollyard.services.server.settings import ServerSettings
 from rollyard.services.types import Json
@@ -39,7 +39,7 @@ class BuiltinModelSettings(ServerSettings):
     """Part of every random stream: two servers with equal seeds answer equal seeded requests alike."""
     temperature: float = Field(default=1.0, ge=0)
     """For requests that name none; OpenAI's default."""
-    slips: Slips = Slips()
+    slips: ErrorRates = ErrorRates()
     """How play goes wrong above temperature 0."""
     moves_per_call: int = Field(default=1, ge=1)
     """Moves in one call of `step`, more where the plan would not fit into `calls_planned`."""
@@ -71,7 +71,7 @@ class BuiltinModel(ModelServer):
             settings.faults, seed=settings.seed, latency_s=settings.latency_s, jitter_s=settings.jitter_s
         )
         super().__init__(settings, context)
-        self._player = Player(
+        self._player = SokobanPolicy(
             settings.slips,
             moves_per_call=settings.moves_per_call,
             moves_spread=settings.moves_spread,
@@ -88,7 +88,7 @@ class BuiltinModel(ModelServer):
         """The one name."""
         return [self.settings.model]
 
-    async def responses(self, request: Json, call: Call) -> Json:
+    async def responses(self, request: Json, call: RawRequest) -> Json:
         """One turn."""
         temperature = response.temperature_of(request, self.settings.temperature)
         seed = response.seed_of(request)
@@ -99,13 +99,13 @@ class BuiltinModel(ModelServer):
             request, turn, model=self.settings.model, temperature=temperature, tag=tag, heard_bytes=len(talk.text)
         )
 
-    def _chance(self, text: bytes, seed: object, temperature: float) -> tuple[Draws, str]:
+    def _chance(self, text: bytes, seed: object, temperature: float) -> tuple[RandomDraws, str]:
         """Numbers and id of this turn: fixed by a seed, else fresh; at temperature 0 the play is always the same."""
         if seed is not None:
-            draws = Draws(text, f"seed/{self.settings.seed}/{seed}")
+            draws = RandomDraws(text, f"seed/{self.settings.seed}/{seed}")
             return draws, draws.tag
         fresh = secrets.token_hex(16)
-        return Draws(text, f"fresh/{self.settings.seed}/{fresh if temperature else ''}"), fresh
+        return RandomDraws(text, f"fresh/{self.settings.seed}/{fresh if temperature else ''}"), fresh
 
 
 server = BuiltinModel

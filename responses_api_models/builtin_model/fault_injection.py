@@ -12,8 +12,8 @@ from enum import StrEnum
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from rollyard.responses_api_models.builtin_model.random_draws import Draws
-from rollyard.services.http.request import Call, Handler, Reply
+from rollyard.responses_api_models.builtin_model.random_draws import RandomDraws
+from rollyard.services.http.request import Handler, RawRequest, RawResponse
 
 TORN = b'{"id": "resp_torn", "object": "response", "status": "completed", "output": [{"type": "mess'
 
@@ -85,8 +85,8 @@ class Faults:
             return handler
 
         @functools.wraps(handler)
-        async def faulty(call: Call) -> bytes | Reply:
-            draws = Draws(b"%d" % self._requests, self._key)
+        async def faulty(call: RawRequest) -> bytes | RawResponse:
+            draws = RandomDraws(b"%d" % self._requests, self._key)
             self._requests += 1
             fault = self._pick(draws.unit())
             await asyncio.sleep(self._latency_s + self._jitter_s * draws.unit())
@@ -105,18 +105,20 @@ class Faults:
             drawn -= rate
         return None
 
-    async def _fail(self, fault: Fault) -> Reply:
+    async def _fail(self, fault: Fault) -> RawResponse:
         if fault is Fault.ERROR:
             return _error(500, "The server had an error while processing your request.", "server_error", None)
         if fault is Fault.RATE_LIMIT:
             retry = ((b"retry-after", b"%d" % self._settings.retry_after_s),)
             return _error(429, "Rate limit reached for requests.", "requests", "rate_limit_exceeded", retry)
         if fault is Fault.GARBAGE:
-            return Reply(TORN)
+            return RawResponse(TORN)
         await asyncio.sleep(self._settings.hang_s)
         return _error(504, "The engine gave no answer in time.", "server_error", "timeout")
 
 
-def _error(status: int, text: str, kind: str, code: str | None, headers: tuple[tuple[bytes, bytes], ...] = ()) -> Reply:
+def _error(
+    status: int, text: str, kind: str, code: str | None, headers: tuple[tuple[bytes, bytes], ...] = ()
+) -> RawResponse:
     error = {"message": text, "type": kind, "param": None, "code": code}
-    return Reply(orjson.dumps({"error": error}), status, headers)
+    return RawResponse(orjson.dumps({"error": error}), status, headers)

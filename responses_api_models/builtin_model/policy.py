@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from rollyard.responses_api_models.builtin_model.board_parser import BLANKS_READ, Conversation
 from rollyard.responses_api_models.builtin_model.planner import MOVES, plan
-from rollyard.responses_api_models.builtin_model.random_draws import Draws
+from rollyard.responses_api_models.builtin_model.random_draws import RandomDraws
 
 CANONICAL = {name.lower(): name for name in MOVES} | {str(index): name for index, name in enumerate(MOVES, 1)}
 MUMBLED_ARGUMENTS = ('{"actions":["Upward"]}', '{"actions":["Jump"]}', '{"actions":"go on"}', '{"actions":["Up", "Le')
@@ -23,7 +23,7 @@ BURST = 3
 """The most moves in a call that is made at random."""
 
 
-class Slips(BaseModel):
+class ErrorRates(BaseModel):
     """How often a decision goes wrong, as chances at temperature 1; at temperature t their sum is 1 - (1 - sum)^t."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -38,7 +38,7 @@ class Slips(BaseModel):
     """Chance a turn, at any temperature above 0, to give up a board without a plan; else it wanders."""
 
     @model_validator(mode="after")
-    def _leave_room(self) -> Slips:
+    def _leave_room(self) -> ErrorRates:
         if self.total >= 1:
             raise ValueError(f"stray, give_up and mumble add up to {self.total:g}; less than 1 is expected")
         return self
@@ -56,12 +56,12 @@ class Turn(NamedTuple):
     text: str = ""
 
 
-class Player:
+class SokobanPolicy:
     """Decides turns. Its only state is a bounded memory of plans, which changes no answer."""
 
     def __init__(
         self,
-        slips: Slips,
+        slips: ErrorRates,
         *,
         moves_per_call: int,
         moves_spread: int,
@@ -75,7 +75,7 @@ class Player:
         self._calls_planned = calls_planned
         self._plan = lru_cache(plans_kept)(partial(plan, limit=search_limit))
 
-    def turn(self, talk: Conversation, can_step: bool, temperature: float, draws: Draws) -> Turn:
+    def turn(self, talk: Conversation, can_step: bool, temperature: float, draws: RandomDraws) -> Turn:
         """The next turn in `talk`."""
         if can_step:
             return self._act(talk, temperature, draws)
@@ -83,7 +83,7 @@ class Player:
             return Turn(None, self._speak(talk.board, temperature, draws))
         return Turn(None, f"The answer is {draws.below(100)}.")
 
-    def _act(self, talk: Conversation, temperature: float, draws: Draws) -> Turn:
+    def _act(self, talk: Conversation, temperature: float, draws: RandomDraws) -> Turn:
         if talk.done:
             return _answer(talk)
         slip = self._slip(temperature, draws)
@@ -103,13 +103,13 @@ class Player:
             return _answer(talk) if resigns else _wander(draws)
         return _step(*moves[: self._size(len(moves), len(talk.calls), temperature, draws)])
 
-    def _size(self, moves: int, calls_made: int, temperature: float, draws: Draws) -> int:
+    def _size(self, moves: int, calls_made: int, temperature: float, draws: RandomDraws) -> int:
         """How many moves this call carries: few, but enough to be done within the planned number of calls."""
         calls_left = max(1, self._calls_planned - calls_made)
         size = max(self._moves_per_call, -(-moves // calls_left))
         return size + draws.below(self._moves_spread + 1) if temperature > 0 else size
 
-    def _speak(self, board: str, temperature: float, draws: Draws) -> str:
+    def _speak(self, board: str, temperature: float, draws: RandomDraws) -> str:
         slip = self._slip(temperature, draws)
         if slip == "mumble" or slip == "give_up":
             return MUMBLED_WORDS[draws.below(len(MUMBLED_WORDS))]
@@ -118,7 +118,7 @@ class Player:
             return "Every box is on its target."
         return f"<action>{moves[0] if moves else MOVES[draws.below(len(MOVES))]}</action>"
 
-    def _slip(self, temperature: float, draws: Draws) -> str:
+    def _slip(self, temperature: float, draws: RandomDraws) -> str:
         """What goes wrong with this decision; empty when nothing does."""
         slips = self._slips
         if temperature <= 0 or not slips.total:
@@ -137,7 +137,7 @@ def _step(*moves: str) -> Turn:
     return Turn(orjson.dumps({"actions": moves}).decode())
 
 
-def _wander(draws: Draws) -> Turn:
+def _wander(draws: RandomDraws) -> Turn:
     return _step(*(MOVES[draws.below(len(MOVES))] for _ in range(1 + draws.below(BURST))))
 
 

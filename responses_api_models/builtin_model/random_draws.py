@@ -9,7 +9,7 @@ BLOCK = struct.Struct("<16x6Q")
 UNIT = 1.0 / (1 << 64)
 
 
-class Draws:
+class RandomDraws:
     """A stream of uniform numbers that depends on `material` and `key` alone."""
 
     __slots__ = ("_block", "_left", "tag")

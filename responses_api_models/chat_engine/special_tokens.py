@@ -17,7 +17,7 @@ import orjson
 
 from rollyard.responses_api_models.chat_engine.prompt_texts import Source, rewritten, rewritten_tools
 from rollyard.responses_api_models.upstream.answers import json_object
-from rollyard.responses_api_models.upstream.request_context import Passage
+from rollyard.responses_api_models.upstream.request_context import RequestContext
 from rollyard.responses_api_models.upstream.upstream import Upstream
 from rollyard.services.errors import Failure, FailureKind
 from rollyard.services.types import Json
@@ -60,14 +60,14 @@ class SpecialTokens:
         self._treatment = treatment
         self._known: dict[str, bool] = {}
 
-    async def treated(self, body: Json, passage: Passage) -> tuple[Json, list[str]]:
+    async def treated(self, body: Json, request_context: RequestContext) -> tuple[Json, list[str]]:
         """The chat request as it may be sent, and the special tokens that were escaped in it.
 
         Raises Failure bad_request where the setting is `refuse`, and for one in a tool's name or schema, which would
         mean something else when it was changed. What the model wrote itself is escaped under both settings.
         """
         looked_at = self._untrusted(body)
-        if self._treatment == "allow" or not (found := await self._found(looked_at, passage)):
+        if self._treatment == "allow" or not (found := await self._found(looked_at, request_context)):
             return body, []
 
         def rewrite(place: str, text: str, source: Source) -> str:
@@ -91,11 +91,13 @@ class SpecialTokens:
         own = {key: value for key, value in given.items() if key not in self._trusted or self._trusted[key] != value}
         return {**body, "chat_template_kwargs": own}
 
-    async def in_tools(self, body: Json, passage: Passage) -> bool:
+    async def in_tools(self, body: Json, request_context: RequestContext) -> bool:
         """True when what stands before the conversation spells out a special token and the setting allows it."""
-        return self._treatment == "allow" and bool(await self._found(self._untrusted(body), passage, tools_alone=True))
+        return self._treatment == "allow" and bool(
+            await self._found(self._untrusted(body), request_context, tools_alone=True)
+        )
 
-    async def _found(self, body: Json, passage: Passage, *, tools_alone: bool = False) -> set[str]:
+    async def _found(self, body: Json, request_context: RequestContext, *, tools_alone: bool = False) -> set[str]:
         keys = ("tools", "documents", "chat_template_kwargs", *(() if tools_alone else ("messages",)))
         told = orjson.dumps([body.get(key) for key in keys])
         if not any(mark in told for mark in _MAY_JOIN) and not any(shape.search(told) for shape in _IN_JSON):
@@ -108,15 +110,15 @@ class SpecialTokens:
             return text
 
         (rewritten_tools if tools_alone else rewritten)(body, look)
-        return await self._special(candidates, passage) if candidates else set()
+        return await self._special(candidates, request_context) if candidates else set()
 
-    async def _special(self, candidates: set[str], passage: Passage) -> set[str]:
+    async def _special(self, candidates: set[str], request_context: RequestContext) -> set[str]:
         unknown = sorted(candidates - self._known.keys())
         usual: set[str] = set()
         for start in range(0, len(unknown), AT_ONCE):
             some = unknown[start : start + AT_ONCE]
             try:
-                answers = await self._looked_up(some, passage)
+                answers = await self._looked_up(some, request_context)
             except Failure as failure:
                 if failure.kind not in _CANNOT_TELL:
                     raise
@@ -128,22 +130,22 @@ class SpecialTokens:
             self._known.update(answers)
         return usual | {name for name in candidates if self._known.get(name)}
 
-    async def _looked_up(self, names: list[str], passage: Passage) -> dict[str, bool]:
+    async def _looked_up(self, names: list[str], request_context: RequestContext) -> dict[str, bool]:
         """Which of these names are special tokens of the engine's tokenizer."""
         request = {"model": self._model, "prompt": "\n".join(names), "add_special_tokens": False}
         sent = orjson.dumps({**request, "return_token_strs": True})
-        answer = await self._upstream.post("/../tokenize", sent, json_object, passage)
+        answer = await self._upstream.post("/../tokenize", sent, json_object, request_context)
         ids, texts = answer.get("tokens"), answer.get("token_strs")
         if not isinstance(ids, list) or not isinstance(texts, list):
             raise Failure(FailureKind.MALFORMED_ANSWER, "/tokenize names no tokens")
         single = dict(zip(texts, ids, strict=False))
-        return {name: name in single and await self._is_special(name, single[name], passage) for name in names}
+        return {name: name in single and await self._is_special(name, single[name], request_context) for name in names}
 
-    async def _is_special(self, name: str, token: int, passage: Passage) -> bool:
+    async def _is_special(self, name: str, token: int, request_context: RequestContext) -> bool:
         body = {"model": self._model, "prompt": "x", "max_tokens": 1, "allowed_token_ids": [token]}
         body.update(temperature=1.0, skip_special_tokens=True, return_token_ids=True)
         try:
-            answer = await self._upstream.post("/completions", orjson.dumps(body), json_object, passage)
+            answer = await self._upstream.post("/completions", orjson.dumps(body), json_object, request_context)
         except Failure as failure:
             if failure.kind not in _CANNOT_TELL:
                 raise

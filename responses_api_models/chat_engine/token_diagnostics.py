@@ -13,12 +13,12 @@ from typing import Any
 import orjson
 
 from rollyard.responses_api_models.chat_engine import hermes
-from rollyard.responses_api_models.chat_engine.token_backends.base import Road
-from rollyard.responses_api_models.chat_engine.token_backends.generate import GenerateRoad
+from rollyard.responses_api_models.chat_engine.token_backends.base import TokenBackend
+from rollyard.responses_api_models.chat_engine.token_backends.generate import GenerateBackend
 from rollyard.responses_api_models.chat_engine.token_history import history
 from rollyard.responses_api_models.chat_engine.token_history.continuation import Continuation
 from rollyard.responses_api_models.upstream.answers import json_object
-from rollyard.responses_api_models.upstream.request_context import Passage
+from rollyard.responses_api_models.upstream.request_context import RequestContext
 from rollyard.responses_api_models.upstream.upstream import Upstream
 from rollyard.services.errors import Failure
 from rollyard.services.responses.response_validity import first_choice
@@ -78,14 +78,14 @@ def _cases() -> list[Case]:
     ]
 
 
-class Checkup:
+class TokenDiagnostics:
     """Looks at one engine."""
 
-    def __init__(self, upstream: Upstream, road: Road, model: str, takes_seeds: bool) -> None:
+    def __init__(self, upstream: Upstream, backend: TokenBackend, model: str, takes_seeds: bool) -> None:
         self._upstream = upstream
-        self._road = road
+        self._backend = backend
         self._body: Json = {"model": model, "tools": [TOOL], "temperature": 1.0, "max_tokens": 256}
-        self._passage = Passage({})
+        self._request_context = RequestContext({})
         self._takes_seeds = takes_seeds
         """With seeds, looks at one engine sample the same turns."""
         self._continuation = Continuation()
@@ -103,11 +103,13 @@ class Checkup:
             body = {**self._body, "messages": _START, "return_token_ids": True}
             if self._takes_seeds:
                 body["seed"] = seed
-            completion = await self._upstream.post("/chat/completions", orjson.dumps(body), json_object, self._passage)
+            completion = await self._upstream.post(
+                "/chat/completions", orjson.dumps(body), json_object, self._request_context
+            )
             choice, message = first_choice(completion)
             ids = [*completion["prompt_token_ids"], *choice["token_ids"]]
             new = [{**_answer(1), "tool_call_id": call["id"]} for call in message.get("tool_calls") or ()] or [_ASKED]
-            rendered = await self._road.render(self._body, [*_START, message, *new], self._passage)
+            rendered = await self._backend.render(self._body, [*_START, message, *new], self._request_context)
             if found := await self._difference(ids, rendered.ids):
                 broken.append(found)
         return {"turns": count, "broken": len(broken), "first": broken[0] if broken else None}
@@ -115,21 +117,21 @@ class Checkup:
     async def _case(self, case: Case) -> Json:
         name = {"case": case.name}
         try:
-            prompt = (await self._road.render(self._body, _START, self._passage)).ids
-            whole = (await self._road.render(self._body, [*_START, case.said], self._passage, ask=False)).ids
-            after = (await self._road.render(self._body, [*_START, case.said, *case.new], self._passage)).ids
+            prompt = (await self._backend.render(self._body, _START, self._request_context)).ids
+            whole = (await self._backend.render(self._body, [*_START, case.said], self._request_context, ask=False)).ids
+            after = (await self._backend.render(self._body, [*_START, case.said, *case.new], self._request_context)).ids
         except Failure as failure:
             return {**name, "error": f"the template refuses it: {failure.problem.detail}"}
         if found := await self._difference(prompt, whole):
             # The words that make the model speak are not those that the template writes before a finished turn.
             return {**name, "retokenized": found, "token_in": None, "parser": None}
         ids = whole
-        ending = await self._continuation.ending(self._road, self._body, self._passage)
+        ending = await self._continuation.ending(self._backend, self._body, self._request_context)
         if ending is not None and ending.token in whole:
             ids = whole[: len(whole) - whole[::-1].index(ending.token)]
         before = history.Turn(1, ids, {})
         body = {**self._body, "messages": [*_START, case.said, *case.new]}
-        built = await self._continuation.prompt(self._road, before, body, self._passage)
+        built = await self._continuation.prompt(self._backend, before, body, self._request_context)
         expected = await self._text(after[-SHOWN_IDS:])
         token_in = None
         if built is None:
@@ -141,10 +143,10 @@ class Checkup:
 
     async def _parsed(self, prompt: list[int], generated: list[int], said: Json) -> str:
         """`ok`, or what the tool parser made of a turn with calls that the template wrote."""
-        if isinstance(self._road, GenerateRoad):
+        if isinstance(self._backend, GenerateBackend):
             answer: Json = {"request_id": "checkup", "choices": [{"index": 0, "token_ids": generated}]}
             answer["choices"][0].update(finish_reason="stop", logprobs=None)
-            _, message = first_choice(await self._road.read(answer, prompt, self._body, self._passage))
+            _, message = first_choice(await self._backend.read(answer, prompt, self._body, self._request_context))
         else:
             message = hermes.read(await self._text(generated, special=False))
         wanted, found = _calls(said), _calls(message)
@@ -166,7 +168,7 @@ class Checkup:
         if not ids:
             return ""
         body = orjson.dumps({"model": self._body["model"], "tokens": ids})
-        text: str = (await self._upstream.post("/../detokenize", body, json_object, self._passage))["prompt"]
+        text: str = (await self._upstream.post("/../detokenize", body, json_object, self._request_context))["prompt"]
         return text if special else text.removesuffix("<|im_end|>")
 
 

@@ -12,7 +12,7 @@ OPENINGS = (
 UNREADABLE = "unreadable_call"
 
 
-def mark_unreadable_call(response: Json) -> None:
+def mark_unreadable_tool_call(response: Json) -> None:
     """Set `finish_reason: unreadable_call` on a Response whose text begins a tool call and that has none."""
     if not response.get("tools") or response.get("status") == "incomplete":
         return  # a call that was cut by a limit ends the episode by the limit's name

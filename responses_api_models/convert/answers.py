@@ -95,7 +95,7 @@ def _output(message: Json, serial: str, dialect: Dialect, logprobs: list[Json]) 
         parts: list[Json] = []
         if content or not refusal:
             annotations = [annotation(entry) for entry in message.get("annotations") or ()]
-            said_logprobs = spoken_logprobs(logprobs, content, to_end=not calls)
+            said_logprobs = logprobs_of_text(logprobs, content, to_end=not calls)
             text = {"type": "output_text", "text": content, "annotations": annotations, "logprobs": said_logprobs}
             parts.append(text)
         if refusal:
@@ -169,7 +169,7 @@ def text_logprobs(choice: Json) -> list[Json]:
     return [{**entry, "bytes": entry.get("bytes") or [], "top_logprobs": _top(entry)} for entry in entries]
 
 
-def spoken_logprobs(entries: list[Json], text: str, *, to_end: bool = True) -> list[Json]:
+def logprobs_of_text(entries: list[Json], text: str, *, to_end: bool = True) -> list[Json]:
     """Those of the entries whose tokens are `text`: engines give those of reasoning before it, and of calls behind.
 
     `to_end`: nothing is said behind it, so that the rest ends the turn.

@@ -36,7 +36,7 @@ class Dialect:
     """Put the token ids of earlier turns on their assistant messages."""
 
 
-def unreadable(where: str, found: str) -> Failure:
+def unconvertible(where: str, found: str) -> Failure:
     """The failure for a part of a request that cannot be converted."""
     return Failure(FailureKind.BAD_REQUEST, f"{where}: {found}")
 
@@ -50,7 +50,7 @@ def to_messages(items: list[Any], dialect: Dialect) -> list[Json]:
             turn = _add_item(messages, turn, item, index, dialect)
         except (KeyError, TypeError, AttributeError) as error:
             reason = f"{type(error).__name__} {error}"
-            raise unreadable(
+            raise unconvertible(
                 f"input[{index}]", f"found {str(item)[:200]}, which is no input item ({reason})"
             ) from error
     for message in messages:
@@ -81,7 +81,7 @@ def _add_item(messages: list[Json], turn: Json | None, item: Json, index: int, d
     elif kind == "reasoning":
         _think(turn, item, dialect)
     else:
-        raise unreadable(f"input[{index}]", f"found an item of type {kind!r}, which a chat engine cannot be given")
+        raise unconvertible(f"input[{index}]", f"found an item of type {kind!r}, which a chat engine cannot be given")
     if dialect.send_token_ids and "generation_token_ids" in item:
         turn.update({key: item[key] for key in TOKEN_FIELDS if key in item})
     return turn
@@ -91,7 +91,7 @@ def _chat_message(item: Json, role: Any, index: int, dialect: Dialect) -> Json:
     if role == "developer" and dialect.developer_as_system:
         role = "system"
     elif role not in ("user", "system", "developer", "tool"):
-        raise unreadable(f"input[{index}]", f"found a message with role {role!r}")
+        raise unconvertible(f"input[{index}]", f"found a message with role {role!r}")
     content = item["content"]
     if not isinstance(content, str):
         content = _chat_content(content, f"input[{index}].content")
@@ -104,7 +104,7 @@ def _chat_message(item: Json, role: Any, index: int, dialect: Dialect) -> Json:
 def _named(item: Json, key: str, index: int) -> str:
     value = item.get(key)
     if not isinstance(value, str) or not value:
-        raise unreadable(f"input[{index}]", f"found a {item.get('type')} whose {key} is {value!r}")
+        raise unconvertible(f"input[{index}]", f"found a {item.get('type')} whose {key} is {value!r}")
     return value
 
 
@@ -127,7 +127,7 @@ def _say(turn: Json, item: Json, index: int) -> None:
             elif kind in _TEXT_PARTS:
                 text.append(part["text"])
             else:
-                raise unreadable(f"input[{index}].content", f"found a part of type {kind!r} from the assistant")
+                raise unconvertible(f"input[{index}].content", f"found a part of type {kind!r} from the assistant")
         content = "".join(text) if text or "refusal" not in turn else None
     if content is not None:
         turn["content"] = (turn["content"] or "") + content
@@ -149,7 +149,7 @@ def _think(turn: Json, item: Json, dialect: Dialect) -> None:
 def _chat_content(parts: Any, where: str) -> str | list[Json]:
     """Content parts as chat wants them; a single text is a string, because many templates read nothing else."""
     if not isinstance(parts, list):
-        raise unreadable(where, f"found {type(parts).__name__}; text or a list of parts is expected")
+        raise unconvertible(where, f"found {type(parts).__name__}; text or a list of parts is expected")
     converted: list[Json] = []
     for index, part in enumerate(parts):
         kind = part.get("type") if isinstance(part, dict) else None
@@ -164,7 +164,7 @@ def _chat_content(parts: Any, where: str) -> str | list[Json]:
         elif kind in _CHAT_PARTS:
             converted.append(part)
         else:
-            raise unreadable(f"{where}[{index}]", f"found {str(part)[:100]}, which has no counterpart in chat")
+            raise unconvertible(f"{where}[{index}]", f"found {str(part)[:100]}, which has no counterpart in chat")
     if len(converted) == 1 and converted[0]["type"] == "text":
         text: str = converted[0]["text"]
         return text
@@ -180,7 +180,7 @@ def to_items(messages: list[Any]) -> list[Json]:
             items.extend(_message_items(message, where))
         except (KeyError, TypeError, AttributeError) as error:
             reason = f"{type(error).__name__} {error}"
-            raise unreadable(where, f"found {str(message)[:200]}, which is no message ({reason})") from error
+            raise unconvertible(where, f"found {str(message)[:200]}, which is no message ({reason})") from error
     return items
 
 
@@ -194,7 +194,7 @@ def _message_items(message: Json, where: str) -> list[Json]:
     if role == "tool":
         return [{"type": "function_call_output", "call_id": message["tool_call_id"], "output": content}]
     if role not in ("user", "system", "developer"):
-        raise unreadable(where, f"found role {role!r}")
+        raise unconvertible(where, f"found role {role!r}")
     return [{**message, "type": "message", "role": role, "content": content}]
 
 
@@ -216,7 +216,7 @@ def _turn_items(message: Json, where: str) -> list[Json]:
     for call in calls or ():
         function = call.get("function")
         if not isinstance(function, dict):
-            raise unreadable(f"{where}.tool_calls", f"found {str(call)[:100]}; a function call is expected")
+            raise unconvertible(f"{where}.tool_calls", f"found {str(call)[:100]}; a function call is expected")
         item = {key: call[key] for key in call.keys() - _CHAT_CALL_KEYS}
         item.update(type="function_call", call_id=call.get("id"), name=function.get("name"))
         item["arguments"] = read_arguments(function.get("arguments", ""))
@@ -228,7 +228,7 @@ def _turn_items(message: Json, where: str) -> list[Json]:
 
 def _response_content(parts: Any, where: str) -> list[Json]:
     if not isinstance(parts, list):
-        raise unreadable(where, f"found {type(parts).__name__}; text or a list of parts is expected")
+        raise unconvertible(where, f"found {type(parts).__name__}; text or a list of parts is expected")
     converted: list[Json] = []
     for part in parts:
         kind = part.get("type") if isinstance(part, dict) else None
@@ -243,5 +243,5 @@ def _response_content(parts: Any, where: str) -> list[Json]:
         elif kind in _CHAT_PARTS:
             converted.append(part)
         else:
-            raise unreadable(where, f"found {str(part)[:100]}, which has no counterpart in Responses")
+            raise unconvertible(where, f"found {str(part)[:100]}, which has no counterpart in Responses")
     return converted

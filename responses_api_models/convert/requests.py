@@ -6,7 +6,7 @@ from typing import Any
 
 import orjson
 
-from rollyard.responses_api_models.convert.items import Dialect, to_items, to_messages, unreadable
+from rollyard.responses_api_models.convert.items import Dialect, to_items, to_messages, unconvertible
 from rollyard.services.types import Json
 
 __all__ = ["Dialect", "apply_metadata", "chat_request_to_responses", "request_to_chat"]
@@ -28,14 +28,14 @@ def request_to_chat(request: Json, dialect: Dialect = _DEFAULT) -> Json:
     """A Responses create request as a Chat Completions one."""
     for name in _STATEFUL:
         if request.get(name):
-            raise unreadable(name, "no conversation is kept here; send the whole of it as `input`")
+            raise unconvertible(name, "no conversation is kept here; send the whole of it as `input`")
     conversation = request.get("input")
     if isinstance(conversation, str):
         messages: list[Json] = [{"role": "user", "content": conversation}]
     elif isinstance(conversation, list):
         messages = to_messages(conversation, dialect)
     else:
-        raise unreadable("input", f"found {type(conversation).__name__}; text or a list of items is expected")
+        raise unconvertible("input", f"found {type(conversation).__name__}; text or a list of items is expected")
     if instructions := request.get("instructions"):
         messages.insert(0, {"role": "system", "content": instructions})
     body = {key: value for key, value in request.items() if key not in _CONVERTED and value is not None}
@@ -81,7 +81,7 @@ def apply_metadata(body: Json) -> None:
         body.setdefault(key, value)
     own = body.get("chat_template_kwargs") or {}
     if not isinstance(own, dict):
-        raise unreadable("chat_template_kwargs", f"found {str(own)[:100]!r}; an object is expected")
+        raise unconvertible("chat_template_kwargs", f"found {str(own)[:100]!r}; an object is expected")
     if kwargs := _object(rest, "chat_template_kwargs"):
         body["chat_template_kwargs"] = {**own, **kwargs}
     if rest:
@@ -96,9 +96,9 @@ def _object(metadata: Json, key: str) -> Json:
         try:
             value = orjson.loads(value)
         except orjson.JSONDecodeError as error:
-            raise unreadable(f"metadata.{key}", f"found {value[:100]!r}, which is not JSON ({error})") from error
+            raise unconvertible(f"metadata.{key}", f"found {value[:100]!r}, which is not JSON ({error})") from error
     if not isinstance(value, dict):
-        raise unreadable(f"metadata.{key}", f"found a JSON {type(value).__name__}; an object is expected")
+        raise unconvertible(f"metadata.{key}", f"found a JSON {type(value).__name__}; an object is expected")
     return value
 
 
@@ -106,7 +106,7 @@ def _chat_tool(tool: Json, index: int) -> Json:
     if tool.get("function") is not None:
         return tool
     if tool.get("type") != "function":
-        raise unreadable(f"tools[{index}]", f"found type {tool.get('type')!r}; a chat engine runs functions only")
+        raise unconvertible(f"tools[{index}]", f"found type {tool.get('type')!r}; a chat engine runs functions only")
     function = {key: value for key, value in tool.items() if key != "type" and value is not None}
     return {"type": "function", "function": function}
 
@@ -117,20 +117,20 @@ def _chat_choice(choice: Json) -> Json:
         if choice.get("function") is not None:
             return choice
         if not isinstance(name := choice.get("name"), str):
-            raise unreadable("tool_choice", f"found a function without a name: {str(choice)[:100]}")
+            raise unconvertible("tool_choice", f"found a function without a name: {str(choice)[:100]}")
         return {"type": "function", "function": {"name": name}}
     if kind == "allowed_tools":
         if choice.get("allowed_tools") is not None:
             return choice
         tools = [_chat_choice(tool) for tool in _allowed(choice)]
         return {"type": "allowed_tools", "allowed_tools": {"mode": choice.get("mode") or "auto", "tools": tools}}
-    raise unreadable("tool_choice", f"found type {kind!r}; a chat engine runs functions only")
+    raise unconvertible("tool_choice", f"found type {kind!r}; a chat engine runs functions only")
 
 
 def _allowed(choice: Json) -> list[Json]:
     tools = choice.get("tools")
     if not isinstance(tools, list) or not all(isinstance(tool, dict) for tool in tools):
-        raise unreadable("tool_choice.tools", f"found {str(tools)[:100]!r}; a list of tools is expected")
+        raise unconvertible("tool_choice.tools", f"found {str(tools)[:100]!r}; a list of tools is expected")
     return tools
 
 
@@ -149,9 +149,9 @@ def chat_request_to_responses(request: Json) -> Json:
     """A Chat Completions create request as a Responses one."""
     messages = request.get("messages")
     if not isinstance(messages, list):
-        raise unreadable("messages", f"found {type(messages).__name__}; a list of messages is expected")
+        raise unconvertible("messages", f"found {type(messages).__name__}; a list of messages is expected")
     if request.get("n") not in (None, 1):
-        raise unreadable("n", f"found {request['n']}; one choice a request is what the Responses API knows")
+        raise unconvertible("n", f"found {request['n']}; one choice a request is what the Responses API knows")
     body = {key: value for key, value in request.items() if key not in _CHAT_CONVERTED and value is not None}
     body["input"] = to_items(messages)
     if tools := request.get("tools"):

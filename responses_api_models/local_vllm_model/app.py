@@ -18,11 +18,11 @@ from pydantic import SecretStr
 
 from rollyard.responses_api_models.chat_engine.model import ChatEngineModel
 from rollyard.responses_api_models.local_vllm_model.engine import Engine
-from rollyard.responses_api_models.local_vllm_model.gpus import shares, visible_gpus
+from rollyard.responses_api_models.local_vllm_model.gpus import gpu_assignments, visible_gpus
 from rollyard.responses_api_models.local_vllm_model.hub_cache import snapshot
 from rollyard.responses_api_models.local_vllm_model.orphaned_processes import end_orphans, remove_folders
 from rollyard.responses_api_models.local_vllm_model.settings import LocalVllmModelSettings
-from rollyard.responses_api_models.local_vllm_model.startup import Plan
+from rollyard.responses_api_models.local_vllm_model.startup import StartPlan
 from rollyard.responses_api_models.upstream.replicas import Replicas
 from rollyard.services.errors import OperatorError, RunError
 from rollyard.services.server.app import Context
@@ -60,7 +60,7 @@ class LocalVllmModel(ChatEngineModel):
         if self._own.ray_address:
             await _check_ray(self._own.ray_address)
         _check_command(self._own.vllm_command[0])
-        shares(self._own, await asyncio.to_thread(visible_gpus, dict(os.environ)))
+        gpu_assignments(self._own, await asyncio.to_thread(visible_gpus, dict(os.environ)))
 
     async def start(self) -> None:
         """Bring all engines up. Raises RunError, OperatorError."""
@@ -71,12 +71,12 @@ class LocalVllmModel(ChatEngineModel):
             log.warning("ended what an engine without its server had left: processes %s", ended)
         await asyncio.to_thread(remove_folders, Path(tempfile.gettempdir()))
         environ = dict(os.environ)
-        gpus = shares(self._own, await asyncio.to_thread(visible_gpus, environ))
+        gpus = gpu_assignments(self._own, await asyncio.to_thread(visible_gpus, environ))
         await self.trainer.started_with(self._own.model)
         folder = self._log_folder()
         for number, share in enumerate(gpus):
             on = f" on GPU {', '.join(share)}" if share else ""
-            plan = Plan(
+            plan = StartPlan(
                 title=f"engine {number}{on}",
                 settings=self._own,
                 gpus=share,
@@ -86,7 +86,7 @@ class LocalVllmModel(ChatEngineModel):
                 transport=self.client.transport,
             )
             log.info("%s is starting; its log: %s", plan.title, plan.log_file)
-            self._engines.append(Engine(plan, up=self.adopt, down=self.gone))
+            self._engines.append(Engine(plan, up=self.register_engine, down=self.gone))
         await asyncio.gather(*(engine.start() for engine in self._engines))
         await super().start()
 
@@ -95,7 +95,7 @@ class LocalVllmModel(ChatEngineModel):
         await super().stop()
         await asyncio.gather(*(engine.stop() for engine in self._engines))
 
-    def spoilt(self, url: str) -> None:
+    def on_invalid_weights(self, url: str) -> None:
         """See `ChatEngineModel.spoilt`."""
         for engine in self._engines:
             if engine.url == url:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Awaitable, Callable
 
 from rollyard.responses_api_models.local_vllm_model.engine_process import EngineProcess
-from rollyard.responses_api_models.local_vllm_model.startup import Plan, Start, ending
+from rollyard.responses_api_models.local_vllm_model.startup import EngineStart, StartPlan, ending
 from rollyard.services.backoff import Restarts
 from rollyard.services.errors import Failure, RunError
 
@@ -26,7 +26,7 @@ class Engine:
 
     def __init__(
         self,
-        plan: Plan,
+        plan: StartPlan,
         *,
         up: Callable[[str], Awaitable[None]],
         down: Callable[[str], None],
@@ -37,7 +37,7 @@ class Engine:
         self._up = up
         self._down = down
         self._restarts = restarts or Restarts(first_pause_s=1.0, longest_pause_s=60.0)
-        self._start = Start(plan)
+        self._start = EngineStart(plan)
         self._pause_s = 0.0
         self._ill = ""
         self._keeping: asyncio.Task[None] | None = None
@@ -86,7 +86,7 @@ class Engine:
         while True:
             self._pause_s = self._restarts.next_pause_s(self._pause_s)
             await asyncio.sleep(self._pause_s)
-            self._start = Start(self.plan)
+            self._start = EngineStart(self.plan)
             try:
                 return await self._bring_up()
             except (RunError, Failure, OSError) as error:
@@ -107,8 +107,8 @@ class Engine:
         """How it died, once it has."""
         while not process.ended.done():
             await asyncio.wait([process.ended], timeout=HEALTH_S)
-            if not process.ended.done() and (illness := self._ill or await self._start.illness()):
-                return illness
+            if not process.ended.done() and (failure_cause := self._ill or await self._start.failure_cause()):
+                return failure_cause
         return ending(process.ended.result())
 
     def _close(self) -> None:

@@ -13,7 +13,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from rollyard.responses_api_models.local_vllm_model.orphaned_processes import FOLDERS, end_orphans, living
+from rollyard.responses_api_models.local_vllm_model.orphaned_processes import FOLDERS, end_orphans, engine_processes
 from rollyard.responses_api_models.local_vllm_model.serve_command import shown
 
 GRACE_S = 1.5
@@ -36,12 +36,12 @@ def make_folder() -> Path:
 class EngineProcess:
     """vLLM running, or just ended."""
 
-    def __init__(self, keeper: asyncio.subprocess.Process, folder: Path, log: Path, offset: int) -> None:
-        self.ended = asyncio.create_task(self._follow(keeper))
+    def __init__(self, reaper: asyncio.subprocess.Process, folder: Path, log: Path, offset: int) -> None:
+        self.ended = asyncio.create_task(self._follow(reaper))
         """Done at once when vLLM or its keeper has died: with the exit status (negative: the signal)."""
-        self.gone = asyncio.create_task(self._bury(keeper, folder))
+        self.gone = asyncio.create_task(self._wait_and_clean_up(reaper, folder))
         """Done when no process of it is left."""
-        self._keeper = keeper
+        self._reaper = reaper
         self._log = log
         self._begin = self._read = offset
         self._rest = ""
@@ -53,7 +53,7 @@ class EngineProcess:
             output.write(f"--- {time.strftime('%Y-%m-%d %H:%M:%S')} {shown(command)}\n".encode())
             output.flush()
             offset = output.tell()
-            keeper = await asyncio.create_subprocess_exec(
+            reaper = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-I", str(_HERE / "keeper.py"), str(folder), str(os.getpid()), str(GRACE_S)),
                 *command,
                 stdin=asyncio.subprocess.PIPE,
@@ -62,7 +62,7 @@ class EngineProcess:
                 env=dict(environ),
                 start_new_session=True,  # outlives the kill -9 of this process's group, and cleans up after it
             )
-        return cls(keeper, folder, log, offset)
+        return cls(reaper, folder, log, offset)
 
     async def stop(self) -> None:
         """Ask it to end, and wait until nothing of it is left."""
@@ -87,20 +87,20 @@ class EngineProcess:
             file.seek(max(self._begin, file.seek(0, os.SEEK_END) - _LONGEST_TAIL))
             return file.read().decode("utf-8", "replace").replace("\r", "\n").splitlines()
 
-    async def _follow(self, keeper: asyncio.subprocess.Process) -> int:
-        assert keeper.stdout is not None
-        words = (await keeper.stdout.readline()).split()
+    async def _follow(self, reaper: asyncio.subprocess.Process) -> int:
+        assert reaper.stdout is not None
+        words = (await reaper.stdout.readline()).split()
         return int(words[1]) if len(words) == 2 else -signal.SIGKILL
 
-    async def _bury(self, keeper: asyncio.subprocess.Process, folder: Path) -> None:
-        await keeper.wait()
+    async def _wait_and_clean_up(self, reaper: asyncio.subprocess.Process, folder: Path) -> None:
+        await reaper.wait()
         # When the keeper was killed, vLLM's processes end themselves; this waits, and ends those that do not.
         deadline = time.monotonic() + GIVE_UP_S
-        while await asyncio.to_thread(living, folder) and time.monotonic() < deadline:
+        while await asyncio.to_thread(engine_processes, folder) and time.monotonic() < deadline:
             await asyncio.to_thread(end_orphans)
             await asyncio.sleep(0.02)
         shutil.rmtree(folder, ignore_errors=True)
 
     def _signal(self, number: signal.Signals) -> None:
         with contextlib.suppress(ProcessLookupError):
-            self._keeper.send_signal(number)
+            self._reaper.send_signal(number)

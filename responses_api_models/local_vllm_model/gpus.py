@@ -19,16 +19,16 @@ def visible_gpus(environ: Mapping[str, str]) -> list[str]:
         return [gpu.strip() for gpu in named.split(",") if gpu.strip() not in ("", "-1")]
     with contextlib.suppress(OSError, subprocess.SubprocessError):
         listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=_LISTING_S, check=True)
-        return numbered(listed.stdout)
+        return gpu_indices(listed.stdout)
     return []
 
 
-def numbered(listing: str) -> list[str]:
+def gpu_indices(listing: str) -> list[str]:
     """Their numbers, from what `nvidia-smi -L` prints."""
     return [line.split()[1].rstrip(":") for line in listing.splitlines() if line.startswith("GPU ")]
 
 
-def shares(settings: LocalVllmModelSettings, visible: Sequence[str]) -> list[list[str]]:
+def gpu_assignments(settings: LocalVllmModelSettings, visible: Sequence[str]) -> list[list[str]]:
     """The GPUs of each engine; empty where vLLM shall decide: on a CPU, on a Ray cluster. Raises OperatorError."""
     count, each = settings.engine_replicas, settings.gpus_per_engine
     gpus = [str(gpu) for gpu in settings.gpus] if settings.gpus is not None else list(visible)

@@ -26,7 +26,7 @@ def end_orphans() -> list[int]:
 
     Python's resource trackers are left to end by themselves, after they have unlinked the shared memory of the others.
     """
-    return [pid for pid, folder in _marked() if not has_keeper(folder) and not _is_tracker(pid) and _killed(pid)]
+    return [pid for pid, folder in _marked() if not has_reaper(folder) and not _is_tracker(pid) and _killed(pid)]
 
 
 def remove_folders(within: Path) -> None:
@@ -34,16 +34,16 @@ def remove_folders(within: Path) -> None:
     for folder in within.glob(f"{FOLDERS}*"):
         with contextlib.suppress(OSError):
             stat = folder.stat()
-            if stat.st_uid == os.getuid() and time.time() - stat.st_mtime > YOUNG_S and not has_keeper(folder):
+            if stat.st_uid == os.getuid() and time.time() - stat.st_mtime > YOUNG_S and not has_reaper(folder):
                 shutil.rmtree(folder, ignore_errors=True)
 
 
-def living(folder: Path) -> list[int]:
+def engine_processes(folder: Path) -> list[int]:
     """The processes of that engine."""
     return [pid for pid, found in _marked() if found == folder]
 
 
-def has_keeper(folder: Path) -> bool:
+def has_reaper(folder: Path) -> bool:
     """True while the engine's keeper holds its lock."""
     try:
         descriptor = os.open(folder / "alive", os.O_RDONLY)

@@ -26,10 +26,10 @@ def watch(folder: str) -> None:
 
 
 def _begin(folder: str) -> None:
-    threading.Thread(target=_end_without_keeper, args=(folder,), name="rollyard-guard", daemon=True).start()
+    threading.Thread(target=_end_without_reaper, args=(folder,), name="rollyard-guard", daemon=True).start()
 
 
-def _end_without_keeper(folder: str) -> None:
+def _end_without_reaper(folder: str) -> None:
     try:
         descriptor = os.open(os.path.join(folder, "alive"), os.O_RDONLY)  # noqa: PTH118  # stands alone, in any Python
         fcntl.flock(descriptor, fcntl.LOCK_SH)
@@ -38,7 +38,7 @@ def _end_without_keeper(folder: str) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _run_the_hidden_one(folder: str) -> None:
+def _run_hidden_sitecustomize(folder: str) -> None:
     """Run the `sitecustomize` that this one hides, if the environment has one."""
     own = os.path.join(folder, "guard")  # noqa: PTH118
     spec = PathFinder.find_spec("sitecustomize", [path for path in sys.path if path != own])
@@ -54,4 +54,4 @@ if __name__ == "sitecustomize":
         # Python's resource trackers end by themselves, after they have unlinked the shared memory of the others.
         if not any("resource_tracker" in word for word in sys.orig_argv):
             watch(_folder)
-        _run_the_hidden_one(_folder)
+        _run_hidden_sitecustomize(_folder)

@@ -44,7 +44,7 @@ def main() -> int:
     lock = os.open(folder / "alive", os.O_RDWR)
     fcntl.flock(lock, fcntl.LOCK_EX)
     os.environ["ROLLYARD_ENGINE"] = str(folder)
-    tree = _Tree(_start(command))
+    tree = _ProcessTree(_start(command))
     while tree.status is None:
         readable, _, _ = select.select([0, waker], [], [])
         heard = os.read(waker, 4096) if waker in readable else b""
@@ -77,7 +77,7 @@ def _start(command: list[str]) -> int:
     os._exit(127)
 
 
-class _Tree:
+class _ProcessTree:
     """The command's process and everything below it."""
 
     def __init__(self, pid: int) -> None:

@@ -18,7 +18,7 @@ _LONGEST_SOCKET_FOLDER = 60
 """A socket's path may have 107 characters; vLLM adds 37 to the folder's."""
 
 
-def serve_words(settings: LocalVllmModelSettings, port: int) -> list[str]:
+def serve_arguments(settings: LocalVllmModelSettings, port: int) -> list[str]:
     """The command line."""
     return [
         *settings.vllm_command,
@@ -73,11 +73,11 @@ def shown(words: Sequence[str]) -> str:
     """The command line without secrets: extra_flags may hold --hf-token."""
     flags_before = ["", *words]
     return " ".join(
-        REDACTED if _names_a_secret(flag) else word for flag, word in zip(flags_before, words, strict=False)
+        REDACTED if _is_secret_flag(flag) else word for flag, word in zip(flags_before, words, strict=False)
     )
 
 
-def _names_a_secret(flag: str) -> bool:
+def _is_secret_flag(flag: str) -> bool:
     return flag.startswith("--") and is_secret(flag.lstrip("-").replace("-", "_"))
 
 

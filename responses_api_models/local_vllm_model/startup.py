@@ -13,7 +13,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from rollyard.responses_api_models.local_vllm_model.engine_process import EngineProcess, make_folder
-from rollyard.responses_api_models.local_vllm_model.serve_command import engine_environment, serve_words
+from rollyard.responses_api_models.local_vllm_model.serve_command import engine_environment, serve_arguments
 from rollyard.responses_api_models.local_vllm_model.settings import LocalVllmModelSettings
 from rollyard.responses_api_models.local_vllm_model.startup_errors import PORT_TAKEN, cause_of, error_of
 from rollyard.responses_api_models.local_vllm_model.startup_phases import FIRST, kind, phase_after
@@ -33,7 +33,7 @@ PORTS = 3
 
 
 @dataclass(frozen=True)
-class Plan:
+class StartPlan:
     """All that is needed to start one engine, again and again."""
 
     title: str
@@ -46,10 +46,10 @@ class Plan:
     transport: Transport
 
 
-class Start:
+class EngineStart:
     """One engine on its way up."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: StartPlan) -> None:
         self.phase = FIRST
         """What it is doing."""
         self.url = ""
@@ -82,7 +82,7 @@ class Start:
             process = await self._launching
             await process.stop()
 
-    async def illness(self) -> str:
+    async def failure_cause(self) -> str:
         """What is wrong with an engine that was ready, in words; nothing when it is well, or merely busy.
 
         Without its EngineCore vLLM lives on for five seconds: it answers 503, or has closed its port already.
@@ -116,7 +116,7 @@ class Start:
     async def _launch(self, port: int) -> EngineProcess:
         plan, folder = self._plan, make_folder()
         environ = engine_environment(plan.settings, plan.environ, folder, plan.gpus, plan.key)
-        return await EngineProcess.start(serve_words(plan.settings, port), environ, folder, plan.log_file)
+        return await EngineProcess.start(serve_arguments(plan.settings, port), environ, folder, plan.log_file)
 
     async def _until_ready(self, process: EngineProcess) -> str:
         """Nothing when it is ready, else what happened instead."""

@@ -13,14 +13,14 @@ from rollyard.responses_api_models.base import ModelServer
 from rollyard.responses_api_models.convert.conversion import apply_metadata
 from rollyard.responses_api_models.request_validation import check_limits
 from rollyard.responses_api_models.streaming import stream_proxy
-from rollyard.responses_api_models.streaming.first_events import ChatOpening, ResponseOpening
-from rollyard.responses_api_models.upstream.answers import completion_bytes, response_bytes, written
+from rollyard.responses_api_models.streaming.first_events import ChatStreamStart, ResponseStreamStart
+from rollyard.responses_api_models.upstream.answers import completion_bytes, encode_request, response_bytes
 from rollyard.responses_api_models.upstream.endpoint_check import endpoint_advice
 from rollyard.responses_api_models.upstream.replicas import Replicas
-from rollyard.responses_api_models.upstream.request_context import Passage
+from rollyard.responses_api_models.upstream.request_context import RequestContext
 from rollyard.responses_api_models.upstream.settings import EndpointSettings
 from rollyard.responses_api_models.upstream.upstream import Upstream
-from rollyard.services.http.request import Call, Reply
+from rollyard.services.http.request import RawRequest, RawResponse
 from rollyard.services.responses.stream_events import SSE, STREAM_HEADERS
 from rollyard.services.responses.tool_calls import offered, sendable_items, sendable_messages
 from rollyard.services.server.app import Context
@@ -46,29 +46,35 @@ class OpenaiModel(ModelServer):
         """See `Server.advice`."""
         return await endpoint_advice(self._endpoints, self.context.beyond)
 
-    async def responses(self, request: Json, call: Call) -> Reply:
+    async def responses(self, request: Json, call: RawRequest) -> RawResponse:
         """A Responses create request, passed through."""
-        passage = Passage.of(call, request.get("prompt_cache_key"))
-        body = await self._upstream.post("/responses", self._finished(request), response_bytes, passage)
-        return Reply(body, headers=passage.answer_headers)
+        request_context = RequestContext.of(call, request.get("prompt_cache_key"))
+        body = await self._upstream.post("/responses", self._finished(request), response_bytes, request_context)
+        return RawResponse(body, headers=request_context.answer_headers)
 
-    async def chat(self, request: Json, call: Call) -> Reply:
+    async def chat(self, request: Json, call: RawRequest) -> RawResponse:
         """A chat create request, passed through."""
-        passage = Passage.of(call, request.get("prompt_cache_key"))
-        body = await self._upstream.post("/chat/completions", self._finished(request), completion_bytes, passage)
-        return Reply(body, headers=passage.answer_headers)
+        request_context = RequestContext.of(call, request.get("prompt_cache_key"))
+        body = await self._upstream.post(
+            "/chat/completions", self._finished(request), completion_bytes, request_context
+        )
+        return RawResponse(body, headers=request_context.answer_headers)
 
-    async def stream_responses(self, request: Json, call: Call) -> Reply:
+    async def stream_responses(self, request: Json, call: RawRequest) -> RawResponse:
         """The endpoint's own events, as they come."""
-        passage = Passage.of(call, request.get("prompt_cache_key"))
-        events = await self._upstream.stream("/responses", self._finished(request), passage, ResponseOpening)
-        return _stream(stream_proxy.responses(events, stream_proxy.teller(self.name, call)), passage)
+        request_context = RequestContext.of(call, request.get("prompt_cache_key"))
+        events = await self._upstream.stream(
+            "/responses", self._finished(request), request_context, ResponseStreamStart
+        )
+        return _stream(stream_proxy.responses(events, stream_proxy.event_reporter(self.name, call)), request_context)
 
-    async def stream_chat(self, request: Json, call: Call) -> Reply:
+    async def stream_chat(self, request: Json, call: RawRequest) -> RawResponse:
         """The endpoint's own chunks, as they come."""
-        passage = Passage.of(call, request.get("prompt_cache_key"))
-        events = await self._upstream.stream("/chat/completions", self._finished(request), passage, ChatOpening)
-        return _stream(stream_proxy.chat(events, stream_proxy.teller(self.name, call)), passage)
+        request_context = RequestContext.of(call, request.get("prompt_cache_key"))
+        events = await self._upstream.stream(
+            "/chat/completions", self._finished(request), request_context, ChatStreamStart
+        )
+        return _stream(stream_proxy.chat(events, stream_proxy.event_reporter(self.name, call)), request_context)
 
     def models(self) -> list[str]:
         """The one model."""
@@ -84,11 +90,11 @@ class OpenaiModel(ModelServer):
             body.setdefault(key, value)
         check_limits(body)
         body["model"] = self._model
-        return written(body)
+        return encode_request(body)
 
 
-def _stream(events: AsyncIterator[bytes], passage: Passage) -> Reply:
-    return Reply(stream=events, content_type=SSE, headers=(*STREAM_HEADERS, *passage.answer_headers))
+def _stream(events: AsyncIterator[bytes], request_context: RequestContext) -> RawResponse:
+    return RawResponse(stream=events, content_type=SSE, headers=(*STREAM_HEADERS, *request_context.answer_headers))
 
 
 server = OpenaiModel

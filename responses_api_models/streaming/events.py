@@ -14,14 +14,14 @@ from typing import Any
 from rollyard.responses_api_models.convert.answers import (
     annotation,
     finish_last,
+    logprobs_of_text,
     response_around,
-    spoken_logprobs,
     text_logprobs,
     text_of,
 )
 from rollyard.responses_api_models.convert.items import Dialect
 from rollyard.responses_api_models.convert.requests import wants_logprobs
-from rollyard.responses_api_models.streaming.items import GrowingCall, GrowingText
+from rollyard.responses_api_models.streaming.items import StreamedText, StreamedToolCall
 from rollyard.responses_api_models.think_tags import ThinkTags
 from rollyard.services.errors import Failure, FailureKind
 from rollyard.services.responses import stream_events
@@ -50,7 +50,7 @@ class ResponseEvents:
         self._besides: Json = {}
         """What their deltas say that no API knows."""
         self._output: list[Json] = []
-        self._open: list[GrowingText] | list[GrowingCall] = []
+        self._open: list[StreamedText] | list[StreamedToolCall] = []
         """The text that is being said, or the calls that are being written."""
         self._call_ids: set[str] = set()
         self._logprobs: list[Json] = []
@@ -117,7 +117,7 @@ class ResponseEvents:
             yield from self._say("output_text", content, self._taken_logprobs(content))
         if refusal := delta.get("refusal"):
             yield from self._say("refusal", refusal)
-        if self._annotations and self._open and isinstance(text := self._open[-1], GrowingText):
+        if self._annotations and self._open and isinstance(text := self._open[-1], StreamedText):
             self._annotations = text.annotate(self._annotations)
         calls = delta.get("tool_calls") or ()
         for call in [calls] if isinstance(calls, dict) else calls:
@@ -128,11 +128,11 @@ class ResponseEvents:
     def _say(self, kind: str, text: str, logprobs: list[Json] | None = None) -> Iterator[Event]:
         item_kind = "reasoning" if kind == "summary_text" else "message"
         growing = self._open[-1] if self._open else None
-        if not isinstance(growing, GrowingText) or growing.kind != item_kind:
+        if not isinstance(growing, StreamedText) or growing.kind != item_kind:
             yield from self._close()
             blank: Json = {"type": item_kind, "status": "completed"}
             blank |= {"summary": []} if item_kind == "reasoning" else {"role": "assistant", "content": []}
-            growing = GrowingText({"id": self._id(item_kind), **blank}, len(self._output))
+            growing = StreamedText({"id": self._id(item_kind), **blank}, len(self._output))
             self._open = [growing]
             yield growing.begin()
         yield from growing.say(kind, text, logprobs or ())
@@ -140,17 +140,17 @@ class ResponseEvents:
     def _taken_logprobs(self, text: str) -> list[Json]:
         """Those that waited, as far as they are the text's: before its first words they may be the reasoning's."""
         waiting, self._logprobs = self._logprobs, []
-        goes_on = self._open and isinstance(self._open[-1], GrowingText) and self._open[-1].kind == "message"
-        return waiting if goes_on else spoken_logprobs(waiting, text)
+        goes_on = self._open and isinstance(self._open[-1], StreamedText) and self._open[-1].kind == "message"
+        return waiting if goes_on else logprobs_of_text(waiting, text)
 
     def _call(self, call: Json) -> Iterator[Event]:
-        writing = [one for one in self._open if isinstance(one, GrowingCall)]
+        writing = [one for one in self._open if isinstance(one, StreamedToolCall)]
         growing = next((one for one in reversed(writing) if one.goes_on_with(call)), None)
         if growing is None:
             if not writing:
                 yield from self._close()
             index = len(self._output) + len(writing)
-            growing = GrowingCall(call, index, self._id("function_call", len(writing)), self._call_ids)
+            growing = StreamedToolCall(call, index, self._id("function_call", len(writing)), self._call_ids)
             self._open = [*writing, growing]
             yield growing.begin()
         function = call.get("function")
@@ -173,7 +173,7 @@ class ResponseEvents:
             yield from self._say("summary_text", thought)
         if held or not self._open:
             yield from self._say("output_text", held, self._taken_logprobs(held))
-        elif isinstance(text := self._open[-1], GrowingText) and text.kind == "message":
+        elif isinstance(text := self._open[-1], StreamedText) and text.kind == "message":
             yield from text.add_logprobs(self._logprobs)
         finish_last(self._open[-1].item, self._finish_reason, self._besides)
         yield from self._close()

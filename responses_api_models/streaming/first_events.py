@@ -19,7 +19,7 @@ from rollyard.services.responses.response_validity import (
     check_error,
     check_finish,
     check_response,
-    says_something,
+    has_content,
 )
 
 Opening = Callable[[], Callable[[bytes], bool]]
@@ -29,7 +29,7 @@ HOLD_S = 0.5
 _LAST = ("completed", "incomplete", "failed", "cancelled")
 
 
-class OpenedStream:
+class StartedStream:
     """A stream's events, those before the answer begins held back for a moment."""
 
     def __init__(self, events: AsyncGenerator[bytes, None], begins: Callable[[bytes], bool]) -> None:
@@ -97,7 +97,7 @@ class OpenedStream:
             self._coming = None
 
 
-class ChatOpening:
+class ChatStreamStart:
     """Of one stream of chat chunks."""
 
     def __init__(self) -> None:
@@ -126,13 +126,13 @@ class ChatOpening:
             self._finish_reason = choice.get("finish_reason") or self._finish_reason
             delta = choice.get("delta")
             if isinstance(delta, dict):
-                if says_something(delta):
+                if has_content(delta):
                     return True
                 self._blank = self._blank or bool(delta.get("content"))
         return False
 
 
-class ResponseOpening:
+class ResponseStreamStart:
     """Of one stream of Responses events."""
 
     def __call__(self, event: bytes) -> bool:

@@ -10,7 +10,7 @@ from rollyard.services.responses.stream_events import TEXT_FIELD, Event
 from rollyard.services.types import Json
 
 
-class GrowingText:
+class StreamedText:
     """A message or the reasoning: parts, one after the other."""
 
     def __init__(self, item: Json, index: int) -> None:
@@ -75,7 +75,7 @@ class GrowingText:
         return {**place, f"{self._group}_index": len(self._parts) - 1}
 
 
-class GrowingCall:
+class StreamedToolCall:
     """A tool call: its arguments grow, and those of several calls may come in turns."""
 
     kind = "function_call"

@@ -19,7 +19,7 @@ _BLANK_LINE = re.compile(rb"\r?\n\r?\n")
 _FIELDS = (b"data:", b"event:", b"id:", b"retry:", b":")
 
 
-async def whole_events(pieces: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
+async def split_events(pieces: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
     """One event after the other, as it came, the blank line at its end included.
 
     Raises Failure: what `pieces` raises, and connection_lost where the body ends within an event or one is too long.

@@ -18,7 +18,7 @@ from rollyard.responses_api_models.streaming.sse import DONE, data_of
 from rollyard.responses_api_models.upstream.answers import json_object
 from rollyard.services.errors import Failure, FailureKind
 from rollyard.services.http.problem import named
-from rollyard.services.http.request import Call
+from rollyard.services.http.request import RawRequest
 from rollyard.services.responses import stream_events
 from rollyard.services.types import Json, Problem
 
@@ -28,7 +28,7 @@ Teller = Callable[[Failure], Problem]
 _LAST = re.compile(rb'"type": ?"(response\.(completed|incomplete|failed)|error)"|^event: ?error', re.MULTILINE)
 
 
-def teller(server: str, call: Call) -> Teller:
+def event_reporter(server: str, call: RawRequest) -> Teller:
     """Logs why a stream of `server` breaks off, and says it as a problem."""
 
     def tell(failure: Failure) -> Problem:
@@ -46,7 +46,7 @@ async def chat(events: AsyncIterator[bytes], tell: Teller) -> AsyncIterator[byte
                 yield event
                 if data_of(event) == DONE:
                     return
-        raise _too_short()
+        raise _stream_ended_early()
     except Failure as failure:
         yield b"data: %b\n\n" % orjson.dumps({"error": tell(failure).model_dump(mode="json")})
 
@@ -64,7 +64,7 @@ async def responses(events: AsyncIterator[bytes], tell: Teller) -> AsyncIterator
                 first, last = first or event, event
                 whole = whole or _LAST.search(event) is not None
         if not whole:
-            raise _too_short()
+            raise _stream_ended_early()
     except Failure as failure:
         if not whole:
             response = _object(first).get("response")
@@ -83,13 +83,13 @@ async def converted(events: AsyncIterator[bytes], made: ResponseEvents, tell: Te
                 if data and (known := made.chunk(json_object(data))):
                     yield known
             else:
-                raise _too_short()
+                raise _stream_ended_early()
         yield made.end()
     except Failure as failure:
         yield made.broken_off(tell(failure))
 
 
-def _too_short() -> Failure:
+def _stream_ended_early() -> Failure:
     return Failure(FailureKind.CONNECTION_LOST, "the engine's stream ended before its answer did")
 
 

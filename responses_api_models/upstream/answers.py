@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import orjson
 
 from rollyard.services.errors import Failure, FailureKind
-from rollyard.services.http.transport import Answer
+from rollyard.services.http.transport import HttpResponse
 from rollyard.services.responses.lenient_json import loads
 from rollyard.services.responses.response_validity import check_completion, check_response
 from rollyard.services.types import Json
@@ -61,7 +61,7 @@ def response_bytes(body: bytes) -> bytes:
     return body
 
 
-def written(request: Json) -> bytes:
+def encode_request(request: Json) -> bytes:
     """A request as it is sent. Raises Failure bad_request for one that is nested deeper than JSON can be written."""
     try:
         return orjson.dumps(request)
@@ -86,7 +86,7 @@ def retry_after_s(header: str | None) -> float:
     return 0.0 if math.isnan(seconds) else min(max(seconds, 0.0), RETRY_AFTER_CAP_S)
 
 
-def named_failure(answer: Answer, endpoint: str, hint: str) -> Failure:
+def upstream_failure(answer: HttpResponse, endpoint: str, hint: str) -> Failure:
     """The failure that an error answer of `endpoint` reports, with the endpoint's own error code where it gives one."""
     status = answer.status
     said = error_message(answer.body)
@@ -106,7 +106,7 @@ def named_failure(answer: Answer, endpoint: str, hint: str) -> Failure:
     return Failure.of(failure.problem.model_copy(update=dict(_beside(answer))))
 
 
-def _beside(answer: Answer) -> Iterator[tuple[str, str]]:
+def _beside(answer: HttpResponse) -> Iterator[tuple[str, str]]:
     """What an error answer's headers say to whoever meets it: problems.py makes headers of it again."""
     for member, header in (("request_id", "x-request-id"), ("retry_after", "retry-after")):
         if value := answer.headers.get(header):

@@ -8,8 +8,8 @@ from typing import Any
 import orjson
 
 from rollyard.responses_api_models.upstream.settings import EndpointSettings
-from rollyard.services.errors import Failure, nearest
-from rollyard.services.http.transport import Answer, Transport
+from rollyard.services.errors import Failure, did_you_mean
+from rollyard.services.http.transport import HttpResponse, Transport
 
 PATIENCE_S = 5.0
 _SHOWN = 5
@@ -60,7 +60,7 @@ class _Endpoint:
             return f"there is no API, but there is one at {other}: set base_url to that"
         return ""
 
-    def _unserved(self, answer: Answer) -> str:
+    def _unserved(self, answer: HttpResponse) -> str:
         try:
             listed: Any = orjson.loads(answer.body)
             names = [str(entry["id"]) for entry in listed["data"]]
@@ -70,7 +70,7 @@ class _Endpoint:
             return ""
         more = f", ... ({len(names)} in all)" if len(names) > _SHOWN else ""
         known = ", ".join(names[:_SHOWN]) + more
-        return f"it serves no model {self._model!r}{nearest(self._model, names)} (it serves {known}): check model"
+        return f"it serves no model {self._model!r}{did_you_mean(self._model, names)} (it serves {known}): check model"
 
     async def _answers(self, url: str) -> bool:
         try:
@@ -78,7 +78,7 @@ class _Endpoint:
         except Failure:
             return False
 
-    async def _models(self, url: str) -> Answer:
+    async def _models(self, url: str) -> HttpResponse:
         return await self._transport.send("GET", f"{url}/models", b"", self._headers, PATIENCE_S)
 
 

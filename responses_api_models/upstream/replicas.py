@@ -40,7 +40,7 @@ class Affinity:
 
 
 @dataclass(slots=True)
-class _Seat:
+class _AffinityEntry:
     endpoint: Endpoint
     begun: bool = False
     """A call was answered there: before that, there is nothing to lose."""
@@ -51,7 +51,7 @@ class Replicas:
 
     def __init__(self, urls: Sequence[str] = (), *, wait_s: float = 0.0, why_none: Callable[[], str] = str) -> None:
         self._endpoints = {url: Endpoint(url) for url in urls}
-        self._seats: OrderedDict[Affinity, _Seat] = OrderedDict()
+        self._affinities: OrderedDict[Affinity, _AffinityEntry] = OrderedDict()
         self._serials = itertools.count(1)
         self._wait_s = wait_s
         self._why_none = why_none
@@ -92,22 +92,22 @@ class Replicas:
 
         Raises Failure: session_lost when the episode's engine is gone, unreachable when none comes up in time.
         """
-        seat = self._seats.get(affinity) if affinity else None
-        if seat is not None and affinity is not None:
-            self._seats.move_to_end(affinity)
-            if seat.begun and affinity.binding:
-                if not self.holds(seat.endpoint):
+        entry = self._affinities.get(affinity) if affinity else None
+        if entry is not None and affinity is not None:
+            self._affinities.move_to_end(affinity)
+            if entry.begun and affinity.binding:
+                if not self.holds(entry.endpoint):
                     raise self.lost(affinity, "its engine is gone")
-                return seat.endpoint
-            if self._takes(seat.endpoint, affinity) and seat.endpoint not in tried:
-                return seat.endpoint
+                return entry.endpoint
+            if self._accepts(entry.endpoint, affinity) and entry.endpoint not in tried:
+                return entry.endpoint
         if not self._endpoints:
             await self._wait()
         chosen = self.best(tried)
         assert chosen is not None
         chosen.chosen = next(self._serials)
-        if affinity is not None and (seat is None or affinity.binding or not self._works(seat.endpoint)):
-            self._sit(affinity, _Seat(chosen))
+        if affinity is not None and (entry is None or affinity.binding or not self._works(entry.endpoint)):
+            self._assign(affinity, _AffinityEntry(chosen))
         return chosen
 
     def best(self, tried: Collection[Endpoint] = ()) -> Endpoint | None:
@@ -130,22 +130,22 @@ class Replicas:
         endpoint.succeed(path)
         if affinity is None:
             return
-        seat = self._seats.get(affinity)
-        if seat is None:
-            self._sit(affinity, _Seat(endpoint, begun=True))
-        elif not seat.begun:
-            seat.endpoint, seat.begun = endpoint, True
+        entry = self._affinities.get(affinity)
+        if entry is None:
+            self._assign(affinity, _AffinityEntry(endpoint, begun=True))
+        elif not entry.begun:
+            entry.endpoint, entry.begun = endpoint, True
 
     def binds(self, affinity: Affinity | None, endpoint: Endpoint) -> bool:
         """True when the episode has begun at `endpoint`."""
         if affinity is None or not affinity.binding:
             return False
-        seat = self._seats.get(affinity)
-        return seat is not None and seat.begun and seat.endpoint is endpoint
+        entry = self._affinities.get(affinity)
+        return entry is not None and entry.begun and entry.endpoint is endpoint
 
     def lost(self, affinity: Affinity, why: str) -> Failure:
         """Forget where the episode was; the failure that says so."""
-        self._seats.pop(affinity, None)
+        self._affinities.pop(affinity, None)
         return Failure(FailureKind.SESSION_LOST, f"the episode cannot go on: {why}")
 
     def answers_as(self, endpoint: Endpoint, model: str, asked: str) -> bool:
@@ -180,17 +180,17 @@ class Replicas:
     def _works(self, endpoint: Endpoint) -> bool:
         return self.holds(endpoint) and endpoint.is_usable(time.monotonic())
 
-    def _takes(self, endpoint: Endpoint, affinity: Affinity) -> bool:
+    def _accepts(self, endpoint: Endpoint, affinity: Affinity) -> bool:
         """True where a call that has not begun should go to the endpoint of those before."""
         if not self._works(endpoint):
             return False
         least = min(other.in_flight for other in self._endpoints.values())
         return affinity.binding or endpoint.in_flight <= 2 * least + SLACK
 
-    def _sit(self, affinity: Affinity, seat: _Seat) -> None:
-        self._seats[affinity] = seat
-        if len(self._seats) > EPISODES:
-            self._seats.popitem(last=False)
+    def _assign(self, affinity: Affinity, entry: _AffinityEntry) -> None:
+        self._affinities[affinity] = entry
+        if len(self._affinities) > EPISODES:
+            self._affinities.popitem(last=False)
 
     async def _wait(self) -> None:
         try:

@@ -13,8 +13,8 @@ from typing import Self
 from rollyard.responses_api_models.upstream.endpoint import Endpoint
 from rollyard.responses_api_models.upstream.replicas import Affinity
 from rollyard.services.http.client import EPISODE_HEADER
-from rollyard.services.http.request import Call
-from rollyard.services.http.transport import Answer
+from rollyard.services.http.request import RawRequest
+from rollyard.services.http.transport import HttpResponse
 from rollyard.services.server.settings import is_secret
 
 _IN = frozenset({"cookie", "traceparent", "tracestate", "baggage"})
@@ -24,7 +24,7 @@ _NOT_OUT = ("x-rollyard-", "x-content-", "x-frame-")
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 
 
-class Passage:
+class RequestContext:
     """One call on its way through a model server; its requests go to the same engine while that answers."""
 
     def __init__(self, headers: Mapping[str, str], affinity: Affinity | None = None, query: str = "") -> None:
@@ -37,7 +37,7 @@ class Passage:
         self.answer_headers: tuple[tuple[bytes, bytes], ...] = ()
 
     @classmethod
-    def of(cls, call: Call, cache_key: object = None) -> Self:
+    def of(cls, call: RawRequest, cache_key: object = None) -> Self:
         """The passage of `call`; `cache_key` is its body's `prompt_cache_key`, for calls that name no episode."""
         headers = dict(_taken(call.headers))
         affinity = None
@@ -52,7 +52,7 @@ class Passage:
         """Address of the endpoint that answered."""
         return self.endpoint.url if self.endpoint else None
 
-    def came_back(self, answer: Answer) -> None:
+    def record_response(self, answer: HttpResponse) -> None:
         """Keep what the endpoint said beside its answer."""
         kept = [
             (name.lower().encode(), _bytes(value))

@@ -28,7 +28,7 @@ from typing import TypeVar
 
 from rollyard.responses_api_models.upstream.endpoint import Endpoint
 from rollyard.responses_api_models.upstream.replicas import Replicas
-from rollyard.responses_api_models.upstream.request_context import Passage
+from rollyard.responses_api_models.upstream.request_context import RequestContext
 from rollyard.responses_api_models.upstream.settings import CallSettings
 from rollyard.services.errors import Failure, FailureKind
 
@@ -48,7 +48,7 @@ Try = Callable[[Endpoint, float], Awaitable[T]]
 """One request to an endpoint within so many seconds."""
 
 
-class Refused(Failure):
+class UpstreamRefusal(Failure):
     """The failure that an error answer reports, with the pause that it asks for."""
 
     def __init__(self, failure: Failure, pause_s: float) -> None:
@@ -57,7 +57,7 @@ class Refused(Failure):
         self.pause_s = pause_s
 
 
-class Tries:
+class RetryingCaller:
     """The tries of all calls to one pool."""
 
     def __init__(self, replicas: Replicas, settings: CallSettings) -> None:
@@ -66,7 +66,7 @@ class Tries:
         self._quiet_until = 0.0
         self._unlogged = 0
 
-    async def make(self, path: str, passage: Passage, once: Try[T]) -> T:
+    async def make(self, path: str, request_context: RequestContext, once: Try[T]) -> T:
         """What `once` brings for the call of `path`. Raises Failure: the last try's, or session_lost."""
         settings = self._settings
         give_up = time.monotonic() + settings.total_timeout_s
@@ -74,7 +74,7 @@ class Tries:
         doubted: list[Endpoint] = []
         """Those that refused the request; at fault only if another one takes it."""
         while True:
-            endpoint = await self._endpoint(passage, tried)
+            endpoint = await self._endpoint(request_context, tried)
             begun = time.monotonic()
             try:
                 timeout_s = max(min(settings.request_timeout_s, give_up - begun), 0.01)
@@ -85,14 +85,14 @@ class Tries:
                 refused = failure.kind is FailureKind.UPSTREAM_REFUSED
                 if not refused and failure.kind not in _RETRIED:
                     raise
-                asked = failure.pause_s if isinstance(failure, Refused) else 0.0
+                asked = failure.pause_s if isinstance(failure, UpstreamRefusal) else 0.0
                 if refused and failure.problem.upstream_status in _ABOUT_THE_REQUEST:
                     doubted.append(endpoint)
                 else:
                     counts = failure.kind is not FailureKind.RATE_LIMITED
                     endpoint.fail(path, begun, pause_s=asked, counts=counts)
-                self._check_seat(failure, endpoint, passage)
-                elsewhere = self._goes_elsewhere(passage, tried)
+                self._check_affinity(failure, endpoint, request_context)
+                elsewhere = self._goes_elsewhere(request_context, tried)
                 pause = 0.0 if elsewhere else asked + self._pause_s(len(tried))
                 left = give_up - time.monotonic() - pause
                 last = len(tried) >= settings.max_attempts or left <= 0 or (refused and not elsewhere)
@@ -105,22 +105,22 @@ class Tries:
             else:
                 for other in doubted:
                     other.fail(path, begun)
-                self._replicas.answered(endpoint, passage.affinity, path)
-                passage.endpoint = endpoint
+                self._replicas.answered(endpoint, request_context.affinity, path)
+                request_context.endpoint = endpoint
                 return answer
             if pause:
                 await asyncio.sleep(pause)
 
-    async def _endpoint(self, passage: Passage, tried: Sequence[Endpoint]) -> Endpoint:
+    async def _endpoint(self, request_context: RequestContext, tried: Sequence[Endpoint]) -> Endpoint:
         """Where the next try goes: requests of one call stay together while that works."""
-        before = passage.endpoint
+        before = request_context.endpoint
         if before is not None and before not in tried and self._replicas.holds(before):
             return before
-        return await self._replicas.choose(passage.affinity, tried)
+        return await self._replicas.choose(request_context.affinity, tried)
 
-    def _goes_elsewhere(self, passage: Passage, tried: Sequence[Endpoint]) -> bool:
+    def _goes_elsewhere(self, request_context: RequestContext, tried: Sequence[Endpoint]) -> bool:
         """True when the next try goes to an endpoint that this call has not asked yet."""
-        if self._replicas.binds(passage.affinity, tried[-1]):
+        if self._replicas.binds(request_context.affinity, tried[-1]):
             return False
         following = self._replicas.best(tried)
         return following is not None and following not in tried
@@ -129,9 +129,9 @@ class Tries:
         longest = min(self._settings.retry_pause_s * 2 ** min(attempt - 1, 20), PAUSE_CAP_S)
         return random.uniform(0.5, 1.0) * float(longest)
 
-    def _check_seat(self, failure: Failure, endpoint: Endpoint, passage: Passage) -> None:
+    def _check_affinity(self, failure: Failure, endpoint: Endpoint, request_context: RequestContext) -> None:
         """Raises Failure session_lost when the episode began at this endpoint and cannot go on there."""
-        affinity = passage.affinity
+        affinity = request_context.affinity
         if affinity is None or not self._replicas.binds(affinity, endpoint):
             return
         if self._replicas.holds(endpoint):

@@ -14,16 +14,16 @@ from typing import TypeVar
 
 from pydantic import SecretStr
 
-from rollyard.responses_api_models.streaming.first_events import OpenedStream, Opening
-from rollyard.responses_api_models.streaming.sse import data_of, error_in, is_event, whole_events
-from rollyard.responses_api_models.upstream.answers import named_failure, retry_after_s
+from rollyard.responses_api_models.streaming.first_events import Opening, StartedStream
+from rollyard.responses_api_models.streaming.sse import data_of, error_in, is_event, split_events
+from rollyard.responses_api_models.upstream.answers import retry_after_s, upstream_failure
 from rollyard.responses_api_models.upstream.endpoint import Endpoint
 from rollyard.responses_api_models.upstream.replicas import Replicas
-from rollyard.responses_api_models.upstream.request_context import Passage
-from rollyard.responses_api_models.upstream.retries import Refused, Tries, joined
+from rollyard.responses_api_models.upstream.request_context import RequestContext
+from rollyard.responses_api_models.upstream.retries import RetryingCaller, UpstreamRefusal, joined
 from rollyard.responses_api_models.upstream.settings import CallSettings
 from rollyard.services.errors import Failure, FailureKind, OperatorError
-from rollyard.services.http.transport import Answer, Transport
+from rollyard.services.http.transport import HttpResponse, Transport
 
 T = TypeVar("T")
 
@@ -48,32 +48,36 @@ class Upstream:
         if self._key:
             self._headers["authorization"] = f"Bearer {self._key}"
         self._transport = transport
-        self._tries = Tries(replicas, settings)
+        self._tries = RetryingCaller(replicas, settings)
 
     def __repr__(self) -> str:
         return f"Upstream({self.replicas.urls})"
 
-    async def post(self, path: str, body: bytes, read: Callable[[bytes], T], passage: Passage | None = None) -> T:
+    async def post(
+        self, path: str, body: bytes, read: Callable[[bytes], T], request_context: RequestContext | None = None
+    ) -> T:
         """What `read` makes of the answer's body; a Failure malformed_answer from it is tried again.
 
         `path` is below the address; one that begins with `/../` stands beside its `/v1`.
         """
-        passage = passage or Passage({})
+        request_context = request_context or RequestContext({})
 
         async def once(endpoint: Endpoint, timeout_s: float) -> T:
             target = joined(endpoint.url, path)
-            answer = await self._transport.send("POST", target + passage.query, body, self._sent(passage), timeout_s)
+            answer = await self._transport.send(
+                "POST", target + request_context.query, body, self._sent(request_context), timeout_s
+            )
             if not 200 <= answer.status < 300:
                 raise self._failure(answer, target)
             value = self._read(answer.body, read)
             self._check_model(answer.body, endpoint)
-            passage.came_back(answer)
+            request_context.record_response(answer)
             return value
 
-        return await self._tries.make(path, passage, once)
+        return await self._tries.make(path, request_context, once)
 
     async def stream(
-        self, path: str, body: bytes, passage: Passage, opening: Opening = lambda: is_event
+        self, path: str, body: bytes, request_context: RequestContext, opening: Opening = lambda: is_event
     ) -> AsyncIterator[bytes]:
         """The answer's server-sent events as they come, each whole. One that begins with an error is that failure.
 
@@ -81,15 +85,17 @@ class Upstream:
         then is tried again. Closing the stream hangs up, so that an engine aborts the request.
         """
 
-        async def once(endpoint: Endpoint, timeout_s: float) -> tuple[Endpoint, OpenedStream]:
+        async def once(endpoint: Endpoint, timeout_s: float) -> tuple[Endpoint, StartedStream]:
             target = joined(endpoint.url, path)
-            headers = {**self._sent(passage), "accept": "text/event-stream"}
-            answer, pieces = await self._transport.stream("POST", target + passage.query, body, headers, timeout_s)
+            headers = {**self._sent(request_context), "accept": "text/event-stream"}
+            answer, pieces = await self._transport.stream(
+                "POST", target + request_context.query, body, headers, timeout_s
+            )
             try:
                 if not 200 <= answer.status < 300 or "json" in answer.headers.get("content-type", ""):
                     whole = b"".join([piece async for piece in pieces])
-                    raise self._no_stream(Answer(answer.status, answer.headers, whole), target)
-                opened = OpenedStream(whole_events(pieces), opening())
+                    raise self._no_stream(HttpResponse(answer.status, answer.headers, whole), target)
+                opened = StartedStream(split_events(pieces), opening())
                 first = await opened.first()
                 self._check_event(first, answer, target)
                 self._check_model(first, endpoint)
@@ -97,25 +103,27 @@ class Upstream:
             except BaseException:
                 await pieces.aclose()  # type: ignore[attr-defined]
                 raise
-            passage.came_back(answer)
+            request_context.record_response(answer)
             return endpoint, opened
 
-        endpoint, opened = await self._tries.make(path, passage, once)
+        endpoint, opened = await self._tries.make(path, request_context, once)
         return self._flowing(path, endpoint, opened)
 
-    async def send(self, method: str, url: str, path: str, body: bytes = b"", timeout_s: float | None = None) -> Answer:
+    async def send(
+        self, method: str, url: str, path: str, body: bytes = b"", timeout_s: float | None = None
+    ) -> HttpResponse:
         """One request to the engine at `url`, not tried again: its answer of any status. Raises Failure without one."""
         limit_s = timeout_s or self._settings.request_timeout_s
         answer = await self._transport.send(method, joined(url, path), body, self._headers, limit_s)
-        return Answer(answer.status, answer.headers, self._without_key(answer.body))
+        return HttpResponse(answer.status, answer.headers, self._without_key(answer.body))
 
-    def _check_event(self, event: bytes, answer: Answer, target: str) -> None:
+    def _check_event(self, event: bytes, answer: HttpResponse, target: str) -> None:
         if error := error_in(event):
             code = error.get("code")
             status = code if isinstance(code, int) and 400 <= code < 600 else 500
-            raise self._failure(Answer(status, answer.headers, data_of(event)), target)
+            raise self._failure(HttpResponse(status, answer.headers, data_of(event)), target)
         if not is_event(event):
-            raise self._no_stream(Answer(answer.status, answer.headers, event), target)
+            raise self._no_stream(HttpResponse(answer.status, answer.headers, event), target)
 
     def _check_model(self, body: bytes, endpoint: Endpoint) -> None:
         """An endpoint of several that serves another model than the rest would mix two policies."""
@@ -126,13 +134,13 @@ class Upstream:
             told = f"{endpoint.url} answers for the model {model!r}; {self._settings.model!r} was asked for"
             raise Failure(FailureKind.MALFORMED_ANSWER, told)
 
-    def _no_stream(self, answer: Answer, target: str) -> Failure:
+    def _no_stream(self, answer: HttpResponse, target: str) -> Failure:
         if not 200 <= answer.status < 300:
             return self._failure(answer, target)
         found = self._without_key(answer.body)[:300].decode("utf-8", "replace").strip() or "(an empty body)"
         return Failure(FailureKind.MALFORMED_ANSWER, f"{target} answered 200 with no stream of events: {found}")
 
-    async def _flowing(self, path: str, endpoint: Endpoint, opened: OpenedStream) -> AsyncIterator[bytes]:
+    async def _flowing(self, path: str, endpoint: Endpoint, opened: StartedStream) -> AsyncIterator[bytes]:
         begun = time.monotonic()
         with endpoint.busy():
             try:
@@ -143,8 +151,8 @@ class Upstream:
                 endpoint.fail(path, begun)
                 raise
 
-    def _sent(self, passage: Passage) -> dict[str, str]:
-        return {**passage.headers, **self._headers} if passage.headers else self._headers
+    def _sent(self, request_context: RequestContext) -> dict[str, str]:
+        return {**request_context.headers, **self._headers} if request_context.headers else self._headers
 
     def _read(self, body: bytes, read: Callable[[bytes], T]) -> T:
         try:
@@ -155,12 +163,12 @@ class Upstream:
                 read(shown)
             raise
 
-    def _failure(self, answer: Answer, endpoint: str) -> Failure:
-        shown = Answer(answer.status, answer.headers, self._without_key(answer.body))
-        failure = named_failure(shown, endpoint, self._hint(answer, endpoint))
-        return Refused(failure, retry_after_s(answer.headers.get("retry-after")))
+    def _failure(self, answer: HttpResponse, endpoint: str) -> Failure:
+        shown = HttpResponse(answer.status, answer.headers, self._without_key(answer.body))
+        failure = upstream_failure(shown, endpoint, self._hint(answer, endpoint))
+        return UpstreamRefusal(failure, retry_after_s(answer.headers.get("retry-after")))
 
-    def _hint(self, answer: Answer, endpoint: str) -> str:
+    def _hint(self, answer: HttpResponse, endpoint: str) -> str:
         status = answer.status
         if status == 403 and endpoint.endswith(("/render", "/derender", "/generate")):
             return "vLLM opens it with --enable-scale-out"

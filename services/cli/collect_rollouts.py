@@ -24,19 +24,19 @@ from rollyard.services.datasets.data_files import DataFiles
 from rollyard.services.datasets.mixture import Mixture
 from rollyard.services.datasets.settings import read_mixture
 from rollyard.services.datasets.tasks import TaskFile, Tasks
-from rollyard.services.errors import OperatorError, nearest
-from rollyard.services.head.client import HeadLink
+from rollyard.services.errors import OperatorError, did_you_mean
+from rollyard.services.head.client import RegistryClient
 from rollyard.services.http.client import AddressBook, ServerClient
 from rollyard.services.http.loop_lag import LoopLag
 from rollyard.services.http.transport import HttpTransport
 from rollyard.services.io.jsonl import JsonLines
 from rollyard.services.io.search_path import INSTALLED
 from rollyard.services.rollouts.collector import Collector, Limits
-from rollyard.services.rollouts.progress import Tally
+from rollyard.services.rollouts.progress import CollectionProgress
 from rollyard.services.rollouts.rollout_keys import Expected
-from rollyard.services.rollouts.status_reporter import telling
+from rollyard.services.rollouts.status_reporter import reporting
 from rollyard.services.rollouts.store import RolloutStore, StorePaths
-from rollyard.services.runtime.process_setup import calm_collector, raise_file_limit
+from rollyard.services.runtime.process_setup import raise_file_limit, tune_gc
 from rollyard.services.types import Directory, Json, Keys, State
 
 EXAMPLE = (
@@ -145,7 +145,7 @@ async def _run(options: CollectOptions, tasks: Tasks) -> int:
         token = options.token or os.environ.get("ROLLYARD_TOKEN")
         head = await find_run(transport, Path.cwd(), options.head, token)
         keys = Keys(run_id=head.run_id, secret="", token=head.token)
-        link = HeadLink(transport, head.url, keys)
+        link = RegistryClient(transport, head.url, keys)
         book = AddressBook(link.directory)
         directory = await book.refresh()
         _check_agents(tasks.agents, directory)
@@ -156,7 +156,7 @@ async def _run(options: CollectOptions, tasks: Tasks) -> int:
 
 
 async def _collect(
-    options: CollectOptions, tasks: Tasks, client: ServerClient, directory: Directory, link: HeadLink
+    options: CollectOptions, tasks: Tasks, client: ServerClient, directory: Directory, link: RegistryClient
 ) -> int:
     paths = StorePaths(options.output_jsonl_fpath)
     _check_apart(paths, tasks.files)
@@ -173,22 +173,22 @@ async def _collect(
     )
     materialized = JsonLines(paths.materialized) if options.materialize_inputs else None
     expected = Expected(tasks.count, options.num_repeats)
-    tally = Tally(expected.count)
+    progress = CollectionProgress(expected.count)
     try:
-        store.load(tally.count, expected)
-        tally.failed = len(store.hopeless)
-        tally.resumed()
-        display = display_for(tally.expected)
+        store.load(progress.count, expected)
+        progress.failed = len(store.permanently_failed)
+        progress.resumed()
+        display = display_for(progress.expected)
         for note in store.notes:
             display.say(note)
-        if tally.measured:
-            display.say(f"resuming: {tally.measured} of {tally.expected} rollouts are in {paths.output} already")
+        if progress.measured:
+            display.say(f"resuming: {progress.measured} of {progress.expected} rollouts are in {paths.output} already")
         collector = Collector(
             tasks.rollouts(options.num_repeats),
             options.responses_create_params,
             client,
             store,
-            tally,
+            progress,
             Limits(
                 options.num_samples_in_parallel,
                 options.max_attempts,
@@ -199,20 +199,20 @@ async def _collect(
             say=display.say,
             materialize=materialized.append if materialized else None,
         )
-        async with telling(link, paths.output, collector):
-            state = await _watched(collector, tally, display)
+        async with reporting(link, paths.output, collector):
+            state = await _watched(collector, progress, display)
         store.check()  # the last words to the head took a while
     finally:
         store.close()
         if materialized:
             materialized.close()
-    summary(state, tally, paths, collector.stopped_because, len(store.hopeless))
+    summary(state, progress, paths, collector.stopped_because, len(store.permanently_failed))
     if state == "interrupted":
         return EXIT_INTERRUPTED
     return EXIT_DONE if state == "complete" else EXIT_FAILED
 
 
-async def _watched(collector: Collector, tally: Tally, display: Display) -> State:
+async def _watched(collector: Collector, progress: CollectionProgress, display: Display) -> State:
     """Run the collector under a live display; the first Ctrl-C drains it, the second ends it, so does SIGTERM."""
     loop = asyncio.get_running_loop()
     asked: list[bool] = []
@@ -222,18 +222,18 @@ async def _watched(collector: Collector, tally: Tally, display: Display) -> Stat
             collector.cancel()
             return
         asked.append(True)
-        display.say(f"finishing the {tally.in_flight} episodes in flight; Ctrl-C again abandons them")
+        display.say(f"finishing the {progress.in_flight} episodes in flight; Ctrl-C again abandons them")
         collector.drain()
 
     loop.add_signal_handler(signal.SIGINT, interrupt)
     loop.add_signal_handler(signal.SIGTERM, collector.cancel)
-    calm_collector()
-    showing = asyncio.create_task(keep_showing(display, tally))
+    tune_gc()
+    showing = asyncio.create_task(keep_showing(display, progress))
     try:
         return await collector.run()
     finally:
         showing.cancel()
-        display.show(tally)
+        display.show(progress)
         display.close()
         loop.remove_signal_handler(signal.SIGINT)
         loop.remove_signal_handler(signal.SIGTERM)
@@ -242,7 +242,7 @@ async def _watched(collector: Collector, tally: Tally, display: Display) -> Stat
 def _check_params(params: Mapping[str, Any]) -> None:
     """Unknown parameters pass to the endpoint; one that looks like a known one is a typing mistake."""
     for name in params:
-        if name not in CREATE_PARAMS and (hint := nearest(name, CREATE_PARAMS)):
+        if name not in CREATE_PARAMS and (hint := did_you_mean(name, CREATE_PARAMS)):
             raise OperatorError(f"unknown create parameter {name!r}{hint}")
 
 
@@ -261,7 +261,7 @@ def _check_agents(agents: set[str], directory: Directory) -> None:
     for agent in sorted(agents):
         if agent not in known:
             have = ", ".join(known) or "none"
-            raise OperatorError(f"no agent {agent!r} in the running stack{nearest(agent, known)} (it has: {have})")
+            raise OperatorError(f"no agent {agent!r} in the running stack{did_you_mean(agent, known)} (it has: {have})")
 
 
 def _check_apart(paths: StorePaths, inputs: set[Path]) -> None:

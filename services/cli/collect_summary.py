@@ -6,26 +6,26 @@ from rollyard.services.io.durations import duration
 from rollyard.services.io.terminal import plain_line
 from rollyard.services.metrics.running_mean import ClusteredMean
 from rollyard.services.report.formatting import reward
-from rollyard.services.rollouts.progress import Tally
+from rollyard.services.rollouts.progress import CollectionProgress
 from rollyard.services.rollouts.store import StorePaths
 from rollyard.services.types import State
 
 
-def summary(state: State, tally: Tally, paths: StorePaths, why: str, refused: int) -> None:
+def summary(state: State, progress: CollectionProgress, paths: StorePaths, why: str, refused: int) -> None:
     """Print it. `why`: it stopped by itself; `refused`: rollouts whose task the world will never take."""
-    complete = tally.measured == tally.expected
-    print(f"{'collected' if complete else state}: {tally.measured} of {tally.expected} rollouts measured")
+    complete = progress.measured == progress.expected
+    print(f"{'collected' if complete else state}: {progress.measured} of {progress.expected} rollouts measured")
     if why:
         print(f"  stopped       {plain_line(why)}")
-    _means(tally)
-    if tally.collected:
-        print(f"  speed         {tally.rate:.1f} rollouts/s, {tally.collected} in {duration(tally.elapsed_s)}")
+    _means(progress)
+    if progress.collected:
+        print(f"  speed         {progress.rate:.1f} rollouts/s, {progress.collected} in {duration(progress.elapsed_s)}")
     print(f"  rollouts      {paths.output}")
-    if tally.failed_attempts or tally.failed:
-        kinds = ", ".join(f"{kind} {count}" for kind, count in tally.kinds.most_common()) or "of an earlier command"
-        print(f"  failures      {tally.failed_attempts} attempts ({kinds}); rollouts given up: {tally.failed}")
+    if progress.failed_attempts or progress.failed:
+        kinds = ", ".join(f"{kind} {count}" for kind, count in progress.kinds.most_common()) or "of an earlier command"
+        print(f"  failures      {progress.failed_attempts} attempts ({kinds}); rollouts given up: {progress.failed}")
         print(f"                {paths.failures}")
-    missing = tally.expected - tally.measured
+    missing = progress.expected - progress.measured
     if refused:
         print(f"  refused       {refused} by the world for good (bad_task): the failures file says why")
     if missing > refused:
@@ -35,16 +35,16 @@ def summary(state: State, tally: Tally, paths: StorePaths, why: str, refused: in
         print(f"                ng_viewer +jsonl_fpath={paths.output}  (the rollouts, in a browser)")
 
 
-def _means(tally: Tally) -> None:
+def _means(progress: CollectionProgress) -> None:
     """The data sets of a mixture first; then what holds for all of them."""
-    means = tally.means()
+    means = progress.means()
     names = {name: plain_line(name) for name in means.datasets}
     width = max(map(len, names.values()), default=0)
     for name, (mean, success) in means.datasets.items():
-        solved = "" if success is None else f"success {_rate(success, tally.scores.parts[name].solved)}, "
+        solved = "" if success is None else f"success {_rate(success, progress.scores.parts[name].solved)}, "
         print(f"  {names[name]:<{width}}  {solved}mean reward {_mean(mean)}, {mean.tasks} tasks")
     if means.success is not None:
-        print(f"  success rate  {_rate(means.success, tally.successes or 0)}")
+        print(f"  success rate  {_rate(means.success, progress.successes or 0)}")
     if means.reward is not None:
         print(f"  mean reward   {_mean(means.reward)}")
     elif means.why_no_reward:

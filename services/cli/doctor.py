@@ -7,7 +7,7 @@ from typing import NoReturn
 
 from rollyard.services.cli.diagnostics import machine, sandbox, tokens
 from rollyard.services.cli.options import EXIT_USAGE, run_command
-from rollyard.services.errors import nearest
+from rollyard.services.errors import did_you_mean
 from rollyard.services.io.terminal import plain_output
 
 CHECKS = ("sandbox", "tokens")
@@ -29,7 +29,7 @@ def main() -> None:
 
 def _no_check(word: str) -> NoReturn:
     known = ", ".join(f"ng_doctor {check}" for check in CHECKS)
-    told = f"found no check {word!r}{nearest(word, CHECKS)} (there are: ng_doctor for this machine, {known})"
+    told = f"found no check {word!r}{did_you_mean(word, CHECKS)} (there are: ng_doctor for this machine, {known})"
     with plain_output():
         print(f"ng_doctor: {told}\nTry 'ng_doctor --help'.", file=sys.stderr)
     sys.exit(EXIT_USAGE)

@@ -16,15 +16,15 @@ from pydantic import Field
 
 from rollyard.services.cli.find_run import find_run
 from rollyard.services.cli.options import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, Options, read_options, run_command
-from rollyard.services.errors import OperatorError, RunError, nearest
+from rollyard.services.errors import OperatorError, RunError, did_you_mean
 from rollyard.services.evaluation.benchmarks import QWEN3_1_7B_BASE, USUAL, Baseline, Benchmark
 from rollyard.services.evaluation.checkpoint_sources import LocalSource, S3Source, Source
 from rollyard.services.evaluation.evaluator import Evaluator
 from rollyard.services.evaluation.lm_eval_process import Harness, Model
 from rollyard.services.evaluation.lm_eval_results import as_markdown
-from rollyard.services.evaluation.results_store import MOST_TRIES, Entry, Ledger
+from rollyard.services.evaluation.results_store import MOST_TRIES, Entry, ResultsStore
 from rollyard.services.evaluation.task_names import check_task_names
-from rollyard.services.head.client import HeadLink
+from rollyard.services.head.client import RegistryClient
 from rollyard.services.http.client import AddressBook
 from rollyard.services.http.transport import HttpTransport
 from rollyard.services.types import Keys
@@ -101,16 +101,16 @@ def run(arguments: Sequence[str]) -> int:
     name = None if options.watch_path is not None else _name(options)
     model = Model("", arguments=options.model_args) if name is None else _model(options)
     source = None if name is not None else _source(options)
-    ledger = Ledger(options.output_dir)
+    results_store = ResultsStore(options.output_dir)
     if options.retry_failed or name is not None:
-        ledger.forget_failures(name)
+        results_store.forget_failures(name)
     environment = _environment(options)
-    if name is None or any(ledger.wants(name, one, harness.measured(one, model)) for one in benchmarks):
+    if name is None or any(results_store.is_pending(name, one, harness.measured(one, model)) for one in benchmarks):
         tasks = [benchmark.task for benchmark in benchmarks]
         check_task_names(options.lm_eval_command, tasks, options.include_path, environment, _say)
     evaluator = Evaluator(
         harness=harness,
-        ledger=ledger,
+        results_store=results_store,
         benchmarks=benchmarks,
         environment=environment,
         baselines=BASELINES[options.baseline],
@@ -127,8 +127,8 @@ def run(arguments: Sequence[str]) -> int:
             evaluator.evaluate(name, model)
     except KeyboardInterrupt:
         stopped.set()
-    failed = ledger.failed([benchmark.title for benchmark in benchmarks], name)
-    _summary(ledger, failed)
+    failed = results_store.failed([benchmark.title for benchmark in benchmarks], name)
+    _summary(results_store, failed)
     if stopped.is_set():
         return EXIT_INTERRUPTED
     return EXIT_FAILED if failed else EXIT_DONE
@@ -158,7 +158,7 @@ def _check(options: LmEvalOptions) -> None:
             f"watch_pattern is {options.watch_pattern!r}; expected a pattern of names just below watch_path, as step_*"
         )
     if options.baseline not in BASELINES:
-        hint = nearest(options.baseline, BASELINES)
+        hint = did_you_mean(options.baseline, BASELINES)
         raise OperatorError(f"no baseline {options.baseline!r}{hint} (there is: {', '.join(BASELINES)})")
 
 
@@ -206,13 +206,13 @@ async def _address(options: LmEvalOptions, name: str) -> str:
         token = options.token or os.environ.get("ROLLYARD_TOKEN")
         head = await find_run(transport, Path.cwd(), options.head, token)
         keys = Keys(run_id=head.run_id, secret="", token=head.token)
-        directory = await AddressBook(HeadLink(transport, head.url, keys).directory).refresh()
+        directory = await AddressBook(RegistryClient(transport, head.url, keys).directory).refresh()
     finally:
         await transport.close()
     known = [server for server, family in directory.families.items() if family == "responses_api_models"]
     if name not in known:
         raise OperatorError(
-            f"no model server {name!r}{nearest(name, known)} (the run has: {', '.join(known) or 'none'})"
+            f"no model server {name!r}{did_you_mean(name, known)} (the run has: {', '.join(known) or 'none'})"
         )
     if not directory.servers[name]:
         raise RunError(f"model server {name!r} is not ready")
@@ -228,10 +228,10 @@ def _source(options: LmEvalOptions) -> Source:
     return LocalSource(Path(place), options.watch_pattern)
 
 
-def _summary(ledger: Ledger, failed: Sequence[Entry]) -> None:
-    if ledger.scores:
-        print(as_markdown(ledger.scores), end="")
-        print(f"tables  {ledger.folder / 'results.csv'}, results.md, results.json")
+def _summary(results_store: ResultsStore, failed: Sequence[Entry]) -> None:
+    if results_store.scores:
+        print(as_markdown(results_store.scores), end="")
+        print(f"tables  {results_store.folder / 'results.csv'}, results.md, results.json")
     for entry in failed:
         given_up = f", given up after {entry.tries} tries (+retry_failed=true: try again)"
         told = given_up if entry.tries >= MOST_TRIES else ""

@@ -17,7 +17,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from rollyard.services.config.overrides import Override, parse_overrides
-from rollyard.services.errors import Failure, OperatorError, RunError, nearest
+from rollyard.services.errors import Failure, OperatorError, RunError, did_you_mean
 from rollyard.services.io.terminal import plain_output
 from rollyard.services.server.settings import alternatives, is_secret, parse_settings, takes_list, takes_text
 
@@ -60,7 +60,7 @@ def read_options(model: type[O], arguments: Sequence[str], *, rest: bool = False
         if override.top not in names:
             if not rest:
                 meant = below.get(override.top)
-                hint = f", did you mean +{meant}=...?" if meant else nearest(override.top, names)
+                hint = f", did you mean +{meant}=...?" if meant else did_you_mean(override.top, names)
                 known = ", ".join(sorted(names))
                 raise OperatorError(f"unknown option {override.top!r} in {override.shown!r}{hint} (known: {known})")
             others.append(override)
@@ -77,8 +77,10 @@ def read_options(model: type[O], arguments: Sequence[str], *, rest: bool = False
             node[last] = _meant(override, fields[override.top])
     absent = [name for name, field in model.model_fields.items() if field.is_required() and name not in values]
     for override in others:
-        if absent and nearest(override.top, absent):
-            raise OperatorError(f"unknown option {override.top!r} in {override.shown!r}{nearest(override.top, absent)}")
+        if absent and did_you_mean(override.top, absent):
+            raise OperatorError(
+                f"unknown option {override.top!r} in {override.shown!r}{did_you_mean(override.top, absent)}"
+            )
     return parse_settings(model, values, "command line"), others
 
 

@@ -22,7 +22,7 @@ from rollyard.services.datasets.mixture import Mixture
 from rollyard.services.datasets.overlap import USUAL_RUN
 from rollyard.services.datasets.settings import DatasetSettings, MixtureSettings, read_mixture
 from rollyard.services.datasets.split_names import stem_of
-from rollyard.services.datasets.validate import survey
+from rollyard.services.datasets.validate import validate
 from rollyard.services.errors import OperatorError
 from rollyard.services.io.jsonl import replace
 from rollyard.services.io.search_path import INSTALLED
@@ -82,7 +82,7 @@ def run(arguments: Sequence[str]) -> int:
     against = [files.get(address) for address in options.against]
     if options.output_jsonl_fpath is not None:
         check_output(options.output_jsonl_fpath, [file for file in (*given, *against) if isinstance(file, Path)])
-    found = survey(given, against, run=options.against_words)
+    found = validate(given, against, run=options.against_words)
     if options.json_output:
         print(orjson.dumps([one.model_dump() for one in found], option=orjson.OPT_INDENT_2).decode())
     else:

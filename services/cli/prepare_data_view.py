@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from rollyard.services.datasets.validate import FileSurvey, Repetition
+from rollyard.services.datasets.validate import FileReport, Repetition
 from rollyard.services.io.terminal import plain_line
 
 EXAMPLES = 2
@@ -15,7 +15,7 @@ SHOWN = 5
 """Problems and repetitions that are told one by one."""
 
 
-def show(found: Sequence[FileSurvey], *, against: bool) -> None:
+def show(found: Sequence[FileReport], *, against: bool) -> None:
     """Print the surveys of files; `against`: whether there were others to keep them apart from."""
     for one in found:
         print(one.path)

@@ -13,7 +13,7 @@ from rich.table import Column
 from rollyard.services.cli.console import console, is_terminal
 from rollyard.services.io.durations import duration
 from rollyard.services.metrics.running_mean import ClusteredMean
-from rollyard.services.rollouts.progress import Tally
+from rollyard.services.rollouts.progress import CollectionProgress
 
 PLAIN_EVERY_S = 10.0
 BAR_LEAST = 10
@@ -25,7 +25,7 @@ OLD_S = 1.0
 class Display(Protocol):
     """Shows a tally while it grows."""
 
-    def show(self, tally: Tally) -> None:
+    def show(self, progress: CollectionProgress) -> None:
         """Bring the display up to date."""
         ...
 
@@ -53,11 +53,11 @@ class Bar:
         self._task = self._progress.add_task("rollouts", total=expected, numbers="")
         self._progress.start()
 
-    def show(self, tally: Tally) -> None:
+    def show(self, progress: CollectionProgress) -> None:
         """See `Display.show`."""
-        done = f"rollouts {tally.measured}/{tally.expected} "
+        done = f"rollouts {progress.measured}/{progress.expected} "
         room = self._progress.console.width - len(done) - BAR_LEAST - 3
-        self._progress.update(self._task, completed=tally.measured, numbers=numbers(tally, room))
+        self._progress.update(self._task, completed=progress.measured, numbers=numbers(progress, room))
         self._progress.refresh()
 
     def say(self, text: str) -> None:
@@ -75,11 +75,11 @@ class PlainLines:
     def __init__(self) -> None:
         self._next = time.monotonic() + PLAIN_EVERY_S
 
-    def show(self, tally: Tally) -> None:
+    def show(self, progress: CollectionProgress) -> None:
         """See `Display.show`."""
         if time.monotonic() >= self._next:
             self._next = time.monotonic() + PLAIN_EVERY_S
-            self.say(f"rollouts {tally.measured}/{tally.expected}  {numbers(tally)}")
+            self.say(f"rollouts {progress.measured}/{progress.expected}  {numbers(progress)}")
 
     def say(self, text: str) -> None:
         """See `Display.say`."""
@@ -94,43 +94,43 @@ def display_for(expected: int) -> Display:
     return Bar(expected) if is_terminal(sys.stderr) else PlainLines()
 
 
-async def keep_showing(display: Display, tally: Tally) -> None:
+async def keep_showing(display: Display, progress: CollectionProgress) -> None:
     """Refresh until cancelled."""
     while True:
-        display.show(tally)
+        display.show(progress)
         await asyncio.sleep(0.25)
 
 
-def numbers(tally: Tally, room: int | None = None) -> str:
+def numbers(progress: CollectionProgress, room: int | None = None) -> str:
     """Success rate, mean reward, speed, time left, what is in flight, failures; in `room` characters the weightiest."""
-    parts = _parts(tally)
+    parts = _parts(progress)
     while room is not None and len(parts) > 1 and sum(len(text) + 2 for _, text in parts) - 2 > room:
         parts.remove(max(parts))
     return "  ".join(text for _, text in parts)
 
 
-def _parts(tally: Tally) -> list[tuple[int, str]]:
+def _parts(progress: CollectionProgress) -> list[tuple[int, str]]:
     """In the order in which they are shown; where room is short, those of the highest number go first."""
     parts: list[tuple[int, str]] = []
-    means = tally.means(exact=False)
+    means = progress.means(exact=False)
     if means.success is not None:
         parts.append((3, f"success {means.success.value:.1%}{_error(means.success)}"))
     if means.reward is not None:
         error = f" ± {means.reward.stderr:.2f}" if means.reward.stderr is not None else ""
         parts.append((4, f"reward {means.reward.value:.2f}{error}"))
-    parts.append((0, f"{tally.rate:.1f}/s"))
-    if tally.eta_s is not None:
-        parts.append((1, f"{duration(tally.eta_s)} left"))
-    if tally.in_flight:
-        parts.append((5, f"{tally.in_flight} in flight"))
-    if tally.oldest_s >= OLD_S:
-        parts.append((6, f"oldest {duration(tally.oldest_s)}"))
-    if tally.drift:
-        parts.append((7, f"drift {tally.drift:.1%} of turns"))
-    if tally.failed_attempts:
-        parts.append((2, f"{tally.failed_attempts} failed"))
-    if tally.failed:
-        parts.append((2, f"{tally.failed} given up"))
+    parts.append((0, f"{progress.rate:.1f}/s"))
+    if progress.eta_s is not None:
+        parts.append((1, f"{duration(progress.eta_s)} left"))
+    if progress.in_flight:
+        parts.append((5, f"{progress.in_flight} in flight"))
+    if progress.oldest_s >= OLD_S:
+        parts.append((6, f"oldest {duration(progress.oldest_s)}"))
+    if progress.drift:
+        parts.append((7, f"drift {progress.drift:.1%} of turns"))
+    if progress.failed_attempts:
+        parts.append((2, f"{progress.failed_attempts} failed"))
+    if progress.failed:
+        parts.append((2, f"{progress.failed} given up"))
     return parts
 
 

@@ -23,7 +23,7 @@ from rollyard.services.runtime.distributed.join import Place, join_run
 from rollyard.services.runtime.distributed.server_selection import chosen
 from rollyard.services.runtime.launcher import Launcher, LocalLauncher
 from rollyard.services.runtime.preflight import Preflight
-from rollyard.services.runtime.process_setup import calm_collector, raise_file_limit
+from rollyard.services.runtime.process_setup import raise_file_limit, tune_gc
 from rollyard.services.runtime.ray_launcher import check_cluster, on_cluster
 from rollyard.services.runtime.run_dir import RunFolder
 from rollyard.services.runtime.stack import Stack, new_keys
@@ -188,7 +188,7 @@ async def _keep_up(stack: Stack, stopped: asyncio.Event, here: Path, preflight: 
         await asyncio.wait({interrupted, starting}, return_when=asyncio.FIRST_COMPLETED)
         if starting.done():
             starting.result()
-            calm_collector()
+            tune_gc()
             await asyncio.wait({interrupted, advising}, return_when=asyncio.FIRST_COMPLETED)
             for advice in advising.result() if advising.done() else ():
                 _say(f"note: {advice}")

@@ -20,7 +20,7 @@ from rollyard.services.cli.find_run import Say, find_run, on_stderr, once
 from rollyard.services.cli.options import EXIT_DONE, EXIT_FAILED, Options, read_options, run_command
 from rollyard.services.cli.status_view import view
 from rollyard.services.errors import Failure, RunError
-from rollyard.services.head.run_snapshot import Live, look
+from rollyard.services.head.run_snapshot import RunSnapshot, fetch_snapshot
 from rollyard.services.http.transport import HttpTransport
 
 EXAMPLE = "ng_status +watch=true"
@@ -83,15 +83,15 @@ async def _watch(options: StatusOptions) -> None:
         elif screen.is_terminal:
             with Redrawn(console=screen, auto_refresh=False, vertical_overflow="crop") as redrawn:
                 async for seen in _looks(transport, options, say):
-                    redrawn.update(view(seen, screen) if isinstance(seen, Live) else Text(seen), refresh=True)
+                    redrawn.update(view(seen, screen) if isinstance(seen, RunSnapshot) else Text(seen), refresh=True)
         else:
             async for seen in _looks(transport, options, say):
-                screen.print(view(seen, screen) if isinstance(seen, Live) else Text(seen), Text())
+                screen.print(view(seen, screen) if isinstance(seen, RunSnapshot) else Text(seen), Text())
     finally:
         await transport.close()
 
 
-async def _looks(transport: HttpTransport, options: StatusOptions, say: Say) -> AsyncIterator[Live | str]:
+async def _looks(transport: HttpTransport, options: StatusOptions, say: Say) -> AsyncIterator[RunSnapshot | str]:
     """What is seen once a second, or why nothing is."""
     while True:
         try:
@@ -101,12 +101,12 @@ async def _looks(transport: HttpTransport, options: StatusOptions, say: Say) -> 
         await asyncio.sleep(AGAIN_S)
 
 
-async def _look(transport: HttpTransport, options: StatusOptions, say: Say) -> Live:
+async def _look(transport: HttpTransport, options: StatusOptions, say: Say) -> RunSnapshot:
     token = options.token or os.environ.get("ROLLYARD_TOKEN")
-    return await look(transport, await find_run(transport, Path.cwd(), options.head, token, say))
+    return await fetch_snapshot(transport, await find_run(transport, Path.cwd(), options.head, token, say))
 
 
-def _json(seen: Live | str, options: StatusOptions, style: int) -> str:
+def _json(seen: RunSnapshot | str, options: StatusOptions, style: int) -> str:
     if isinstance(seen, str):
         return orjson.dumps({"note": seen}).decode()
     shown = seen if options.episodes else seen.servers

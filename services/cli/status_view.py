@@ -9,8 +9,8 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from rollyard.services.head.activity import Collection, StageNow
-from rollyard.services.head.run_snapshot import Live
+from rollyard.services.head.activity import Collection, StageActivity
+from rollyard.services.head.run_snapshot import RunSnapshot
 from rollyard.services.io.durations import duration
 from rollyard.services.io.terminal import plain_line
 from rollyard.services.types import ServerInstance
@@ -22,7 +22,7 @@ STALE_S = 10.0
 """A running collection that has told nothing for so long is said to be silent."""
 
 
-def view(live: Live, console: Console) -> RenderableType:
+def view(live: RunSnapshot, console: Console) -> RenderableType:
     """The whole of it for a terminal as wide as `console`."""
     wide = console.width >= WIDE
     ready = sum(instance.ready for instance in live.servers)
@@ -68,7 +68,7 @@ def _servers(instances: Iterable[ServerInstance], wide: bool) -> Table:
     return table
 
 
-def _stages(stages: Iterable[StageNow]) -> Table:
+def _stages(stages: Iterable[StageActivity]) -> Table:
     table = _table(("stage", "waits for"), ("rollouts", "usual", "longest"))
     for stage in stages:
         usual = "" if stage.median_s is None else _fine(stage.median_s)
@@ -76,7 +76,7 @@ def _stages(stages: Iterable[StageNow]) -> Table:
     return table
 
 
-def _oldest(live: Live, narrow: bool) -> Group:
+def _oldest(live: RunSnapshot, narrow: bool) -> Group:
     shown = live.episodes[:OLDEST]
     rest = f", the oldest {len(shown)}" if live.total > len(shown) else ""
     table = _table((), ("task", "repeat", "turn", "age", "in stage"), ("stage",) if narrow else ("stage", "waits for"))

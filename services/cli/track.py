@@ -16,8 +16,8 @@ from rollyard.services.errors import OperatorError
 from rollyard.services.rollouts.store import StorePaths
 from rollyard.services.tracking.mlflow_tracker import MlflowTracker
 from rollyard.services.tracking.progress_file import ProgressFile
-from rollyard.services.tracking.reservoir_sample import COLUMNS, Sample
-from rollyard.services.tracking.rollout_metrics import Figures
+from rollyard.services.tracking.reservoir_sample import COLUMNS, RolloutSample
+from rollyard.services.tracking.rollout_metrics import RolloutMetrics
 from rollyard.services.tracking.tail import rows, status_of
 from rollyard.services.tracking.tracker import Tracker
 from rollyard.services.tracking.wandb_tracker import WandbTracker
@@ -81,7 +81,7 @@ def run(arguments: Sequence[str]) -> int:
 
 def _track(options: TrackOptions, tracker: Tracker, noted: ProgressFile, before: int) -> int:
     """Log what comes after the first `before` rollouts, which the run has already; their figures count in its means."""
-    figures, sample = Figures(), Sample(options.samples)
+    figures, sample = RolloutMetrics(), RolloutSample(options.samples)
     logged, logged_at = before, time.monotonic()
 
     def log(*, exact: bool = False) -> None:

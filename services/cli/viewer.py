@@ -23,19 +23,19 @@ from rollyard.services.cli.options import EXIT_DONE, Options, read_options, run_
 from rollyard.services.cli.rollout_files import named_files
 from rollyard.services.errors import OperatorError, RunError
 from rollyard.services.http.access.hosts import KnownHosts, is_loopback
-from rollyard.services.http.access.peer_user import Peers, asking
+from rollyard.services.http.access.peer_user import Peers, peer_protocol
 from rollyard.services.http.access.request_checks import Access
 from rollyard.services.http.transport import HttpTransport
 from rollyard.services.io.jsonl import replace
 from rollyard.services.io.search_path import INSTALLED
 from rollyard.services.runtime.hosting import bind
 from rollyard.services.runtime.ports import owner_of_port
-from rollyard.services.viewer.access_middleware import Guard
+from rollyard.services.viewer.access_middleware import AccessMiddleware
 from rollyard.services.viewer.api.live_route import live_router
 from rollyard.services.viewer.api.replays import Replays
 from rollyard.services.viewer.app import viewer_app
 from rollyard.services.viewer.export.export import MOST_EXPORTED, export
-from rollyard.services.viewer.index.library import Library
+from rollyard.services.viewer.index.library import FileIndex
 
 EXAMPLE = "ng_viewer +jsonl_fpath=[results/base.jsonl,results/trained.jsonl]"
 FIRST_PORT = 8080
@@ -86,29 +86,31 @@ def run(arguments: Sequence[str]) -> int:
     options, _ = read_options(ViewerOptions, arguments)
     files = named_files([*options.jsonl_fpath, *options.rollouts_jsonl_fpath], options.names)
     logging.basicConfig(level=logging.WARNING, format="ng_viewer: %(message)s")
-    library = Library(files, version=version("rollyard"), threshold=options.pass_threshold, workers=options.workers)
+    file_index = FileIndex(
+        files, version=version("rollyard"), threshold=options.pass_threshold, workers=options.workers
+    )
     replays = Replays(list(dict.fromkeys([Path.cwd(), *(root.resolve() for root in options.server_roots), INSTALLED])))
     if options.export is not None:
-        return _export(library, replays, options.export, options.export_limit)
+        return _export(file_index, replays, options.export, options.export_limit)
     token = _token(options)
     with _socket(options) as sock:
-        uvloop.run(_serve(options, library, replays, sock, token))
+        uvloop.run(_serve(options, file_index, replays, sock, token))
     return EXIT_DONE
 
 
-def _export(library: Library, replays: Replays, path: Path, limit: int) -> int:
-    library.read_through()
+def _export(file_index: FileIndex, replays: Replays, path: Path, limit: int) -> int:
+    file_index.read_through()
     try:
-        page = export(library, replays, limit)
+        page = export(file_index, replays, limit)
     finally:
-        library.close()
+        file_index.close()
     replace(path, page)
     print(f"{path} ({len(page) / 1e6:.1f} MB)")
     return EXIT_DONE
 
 
 async def _serve(
-    options: ViewerOptions, library: Library, replays: Replays, sock: socket.socket, token: str | None
+    options: ViewerOptions, file_index: FileIndex, replays: Replays, sock: socket.socket, token: str | None
 ) -> None:
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -116,23 +118,23 @@ async def _serve(
     transport = HttpTransport()
     # A page that shows these rollouts must not show another folder's run beside them.
     find = partial(find_run, transport, Path.cwd(), options.head, os.environ.get("ROLLYARD_TOKEN"), default=None)
-    app = viewer_app(library, replays, (live_router(transport, find),))
+    app = viewer_app(file_index, replays, (live_router(transport, find),))
     peers = Peers()
     peers.open()
-    guard = Guard(app, _access(options, token), token=token)
+    guard = AccessMiddleware(app, _access(options, token), token=token)
     listener = _Listener(_uvicorn(guard, peers))
     serving = asyncio.create_task(listener.serve(sockets=[sock]))
     try:
         print(f"{_address(options, sock, token)}\nCtrl-C ends it.", flush=True)
         if options.allow_other_users and token is None:
             print("Every user of this machine may see it (+allow_other_users=true).", flush=True)
-        library.start()
+        file_index.start()
         await asyncio.wait({serving, asyncio.create_task(stop.wait())}, return_when=asyncio.FIRST_COMPLETED)
     finally:
         listener.should_exit = True
         await serving
         peers.close()
-        await asyncio.to_thread(library.close)
+        await asyncio.to_thread(file_index.close)
         await transport.close()
 
 
@@ -157,7 +159,7 @@ class _Listener(uvicorn.Server):
 def _uvicorn(app: ASGIApp, peers: Peers) -> uvicorn.Config:
     return uvicorn.Config(
         app,
-        http=asking(peers),
+        http=peer_protocol(peers),
         ws="none",
         lifespan="off",
         log_config=None,

@@ -23,7 +23,7 @@ from yaml import MarkedYAMLError, YAMLError
 from rollyard.services.config.overrides import Override, apply
 from rollyard.services.config.plugins import ALIASES, FAMILIES, find_folder, load_server
 from rollyard.services.config.venv import asks_for_isolation
-from rollyard.services.errors import OperatorError, nearest
+from rollyard.services.errors import OperatorError, did_you_mean
 from rollyard.services.io.search_path import find_file
 from rollyard.services.server.settings import ServerSettings, is_secret, parse_settings, redacted, without_secrets
 from rollyard.services.types import Json, ServerRef
@@ -130,7 +130,7 @@ def _find_file(path: str, roots: Sequence[Path]) -> Path:
         raise OperatorError(f"{path!r} is a folder; expected a config file in it, such as configs/sokoban_builtin.yaml")
     known = [str(found.relative_to(root)) for root in roots for found in _known_configs(root)]
     places = ", ".join(str(root) for root in roots)
-    raise OperatorError(f"config file {path!r} not found{nearest(path, known)} (looked in {places})")
+    raise OperatorError(f"config file {path!r} not found{did_you_mean(path, known)} (looked in {places})")
 
 
 def _known_configs(root: Path) -> Iterator[Path]:
@@ -192,7 +192,7 @@ def _check_tops(tree: DictConfig, overrides: Sequence[Override], options: Iterab
         )
         if override.adds and names_a_family:
             continue  # a whole server given on the command line
-        hint = nearest(override.top, [*known, *options])
+        hint = did_you_mean(override.top, [*known, *options])
         raise OperatorError(
             f"unknown option {override.top!r} in {override.shown!r}{hint}: "
             "no option of this command, no server of the configs and no ${...} of theirs has that name"
@@ -234,7 +234,7 @@ def _servers(resolved: Json, roots: Sequence[Path]) -> Iterator[ServerSpec]:
     for name, node in resolved.items():
         families = [key for key in node if ALIASES.get(key, key) in FAMILIES] if isinstance(node, dict) else []
         if not families:
-            hints = [nearest(str(key), (*FAMILIES, *ALIASES)) for key in node] if isinstance(node, dict) else []
+            hints = [did_you_mean(str(key), (*FAMILIES, *ALIASES)) for key in node] if isinstance(node, dict) else []
             if any(hints):
                 raise OperatorError(f"{name} has {', '.join(map(str, node))}{next(filter(None, hints))}")
             continue
@@ -271,7 +271,7 @@ def _check_references(servers: Sequence[ServerSpec]) -> None:
         for key, name, kind in _references(spec):
             if name not in families:
                 have = ", ".join(sorted(families))
-                hint = nearest(name, families)
+                hint = did_you_mean(name, families)
                 raise OperatorError(f"{spec.name}.{key} names {name!r}, no server of this run{hint} (it has {have})")
             expected = ALIASES.get(kind, kind) or _USUAL_FAMILY.get(key)
             if expected is not None and families[name] != expected:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 
-from rollyard.services.errors import OperatorError, nearest
+from rollyard.services.errors import OperatorError, did_you_mean
 from rollyard.services.io.search_path import INSTALLED
 from rollyard.services.server.app import Server
 
@@ -32,7 +32,7 @@ def find_folder(family: str, implementation: str, roots: Sequence[Path]) -> Path
     known = sorted(
         {child.name for folder in candidates if folder.is_dir() for child in folder.iterdir() if child.is_dir()}
     )
-    hint = nearest(implementation, known)
+    hint = did_you_mean(implementation, known)
     places = ", ".join(str(root) for root in roots)
     raise OperatorError(f"no folder {family}/{implementation}{hint} (looked in {places})")
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import orjson
 
-from rollyard.services.datasets.rows import own_id
+from rollyard.services.datasets.rows import id_of_row
 from rollyard.services.errors import OperatorError
 from rollyard.services.metrics.loader.columns import Floats, Ints
 from rollyard.services.metrics.profile import Run
@@ -57,7 +57,7 @@ def ids_of(rollouts: Path) -> dict[int, str]:
                 if type(index) is not int or index in found:
                     continue
                 with suppress(ValueError):  # an id that no order file could hold is none
-                    if (own := own_id(row)) is not None:
+                    if (own := id_of_row(row)) is not None:
                         found[index] = own
     except OSError as error:
         raise OperatorError(f"{rollouts} cannot be read: {error.strerror}") from error

@@ -13,7 +13,7 @@ from typing import BinaryIO, Literal, Protocol
 
 from rollyard.services.datasets.compression import HEAD, compression_of, decompressed, read_errors
 from rollyard.services.datasets.parquet import table_lines, table_of
-from rollyard.services.datasets.temporary_copy import Copy
+from rollyard.services.datasets.temporary_copy import TemporaryCopy
 from rollyard.services.errors import OperatorError
 from rollyard.services.io import s3
 from rollyard.services.io.search_path import find_file
@@ -48,9 +48,9 @@ class DataFiles:
     def __init__(self, roots: Iterable[Path]) -> None:
         """`roots`: folders to look in, the first one first."""
         self.roots: Sequence[Path] = list(roots)
-        self._copies: dict[str, Copy] = {}
+        self._copies: dict[str, TemporaryCopy] = {}
 
-    def find(self, address: str | Path) -> Path | Copy | None:
+    def find(self, address: str | Path) -> Path | TemporaryCopy | None:
         """The file at a path below a root, or the copy of an s3:// object; None where no root has it.
 
         Raises OperatorError: it is a collection's side file, or the object cannot be read.
@@ -61,12 +61,12 @@ class DataFiles:
         if not name.startswith(s3.SCHEME):
             return find_file(address, self.roots)
         if name not in self._copies:
-            copy = Copy(name)
+            copy = TemporaryCopy(name)
             s3.fetch(name, copy)
             self._copies[name] = copy
         return self._copies[name]
 
-    def get(self, address: str | Path) -> Path | Copy:
+    def get(self, address: str | Path) -> Path | TemporaryCopy:
         """As `find`. Raises OperatorError also where no root has it."""
         if (found := self.find(address)) is None:
             raise OperatorError(f"{address} is not there (looked in {', '.join(map(str, self.roots))})")

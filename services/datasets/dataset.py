@@ -11,10 +11,10 @@ from pathlib import Path
 import orjson
 
 from rollyard.services.datasets.data_files import DataFile, DataFiles, is_plain
-from rollyard.services.datasets.filters import matches, worded
-from rollyard.services.datasets.rows import ID_KEYS, agent_of, own_id, row_at, rows_of
+from rollyard.services.datasets.filters import describe, matches
+from rollyard.services.datasets.rows import ID_KEYS, agent_of, id_of_row, row_at, rows_of
 from rollyard.services.datasets.settings import DatasetSettings
-from rollyard.services.datasets.temporary_copy import Copy
+from rollyard.services.datasets.temporary_copy import TemporaryCopy
 from rollyard.services.errors import OperatorError
 from rollyard.services.io.s3 import read_text
 from rollyard.services.types import Json
@@ -32,7 +32,7 @@ class Dataset:
         """Reads the file once. Raises OperatorError: no such file, a bad row, an id twice, nothing left of it."""
         self.name = settings.name
         self.file = self.place(settings, files)
-        unpacked = None if is_plain(self.file) else Copy(str(self.file))
+        unpacked = None if is_plain(self.file) else TemporaryCopy(str(self.file))
         self._rows: DataFile = unpacked or self.file
         """Where rows are found again."""
         self._places: dict[str, int] = {}
@@ -60,7 +60,7 @@ class Dataset:
         if not self._places:
             why = "no rows"
             if keys:
-                why = f"no row with {worded(settings.where)} (its first row has {', '.join(keys)})"
+                why = f"no row with {describe(settings.where)} (its first row has {', '.join(keys)})"
             raise OperatorError(f"data set {self.name!r}: {self.file} holds {why}")
         self.digest = digest.hexdigest()
         self.order: list[str] | None = None
@@ -73,7 +73,7 @@ class Dataset:
             self._follow(settings.order)
 
     @staticmethod
-    def place(settings: DatasetSettings, files: DataFiles) -> Path | Copy:
+    def place(settings: DatasetSettings, files: DataFiles) -> Path | TemporaryCopy:
         """The data set's file. Raises OperatorError when it is not there."""
         path = settings.path or f"resources_servers/{settings.name}/data/{settings.split}.jsonl"
         found = files.find(path)
@@ -110,7 +110,7 @@ class Dataset:
         """The id, numbered where an equal row has it already."""
         if name not in self._places:
             return name
-        if own_id(row) is not None:
+        if id_of_row(row) is not None:
             raise OperatorError(
                 f"{self.file}: line {line} has the id {name!r} of an earlier row; ids must be unique. Number the rows "
                 f"anew, or leave {', '.join(ID_KEYS)} out: ids are then made of what the rows say"
@@ -135,7 +135,7 @@ class Dataset:
 
 def row_id(row: Json) -> str:
     """The row's own id, else one made of what it says, so that another order of lines changes nothing."""
-    own = own_id(row)
+    own = id_of_row(row)
     return f"row_{fingerprint(row)[:16]}" if own is None else own
 
 

@@ -49,7 +49,7 @@ def matches(row: Json, where: Mapping[str, Condition]) -> bool:
     return all(_holds(_value(row, key), condition) for key, condition in where.items())
 
 
-def worded(where: Mapping[str, Condition]) -> str:
+def describe(where: Mapping[str, Condition]) -> str:
     """The conditions as they are written in settings."""
     return ", ".join(f"{key}: {condition}" for key, condition in where.items())
 

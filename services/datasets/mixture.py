@@ -45,7 +45,7 @@ class Mixture:
             digest.update(dataset.digest.encode())
         for dataset, name in self.places():
             digest.update(f"{dataset.name}\0{name}\n".encode())
-            self.agents.add(self._player(dataset, name))
+            self.agents.add(self._agent_of_row(dataset, name))
             self.count += 1
         self.digest = digest.hexdigest()
 
@@ -58,7 +58,7 @@ class Mixture:
     def rollouts(self, repeats: int) -> Iterator[Rollout]:
         """Every task's repeats, in the epoch's order."""
         for index, (dataset, name) in enumerate(self.places()):
-            row, agent = dataset.row(name), self._player(dataset, name)
+            row, agent = dataset.row(name), self._agent_of_row(dataset, name)
             for repeat in range(repeats):
                 yield Rollout(index, repeat, agent, row)
 
@@ -135,7 +135,7 @@ class Mixture:
             if taken[at] == len(queues[at]):
                 weights[at] = 0.0
 
-    def _player(self, dataset: Dataset, name: str) -> str:
+    def _agent_of_row(self, dataset: Dataset, name: str) -> str:
         agent = dataset.agent(name) or self._agent
         if agent is None:
             raise OperatorError(

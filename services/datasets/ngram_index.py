@@ -24,7 +24,7 @@ def hashes(words: Sequence[str], run: int) -> Hashes:
     return np.asarray(np.lib.stride_tricks.sliding_window_view(single, run) @ powers, np.uint64)
 
 
-class RunIndex:
+class NgramIndex:
     """Rows by their runs of so many words. Runs that many of the rows share are the prompt's, and not found."""
 
     def __init__(self, run: int) -> None:

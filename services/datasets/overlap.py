@@ -13,9 +13,9 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from rollyard.services.datasets.data_files import DataFile, lines_of
 from rollyard.services.datasets.dataset import fingerprint
-from rollyard.services.datasets.ngram_index import RunIndex, is_evidence
+from rollyard.services.datasets.ngram_index import NgramIndex, is_evidence
 from rollyard.services.datasets.prompt_text import prompts_of, questions_of, words_of
-from rollyard.services.datasets.rows import json_kind, own_id, parsed
+from rollyard.services.datasets.rows import id_of_row, json_kind, parsed
 from rollyard.services.errors import OperatorError
 from rollyard.services.types import Json, Record
 
@@ -54,9 +54,9 @@ class TestSets:
         self._ids: dict[str, int] = {}
         self._questions: dict[bytes, list[int]] = {}
         """Key of a whole question -> the rows that ask it."""
-        self._short = {length: RunIndex(length) for length in range(FEWEST_WORDS, run)}
+        self._short = {length: NgramIndex(length) for length in range(FEWEST_WORDS, run)}
         """Whole questions of fewer words than a run: looked for inside of prompts."""
-        self._runs = {length: RunIndex(length) for length in range(FEWEST_WORDS, run + 1)}
+        self._runs = {length: NgramIndex(length) for length in range(FEWEST_WORDS, run + 1)}
         """All runs of words of what the rows ask."""
         for number, row in self._read(files):
             self._rows.setdefault(_short(row), number)
@@ -134,7 +134,7 @@ def _best(questions: Sequence[Sequence[str]], run: int) -> Sequence[Sequence[str
 
 def _id(row: Json) -> str | None:
     try:
-        return own_id(row)
+        return id_of_row(row)
     except ValueError:
         return None
 

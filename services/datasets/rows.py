@@ -129,7 +129,7 @@ def agent_of(row: Json) -> str | None:
     return own.get("name") or None
 
 
-def own_id(row: Json) -> str | None:
+def id_of_row(row: Json) -> str | None:
     """The id that the row gives itself: a text or a number; other values of these keys are the environment's own.
 
     Raises ValueError in words for an id that no line of an order file could hold.
@@ -244,7 +244,7 @@ def _problem(row: Json) -> str:
         if params.get("metadata") is not None:
             with_seed(params["metadata"], 0)
         agent_of(row)
-        own_id(row)
+        id_of_row(row)
     except ValueError as error:
         return f": {error}"
     return ""

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from rollyard.services.datasets.filters import Condition
 from rollyard.services.datasets.rows import json_kind
 from rollyard.services.errors import OperatorError
-from rollyard.services.io.search_path import there
+from rollyard.services.io.search_path import resolve
 from rollyard.services.server.settings import parse_settings
 
 
@@ -66,7 +66,7 @@ def read_mixture(data: str | dict[str, Any], roots: Sequence[Path]) -> MixtureSe
     given = {"file": data} if isinstance(data, str) else dict(data)
     if (file := given.pop("file", None)) is None:
         return parse_settings(MixtureSettings, given, "data")
-    path = there(Path(str(file)), roots)
+    path = resolve(Path(str(file)), roots)
     return parse_settings(MixtureSettings, {**_read_yaml(path), **given}, str(path))
 
 

@@ -17,7 +17,7 @@ ALL = "all"
 """Asks for every subset, or every split."""
 
 
-class Ambiguous(OperatorError):
+class AmbiguousFiles(OperatorError):
     """The place has rows, but what was asked for does not say which of them."""
 
 
@@ -43,7 +43,9 @@ def chosen(place: str, names: Iterable[str], card: str, wanted: Wanted) -> list[
     subsets = _subsets(place, layout, wanted, usual)
     found = [name for subset in subsets for name in _files(place, subset, layout[subset], wanted)]
     if not found:
-        raise Ambiguous(f"{place} has no file of the split {wanted.split or wanted.usual_split!r}: {_told(layout)}")
+        raise AmbiguousFiles(
+            f"{place} has no file of the split {wanted.split or wanted.usual_split!r}: {_told(layout)}"
+        )
     _check_forms(place, found)
     return sorted(dict.fromkeys(found))
 
@@ -52,12 +54,14 @@ def check_file(name: str, wanted: Wanted) -> None:
     """Raises Ambiguous where a file was named, and a split was asked for that its name denies."""
     splits = splits_of(name.rpartition("/")[2])
     if splits and wanted.split not in (None, ALL) and usual_name(wanted.split) not in splits:
-        raise Ambiguous(f"{name} is of the split {' and '.join(splits)}, and --split is {wanted.split}")
+        raise AmbiguousFiles(f"{name} is of the split {' and '.join(splits)}, and --split is {wanted.split}")
 
 
 def _subsets(place: str, layout: Layout, wanted: Wanted, usual: str | None) -> list[str]:
     if wanted.subset is not None and wanted.subset not in (ALL, *layout):
-        raise Ambiguous(f"{place} has no subset {wanted.subset!r}: {_told(layout)}; name one of them with --subset")
+        raise AmbiguousFiles(
+            f"{place} has no subset {wanted.subset!r}: {_told(layout)}; name one of them with --subset"
+        )
     for subset in (wanted.subset, wanted.usual_subset):
         if subset == ALL:
             return list(layout)
@@ -67,7 +71,7 @@ def _subsets(place: str, layout: Layout, wanted: Wanted, usual: str | None) -> l
         return list(layout)
     if usual in layout:
         return [str(usual)]
-    raise Ambiguous(f"{place} holds several subsets: {_told(layout)}; choose with --subset (all: every one)")
+    raise AmbiguousFiles(f"{place} holds several subsets: {_told(layout)}; choose with --subset (all: every one)")
 
 
 def _files(place: str, subset: str, splits: Mapping[str, Sequence[str]], wanted: Wanted) -> Sequence[str]:
@@ -83,7 +87,7 @@ def _files(place: str, subset: str, splits: Mapping[str, Sequence[str]], wanted:
             return []
     named = {split: names for split, names in splits.items() if split}
     if len(named or splits) > 1:
-        raise Ambiguous(
+        raise AmbiguousFiles(
             f"{place} holds several splits: {_told({subset: splits})}; choose with --split (all: every one)"
         )
     return next(iter((named or splits).values()))
@@ -94,7 +98,7 @@ def _check_forms(place: str, names: Iterable[str]) -> None:
     stems: dict[str, str] = {}
     for name in names:
         if (other := stems.setdefault(stem_of(name), name)) != name:
-            raise Ambiguous(f"{place} holds {other} and {name}, the same rows in two forms: name one of the files")
+            raise AmbiguousFiles(f"{place} holds {other} and {name}, the same rows in two forms: name one of the files")
 
 
 def _told(layout: Layout) -> str:

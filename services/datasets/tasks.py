@@ -90,7 +90,7 @@ class TaskFile:
             if row.problem:
                 raise OperatorError(f"{file}: line {row.line}{row.problem}")
             digest.update(row.text + b"\n")
-            self.agents.add(_player(row.value, agent, file))
+            self.agents.add(_agent_of_row(row.value, agent, file))
             self._marks.append(row.mark)
         self.count = len(self._marks)
         if self.count == 0:
@@ -116,7 +116,7 @@ class TaskFile:
                     f"{self.file}: line {row.line} changed while the file was in use. Restore it, then the same "
                     "command goes on"
                 )
-            agent = _player(row.value, self._agent, self.file)
+            agent = _agent_of_row(row.value, self._agent, self.file)
             for repeat in range(repeats):
                 yield Rollout(index, repeat, agent, row.value)
         if index + 1 < self.count:
@@ -126,7 +126,7 @@ class TaskFile:
             )
 
 
-def _player(row: Json, default: str | None, file: DataFile) -> str:
+def _agent_of_row(row: Json, default: str | None, file: DataFile) -> str:
     """Who plays a playable row. Raises OperatorError when nothing says."""
     agent = agent_of(row) or default
     if agent is None:

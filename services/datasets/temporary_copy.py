@@ -10,7 +10,7 @@ from typing import BinaryIO, Literal
 from rollyard.services.errors import RunError
 
 
-class Copy:
+class TemporaryCopy:
     """Reads like a path: `open("rb")` begins at the first byte, as often as wanted. Lies in TMPDIR."""
 
     def __init__(self, name: str) -> None:

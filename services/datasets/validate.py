@@ -12,7 +12,7 @@ import numpy as np
 from rollyard.services.datasets.data_files import DataFile
 from rollyard.services.datasets.dataset import fingerprint
 from rollyard.services.datasets.overlap import KINDS, USUAL_RUN, Match, TestSets
-from rollyard.services.datasets.rows import agent_of, own_id, rows_of
+from rollyard.services.datasets.rows import agent_of, id_of_row, rows_of
 from rollyard.services.metrics.estimators import spread
 from rollyard.services.metrics.profile_records import Spread
 from rollyard.services.types import Json, Record
@@ -39,7 +39,7 @@ class Repetition(Record):
     first_line: int
 
 
-class FileSurvey(Record):
+class FileReport(Record):
     """One file."""
 
     path: str
@@ -66,7 +66,7 @@ class FileSurvey(Record):
     """The first of each kind."""
 
 
-def survey(files: Iterable[DataFile], against: Iterable[DataFile] = (), *, run: int = USUAL_RUN) -> list[FileSurvey]:
+def validate(files: Iterable[DataFile], against: Iterable[DataFile] = (), *, run: int = USUAL_RUN) -> list[FileReport]:
     """Read each of `files` once; `against`: files that must hold other tasks (a test set); `run`: words in a row that
     make two rows overlap. Raises OperatorError.
     """
@@ -112,7 +112,7 @@ class _Told(Generic[R]):
             self.first.append(one)
 
 
-def _file(file: DataFile, seen: _Seen, apart: TestSets) -> FileSurvey:
+def _file(file: DataFile, seen: _Seen, apart: TestSets) -> FileReport:
     problems, repeated_ids = _Told[Problem](), _Told[Problem]()
     duplicates = _Told[Repetition]()
     overlap = {kind: _Told[Match]() for kind in KINDS}
@@ -131,7 +131,7 @@ def _file(file: DataFile, seen: _Seen, apart: TestSets) -> FileSurvey:
             for match in apart.matches(row.value, row.line):
                 overlap[match.kind].add(match)
         seen.add(task, row.line)
-        if (own := own_id(row.value)) is not None:
+        if (own := id_of_row(row.value)) is not None:
             # Hashes take a third of the memory; that two ids share one of 2^61 does not happen.
             if hash(own) in ids:
                 repeated_ids.add(Problem(line=row.line, problem=f"has the id {own!r} of an earlier row"))
@@ -139,7 +139,7 @@ def _file(file: DataFile, seen: _Seen, apart: TestSets) -> FileSurvey:
         agents[agent_of(row.value) or ""] += 1
         keys.update(row.value.keys())
         lengths.append(sum(map(len, texts(row.value))))
-    return FileSurvey(
+    return FileReport(
         path=str(file),
         rows=len(lengths),
         problems=problems.count,

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from rollyard.services.errors import RunError
-from rollyard.services.evaluation.checkpoints import WEIGHTS, step_of, unfinished, what_is_absent, what_is_missing
+from rollyard.services.evaluation.checkpoints import WEIGHTS, find_absent_file, find_missing_part, step_of, unfinished
 from rollyard.services.io import s3
 
 
@@ -67,7 +67,7 @@ class LocalSource:
     def fetch(self, name: str) -> tuple[Path | None, str]:
         """See `Source`."""
         folder = self.root / name
-        missing = what_is_missing(folder)
+        missing = find_missing_part(folder)
         return (None, missing) if missing else (folder, "")
 
     def done(self, name: str) -> None:
@@ -133,11 +133,11 @@ class S3Source:
                 file.touch()
             else:
                 self._client.download_file(self._bucket, key, str(file))
-        if absent := what_is_absent(target):
+        if absent := find_absent_file(target):
             return absent
         for key, file in weights.items():
             self._client.download_file(self._bucket, key, str(file))
-        return what_is_missing(target)
+        return find_missing_part(target)
 
     def _keys(self, prefix: str) -> list[str]:
         pages = self._pages(prefix)

@@ -31,13 +31,13 @@ def unfinished(name: str) -> bool:
     return _UNFINISHED.match(name) is not None
 
 
-def what_is_missing(folder: Path) -> str:
+def find_missing_part(folder: Path) -> str:
     """Why a checkpoint is not whole; empty when it is.
 
     Whole: a config, and every file of weights as long as its own header says, so that one which is still being
     written or copied is not taken.
     """
-    if absent := what_is_absent(folder):
+    if absent := find_absent_file(folder):
         return absent
     try:
         orjson.loads((folder / "config.json").read_bytes())
@@ -52,7 +52,7 @@ def what_is_missing(folder: Path) -> str:
     return ""
 
 
-def what_is_absent(folder: Path) -> str:
+def find_absent_file(folder: Path) -> str:
     """Which file of a checkpoint is not there at all; empty when all are, whole or not."""
     if not (folder / "config.json").is_file():
         return "config.json is not there"

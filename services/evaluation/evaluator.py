@@ -13,7 +13,7 @@ from rollyard.services.evaluation.checkpoint_sources import Source
 from rollyard.services.evaluation.checkpoints import stage, step_of
 from rollyard.services.evaluation.lm_eval_process import Harness, Model
 from rollyard.services.evaluation.lm_eval_results import Score, newest, read_scores
-from rollyard.services.evaluation.results_store import Ledger
+from rollyard.services.evaluation.results_store import ResultsStore
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Evaluator:
     """Runs the harness and keeps its scores."""
 
     harness: Harness
-    ledger: Ledger
+    results_store: ResultsStore
     benchmarks: Sequence[Benchmark]
     environment: Mapping[str, str]
     baselines: Sequence[Baseline] = ()
@@ -38,19 +38,19 @@ class Evaluator:
         mistake: OperatorError | None = None
         for benchmark in self.benchmarks:
             measured = self.harness.measured(benchmark, model)
-            if not self.ledger.wants(checkpoint, benchmark, measured):
-                self.say(f"{checkpoint}: {benchmark.title} is on record in {self.ledger.folder}")
+            if not self.results_store.is_pending(checkpoint, benchmark, measured):
+                self.say(f"{checkpoint}: {benchmark.title} is on record in {self.results_store.folder}")
                 continue
             self.say(f"{checkpoint}: {benchmark.title} ...")
             try:
                 scores = self._scores(checkpoint, model, benchmark)
             except RunError as error:
-                self.ledger.fail(checkpoint, benchmark, str(error), measured)
+                self.results_store.fail(checkpoint, benchmark, str(error), measured)
                 self.say(f"{checkpoint}: {benchmark.title} failed: {error}")
             except OperatorError as error:
                 mistake = mistake or error
             else:
-                self.ledger.record(checkpoint, benchmark, scores, measured)
+                self.results_store.record(checkpoint, benchmark, scores, measured)
                 for score in scores:
                     base = "" if score.baseline is None else f" (baseline {score.baseline:.4f})"
                     self.say(f"{checkpoint}: {score.task} {score.metric} {score.value:.4f}{base}")
@@ -91,9 +91,11 @@ class Evaluator:
 
     def _look_at(self, source: Source, name: str, model: Model, tell: Callable[[str, str], None]) -> None:
         there = replace(model, origin=source.address(name))
-        if not any(self.ledger.wants(name, one, self.harness.measured(one, there)) for one in self.benchmarks):
+        if not any(
+            self.results_store.is_pending(name, one, self.harness.measured(one, there)) for one in self.benchmarks
+        ):
             return
-        staged = self.ledger.folder / "staged" / name
+        staged = self.results_store.folder / "staged" / name
         try:
             folder, missing = source.fetch(name)
             if folder is None:
@@ -111,7 +113,7 @@ class Evaluator:
         source.done(name)
 
     def _scores(self, checkpoint: str, model: Model, benchmark: Benchmark) -> list[Score]:
-        folder = self.ledger.folder
+        folder = self.results_store.folder
         output = folder / "raw" / checkpoint / benchmark.title
         log = folder / "logs" / f"{checkpoint}_{benchmark.title}.log"
         before = newest(output)

@@ -35,7 +35,7 @@ class Entry(Record):
 _ENTRIES = TypeAdapter(list[Entry])
 
 
-class Ledger:
+class ResultsStore:
     """`lm_eval.json` in the output folder, replaced whole after each evaluation, and the tables made of it."""
 
     def __init__(self, folder: Path) -> None:
@@ -69,7 +69,7 @@ class Ledger:
         """Let another command write here."""
         os.close(self._lock)
 
-    def wants(self, checkpoint: str, benchmark: Benchmark, measured: Mapping[str, str]) -> bool:
+    def is_pending(self, checkpoint: str, benchmark: Benchmark, measured: Mapping[str, str]) -> bool:
         """Whether it is to be evaluated: never done, or failed and not yet given up.
 
         Raises OperatorError when it is done, but with other settings, of which the table could not tell.

@@ -8,7 +8,7 @@ import subprocess
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from rollyard.services.errors import OperatorError, nearest
+from rollyard.services.errors import OperatorError, did_you_mean
 
 _MOST_S = 600.0
 """lm_eval reads thousands of files for this: 6 s of CPU, and a minute or more from a cold or slow disk."""
@@ -53,5 +53,5 @@ def check_task_names(
         say(f"lm_eval did not answer in {_MOST_S:.0f} s whether it has the tasks")
         return
     wrong = [task.strip() for task in missing[1].split(",")]
-    hints = "; ".join(f"{task!r}{nearest(task, known)}" for task in wrong)
+    hints = "; ".join(f"{task!r}{did_you_mean(task, known)}" for task in wrong)
     raise OperatorError(f"lm_eval has no task {hints} (all of them: {shlex.join(command)} ls tasks)")

@@ -30,10 +30,10 @@ class RunningEpisode(Record):
     stage_s: float
     """Since this stage began."""
     stuck: bool = False
-    """See `StageNow.stuck`."""
+    """See `StageActivity.stuck`."""
 
 
-class StageNow(Record):
+class StageActivity(Record):
     """The episodes of one agent that wait for the same thing at the same server."""
 
     stage: Stage
@@ -52,7 +52,7 @@ class RunningEpisodes(Record):
 
     agent: str
     total: int
-    stages: list[StageNow]
+    stages: list[StageActivity]
     """The stages that have episodes now, in the order of an episode."""
     episodes: list[RunningEpisode]
     """The oldest first, `limit` of them at most."""

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pydantic import ValidationError
 
 from rollyard.services.errors import Failure
-from rollyard.services.head.activity import STAGES, RunningEpisode, RunningEpisodes, Stage, StageNow
-from rollyard.services.http.client import good
+from rollyard.services.head.activity import STAGES, RunningEpisode, RunningEpisodes, Stage, StageActivity
+from rollyard.services.http.client import raise_for_status
 from rollyard.services.http.transport import Transport
 from rollyard.services.types import ServerInstance
 
@@ -19,7 +19,7 @@ DEADLINE_S = 2.0
 
 
 @dataclass
-class Asked:
+class AgentActivity:
     """What the agents said."""
 
     answers: list[RunningEpisodes] = field(default_factory=list)
@@ -36,29 +36,29 @@ class Asked:
         together = [episode for answer in self.answers for episode in answer.episodes]
         return sorted(together, key=lambda episode: -episode.age_s)[:limit]
 
-    def stages(self) -> list[StageNow]:
+    def stages(self) -> list[StageActivity]:
         """Of all agents together, in the order of an episode."""
-        merged: dict[tuple[Stage, str], StageNow] = {}
+        merged: dict[tuple[Stage, str], StageActivity] = {}
         for stage in (stage for answer in self.answers for stage in answer.stages):
             key = (stage.stage, stage.server)
             merged[key] = _together(merged[key], stage) if key in merged else stage
         return sorted(merged.values(), key=lambda stage: (STAGES.index(stage.stage), stage.server))
 
 
-async def ask_agents(
+async def fetch_activity(
     transport: Transport,
     instances: Sequence[ServerInstance],
     headers: Mapping[str, str],
     limit: int,
     deadline_s: float = DEADLINE_S,
-) -> Asked:
+) -> AgentActivity:
     """Ask every instance of an agent that has an address; the oldest `limit` episodes of each."""
-    asked = Asked()
+    asked = AgentActivity()
 
     async def ask(instance: ServerInstance) -> None:
         url = f"{instance.url}/episodes?limit={limit}"
         try:
-            answer = good(await transport.send("GET", url, b"", headers, deadline_s), instance.server_name)
+            answer = raise_for_status(await transport.send("GET", url, b"", headers, deadline_s), instance.server_name)
             asked.answers.append(RunningEpisodes.model_validate_json(answer.body))
         except Failure as failure:
             asked.silent[instance.process_name] = failure.problem.detail
@@ -70,9 +70,9 @@ async def ask_agents(
     return asked
 
 
-def _together(one: StageNow, other: StageNow) -> StageNow:
+def _together(one: StageActivity, other: StageActivity) -> StageActivity:
     medians = [stage.median_s for stage in (one, other) if stage.median_s is not None]
-    return StageNow(
+    return StageActivity(
         stage=one.stage,
         server=one.server,
         episodes=one.episodes + other.episodes,

@@ -1,4 +1,4 @@
-"""HeadLink: what a server process says to the head, and how anybody asks it where the servers are."""
+"""RegistryClient: what a server process says to the head, and how anybody asks it where the servers are."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from pydantic import TypeAdapter, ValidationError
 
 from rollyard.services.errors import Failure, FailureKind
 from rollyard.services.head.activity import Collection
-from rollyard.services.http.client import RUN_HEADER, SECRET_HEADER, blamed, good
+from rollyard.services.http.client import RUN_HEADER, SECRET_HEADER, raise_for_status, with_server
 from rollyard.services.http.transport import Transport
 from rollyard.services.types import Directory, Heartbeat, Keys, Record, Registration, ServerCode
 
-TELL_DEADLINE_S = 2.0
+REPORT_DEADLINE_S = 2.0
 """A collection tells how it goes beside its work: a head that is slow to listen is told the next time."""
 
 _CODE = TypeAdapter(dict[str, ServerCode])
 
 
-class HeadLink:
+class RegistryClient:
     """The head, from afar."""
 
     def __init__(self, transport: Transport, head_url: str, keys: Keys) -> None:
@@ -33,14 +33,14 @@ class HeadLink:
         """Say where an instance listens and whether it is ready. Raises Failure."""
         await self._post("/register", registration)
 
-    async def beat(self, heartbeat: Heartbeat) -> Directory:
+    async def send_heartbeat(self, heartbeat: Heartbeat) -> Directory:
         """Say that an instance is alive; the directory as of now. Raises Failure."""
         return _read(await self._post("/heartbeat", heartbeat))
 
-    async def tell(self, collection: Collection) -> None:
+    async def report_collection(self, collection: Collection) -> None:
         """Say how a collection goes. Raises Failure."""
         body = collection.model_dump_json(by_alias=True).encode()
-        await self._send("POST", "/collection", body, self._headers, TELL_DEADLINE_S)
+        await self._send("POST", "/collection", body, self._headers, REPORT_DEADLINE_S)
 
     async def directory(self) -> Directory:
         """Where everybody is. Raises Failure."""
@@ -63,9 +63,11 @@ class HeadLink:
         self, method: str, path: str, body: bytes, headers: Mapping[str, str], deadline_s: float = 10.0
     ) -> bytes:
         try:
-            return good(await self._transport.send(method, self._url + path, body, headers, deadline_s), "head").body
+            return raise_for_status(
+                await self._transport.send(method, self._url + path, body, headers, deadline_s), "head"
+            ).body
         except Failure as failure:
-            raise blamed(failure, "head") from failure
+            raise with_server(failure, "head") from failure
 
 
 def _read(body: bytes) -> Directory:

@@ -1,4 +1,4 @@
-"""HeadMeters: what only the head knows of a run, for Prometheus: who is there, and how its collections go."""
+"""HeadMetrics: what only the head knows of a run, for Prometheus: who is there, and how its collections go."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from rollyard.services.head.activity import Collection
-from rollyard.services.head.registry import Roster
+from rollyard.services.head.registry import ServerRegistry
 
 _COLLECTION = ("folder", "file")
 
 
-class HeadMeters:
+class HeadMetrics:
     """Reads the roster and the collections when somebody asks."""
 
-    def __init__(self, roster: Roster, collections: Callable[[], Sequence[Collection]]) -> None:
-        self._roster = roster
+    def __init__(self, registry: ServerRegistry, collections: Callable[[], Sequence[Collection]]) -> None:
+        self._registry = registry
         self._collections = collections
 
     def collect(self) -> Iterable[Metric]:
@@ -28,11 +28,11 @@ class HeadMeters:
         wanted = GaugeMetricFamily("rollyard_instances", "Instances that the config asks for", labels=["server"])
         ready = GaugeMetricFamily("rollyard_instances_ready", "Instances that are ready and heard", labels=["server"])
         restarts = CounterMetricFamily("rollyard_restarts", "Started again after it died", labels=["server"])
-        there = [instance.server_name for instance in self._roster.instances() if instance.ready]
-        for server, replicas in self._roster.replicas.items():
+        there = [instance.server_name for instance in self._registry.instances() if instance.ready]
+        for server, replicas in self._registry.replicas.items():
             wanted.add_metric([server], replicas)
             ready.add_metric([server], there.count(server))
-            restarts.add_metric([server], self._roster.restarts.get(server, 0))
+            restarts.add_metric([server], self._registry.restarts.get(server, 0))
         yield from (wanted, ready, restarts)
 
     def _of_collections(self) -> Iterator[Metric]:

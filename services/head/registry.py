@@ -1,4 +1,4 @@
-"""Roster: who is in the run, where, and ready. Registered is not ready, and silence is absence. No HTTP here."""
+"""The server registry: which instances registered, where they listen, and whether they are ready. No HTTP here."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from rollyard.services.config.load import ServerSpec, servers_named
 from rollyard.services.config.server_code.code_history import difference
-from rollyard.services.errors import Failure, FailureKind, nearest
+from rollyard.services.errors import Failure, FailureKind, did_you_mean
 from rollyard.services.types import Directory, Heartbeat, Json, Registration, ServerCode, ServerInstance
 
 Status = Literal["starting", "success", "timeout", "restarting"]
@@ -20,11 +20,11 @@ RATE_S = 10.0
 
 
 @dataclass(slots=True)
-class _Member:
+class _Instance:
     spec: ServerSpec
     instance: str
     started: float
-    heard: float
+    last_seen: float
     url: str | None = None
     pid: int | None = None
     ready: bool = False
@@ -36,7 +36,7 @@ class _Member:
     """When it was heard, and its requests until then."""
 
 
-class Roster:
+class ServerRegistry:
     """The members of one run. `expiry_s` without a heartbeat takes an instance out of the directory."""
 
     def __init__(
@@ -57,7 +57,7 @@ class Roster:
         self._changed_code: dict[str, str] = {}
         self._specs = {spec.name: spec for spec in servers}
         self._references = {name: servers_named(spec.raw, self._specs) for name, spec in self._specs.items()}
-        self._members: dict[str, _Member] = {}
+        self._members: dict[str, _Instance] = {}
         self._expected: set[str] = set()
         self._elsewhere = frozenset(elsewhere)
         """Servers that others start: whoever has the run's secret may register an instance."""
@@ -79,7 +79,7 @@ class Roster:
         """
         spec = self._specs.get(registration.name)
         if spec is None:
-            detail = f"no server {registration.name!r} in this run{nearest(registration.name, self._specs)}"
+            detail = f"no server {registration.name!r} in this run{did_you_mean(registration.name, self._specs)}"
             raise Failure(FailureKind.UNKNOWN_SERVER, detail)
         if registration.name in self._elsewhere:
             self._replace_silent(registration)
@@ -92,9 +92,9 @@ class Roster:
             detail = f"instance {registration.instance!r} is one of {member.spec.name!r}, not of {registration.name!r}"
             raise Failure(FailureKind.UNKNOWN_SERVER, detail)
         if member is None:
-            member = _Member(spec, registration.instance, time.time(), self._clock())
+            member = _Instance(spec, registration.instance, time.time(), self._clock())
             self._members[registration.instance] = member
-        member.url, member.pid, member.heard = registration.url, registration.pid, self._clock()
+        member.url, member.pid, member.last_seen = registration.url, registration.pid, self._clock()
         # What was said before may arrive after.
         member.ready, member.phase = member.ready or registration.ready, registration.phase
 
@@ -120,22 +120,22 @@ class Roster:
             if (
                 member.spec.name == registration.name
                 and instance != registration.instance
-                and self._clock() - member.heard > self._expiry_s
+                and self._clock() - member.last_seen > self._expiry_s
             ):
                 del self._members[instance]
 
-    def beat(self, heartbeat: Heartbeat) -> None:
+    def record_heartbeat(self, heartbeat: Heartbeat) -> None:
         """An instance is alive. Raises Failure for one that never registered (the head restarted)."""
         member = self._members.get(heartbeat.instance)
         if member is None:
             raise Failure(
                 FailureKind.UNKNOWN_SERVER, f"instance {heartbeat.instance!r} is not registered: register first"
             )
-        member.heard = self._clock()
+        member.last_seen = self._clock()
         member.requests, member.in_flight = heartbeat.requests, heartbeat.in_flight
         member.sessions, member.phase = heartbeat.sessions, heartbeat.phase
-        member.counts.append((member.heard, heartbeat.requests))
-        while len(member.counts) > 2 and member.counts[1][0] <= member.heard - RATE_S:
+        member.counts.append((member.last_seen, heartbeat.requests))
+        while len(member.counts) > 2 and member.counts[1][0] <= member.last_seen - RATE_S:
             member.counts.popleft()
 
     def remove(self, instance: str) -> None:
@@ -181,17 +181,17 @@ class Roster:
     def instances(self) -> list[ServerInstance]:
         """Every instance, ready or not; a server that has none now is listed without an address."""
         present = {member.spec.name for member in self._members.values()}
-        absent = [_Member(spec, spec.name, 0.0, 0.0) for name, spec in self._specs.items() if name not in present]
+        absent = [_Instance(spec, spec.name, 0.0, 0.0) for name, spec in self._specs.items() if name not in present]
         return [self._display(member) for member in (*self._members.values(), *absent)]
 
-    def _status(self, member: _Member) -> Status:
+    def _status(self, member: _Instance) -> Status:
         if member.url is None:
             return "restarting" if self.restarts.get(member.spec.name) else "starting"
         if not member.ready:
             return "starting"  # it beats only once it has started, which may take a model's load
-        return "timeout" if self._clock() - member.heard > self._expiry_s else "success"
+        return "timeout" if self._clock() - member.last_seen > self._expiry_s else "success"
 
-    def _display(self, member: _Member) -> ServerInstance:
+    def _display(self, member: _Instance) -> ServerInstance:
         spec, status = member.spec, self._status(member)
         address = urlsplit(member.url or "")
         return ServerInstance(
@@ -219,7 +219,7 @@ class Roster:
         )
 
 
-def _rate(member: _Member) -> float:
+def _rate(member: _Instance) -> float:
     if len(member.counts) < 2:
         return 0.0
     (begun, before), (ended, after) = member.counts[0], member.counts[-1]

@@ -10,9 +10,9 @@ from typing import TypeVar
 from pydantic import Field, TypeAdapter, ValidationError
 
 from rollyard.services.errors import Failure, FailureKind
-from rollyard.services.head.activity import Collection, RunningEpisode, StageNow
-from rollyard.services.head.agent_episodes import Asked, ask_agents
-from rollyard.services.http.client import good
+from rollyard.services.head.activity import Collection, RunningEpisode, StageActivity
+from rollyard.services.head.agent_episodes import AgentActivity, fetch_activity
+from rollyard.services.http.client import raise_for_status
 from rollyard.services.http.transport import Transport
 from rollyard.services.io.durations import duration
 from rollyard.services.types import FailureRow, HeadFile, Record, ServerInstance
@@ -25,7 +25,7 @@ _COLLECTIONS = TypeAdapter(list[Collection])
 T = TypeVar("T")
 
 
-class Live(Record):
+class RunSnapshot(Record):
     """A run at one moment: `GET /api/live` of the viewer, and `ng_status +episodes=true +json=true`."""
 
     run_id: str = ""
@@ -37,7 +37,7 @@ class Live(Record):
     servers: list[ServerInstance] = Field(default_factory=list)
     total: int = 0
     """Episodes being played."""
-    stages: list[StageNow] = Field(default_factory=list)
+    stages: list[StageActivity] = Field(default_factory=list)
     """Over all agents: how many wait for what, at which server."""
     episodes: list[RunningEpisode] = Field(default_factory=list)
     """The oldest first, 200 at most."""
@@ -50,14 +50,14 @@ class Live(Record):
     note: str = ""
 
 
-async def look(transport: Transport, head: HeadFile) -> Live:
+async def fetch_snapshot(transport: Transport, head: HeadFile) -> RunSnapshot:
     """The run of `head` as it is now. Raises Failure when the head does not answer."""
     headers = {"authorization": f"Bearer {head.token}"} if head.token else {}
 
     async def read(path: str, kind: TypeAdapter[T]) -> T:
         answer = await transport.send("GET", head.url + path, b"", headers, HEAD_DEADLINE_S)
         try:
-            return kind.validate_json(good(answer, "head").body)
+            return kind.validate_json(raise_for_status(answer, "head").body)
         except ValidationError as error:
             told = f"{head.url}{path} is not of this version of the stack: {error.errors()[0]['msg']}"
             raise Failure(FailureKind.MALFORMED_ANSWER, told, server="head") from error
@@ -65,9 +65,9 @@ async def look(transport: Transport, head: HeadFile) -> Live:
     servers, collections = await asyncio.gather(
         read("/server_instances", _INSTANCES), read("/collections", _COLLECTIONS)
     )
-    asked = await ask_agents(transport, servers, headers, EPISODES)
+    asked = await fetch_activity(transport, servers, headers, EPISODES)
     failures = sorted((row for one in collections for row in one.failures), key=lambda row: row.time)
-    return Live(
+    return RunSnapshot(
         run_id=head.run_id,
         head=head.url,
         time=time.time(),
@@ -81,11 +81,11 @@ async def look(transport: Transport, head: HeadFile) -> Live:
     )
 
 
-def _stuck(stages: Sequence[StageNow]) -> list[str]:
+def _stuck(stages: Sequence[StageActivity]) -> list[str]:
     return [_sentence(stage) for stage in stages if stage.stuck]
 
 
-def _sentence(stage: StageNow) -> str:
+def _sentence(stage: StageActivity) -> str:
     usual = "and none has ended yet" if stage.median_s is None else f"where {duration(stage.median_s)} is usual"
     slowest = stage.slowest
     who = slowest.episode if slowest.task is None else f"task {slowest.task}, repeat {slowest.repeat}"
@@ -95,5 +95,5 @@ def _sentence(stage: StageNow) -> str:
     )
 
 
-def _silent(asked: Asked) -> list[str]:
+def _silent(asked: AgentActivity) -> list[str]:
     return [f"{name} does not say what it is playing: {why}" for name, why in sorted(asked.silent.items())]

@@ -15,11 +15,11 @@ from pydantic import BaseModel, ValidationError
 from rollyard.services.config.load import RunConfig
 from rollyard.services.errors import Failure, FailureKind
 from rollyard.services.head.activity import Collection
-from rollyard.services.head.metrics import HeadMeters
-from rollyard.services.head.registry import Roster
+from rollyard.services.head.metrics import HeadMetrics
+from rollyard.services.head.registry import ServerRegistry
 from rollyard.services.http.access.peer_user import own_uid, peer_of
 from rollyard.services.http.client import SECRET_HEADER
-from rollyard.services.http.request import Call
+from rollyard.services.http.request import RawRequest
 from rollyard.services.server.app import Context, Server
 from rollyard.services.server.settings import ServerSettings
 from rollyard.services.types import Directory, Heartbeat, Json, Registration, RunOrigin, ServerCode, ServerInstance
@@ -34,19 +34,24 @@ class Head(Server):
     """The roster behind HTTP, and the run's config in NeMo Gym's format."""
 
     def __init__(
-        self, settings: ServerSettings, context: Context, roster: Roster, config: RunConfig, folder: Path | None = None
+        self,
+        settings: ServerSettings,
+        context: Context,
+        registry: ServerRegistry,
+        config: RunConfig,
+        folder: Path | None = None,
     ) -> None:
         """`folder`: where the run was started."""
         super().__init__(settings, context)
         self._folder = folder
-        self.roster = roster
+        self.registry = registry
         self.address = (settings.host, settings.port)
         self._config = config
         self.route("/register", self._register)
         self.route("/heartbeat", self._heartbeat)
         self._collections: dict[str, Collection] = {}
         self.route("/collection", self._told)
-        self.measure(HeadMeters(roster, lambda: list(self._collections.values())))
+        self.measure(HeadMetrics(registry, lambda: list(self._collections.values())))
         self.app.get("/collections")(self._list_collections)
         self.app.get("/prometheus_targets")(self._prometheus_targets)
         self.app.get("/directory")(self._directory)
@@ -55,19 +60,19 @@ class Head(Server):
         self.app.get("/server_instances")(self._server_instances)
         self.app.get("/global_config_dict_yaml")(self._global_config_dict_yaml)
 
-    async def _register(self, call: Call) -> bytes:
+    async def _register(self, call: RawRequest) -> bytes:
         """A server of the run says where it listens, later that it is ready."""
         self._admit(call)
-        self.roster.register(_read(Registration, call))
+        self.registry.register(_read(Registration, call))
         return b"{}"
 
-    async def _heartbeat(self, call: Call) -> bytes:
+    async def _heartbeat(self, call: RawRequest) -> bytes:
         """A server of the run is alive; the answer is the directory."""
         self._admit(call)
-        self.roster.beat(_read(Heartbeat, call))
-        return self.roster.directory().model_dump_json().encode()
+        self.registry.record_heartbeat(_read(Heartbeat, call))
+        return self.registry.directory().model_dump_json().encode()
 
-    async def _told(self, call: Call) -> bytes:
+    async def _told(self, call: RawRequest) -> bytes:
         """A collection on this stack tells how it goes."""
         told = _read(Collection, call)
         self._collections.pop(told.output, None)
@@ -82,7 +87,7 @@ class Head(Server):
 
     async def _prometheus_targets(self, request: Request) -> list[Json]:
         """Every server's address in the format of Prometheus' http_sd_configs, the head as the asker reached it."""
-        run = {"run": self.roster.run_id}
+        run = {"run": self.registry.run_id}
         reached = request.headers.get("host") or "{}:{}".format(*self.address)
         head = {"targets": [reached], "labels": {"name": "head", "family": "head", **run}}
         servers = [
@@ -90,47 +95,47 @@ class Head(Server):
                 "targets": [urlsplit(one.url).netloc],
                 "labels": {"name": one.server_name, "family": one.server_type, **run},
             }
-            for one in self.roster.instances()
+            for one in self.registry.instances()
             if one.url is not None
         ]
         return [head, *servers]
 
     async def _directory(self) -> Directory:
         """Base URLs of the ready instances of every server."""
-        return self.roster.directory()
+        return self.registry.directory()
 
     async def _origin(self, request: Request) -> RunOrigin:
         """Who started the run, and in which folder: answered to that user only."""
         connected, uid = peer_of(request.scope)
         if connected and uid not in (own_uid(), 0) and not self.context.keys.token:
             raise Failure(FailureKind.FORBIDDEN, "only the user who started this run may know its folder")
-        return RunOrigin(run_id=self.roster.run_id, folder=str(self._folder or ""), uid=own_uid(), pid=os.getpid())
+        return RunOrigin(run_id=self.registry.run_id, folder=str(self._folder or ""), uid=own_uid(), pid=os.getpid())
 
     async def _server_code(self) -> dict[str, ServerCode]:
         """The code that every server of the run has loaded, where it reports it."""
-        return self.roster.code
+        return self.registry.code
 
     async def _server_instances(self) -> list[ServerInstance]:
         """Every instance of the run."""
-        return self.roster.instances()
+        return self.registry.instances()
 
     async def _global_config_dict_yaml(self) -> str:
         """The merged config as YAML, with every server's host and port, without secrets."""
         tree = self._config.redacted()
         tree["head_server"] = {"host": self.address[0], "port": self.address[1]}
-        for instance in self.roster.instances():
+        for instance in self.registry.instances():
             for node in tree[instance.server_name].values() if instance.url else ():
                 if isinstance(node, dict) and instance.name in node:
                     node[instance.name] = {**(node[instance.name] or {}), "host": instance.host, "port": instance.port}
         return yaml.safe_dump(_literal(tree), sort_keys=False, allow_unicode=True)
 
-    def _admit(self, call: Call) -> None:
+    def _admit(self, call: RawRequest) -> None:
         shown = (call.header(SECRET_HEADER.encode()) or "").encode()
         if not hmac.compare_digest(shown, self.context.keys.secret.encode()):
             raise Failure(FailureKind.UNAUTHORIZED, "only servers that this run started may register")
 
 
-def _read(model: type[M], call: Call) -> M:
+def _read(model: type[M], call: RawRequest) -> M:
     try:
         return model.model_validate_json(call.body)
     except ValidationError as error:

@@ -12,11 +12,11 @@ import aiohttp
 from multidict import CIMultiDictProxy
 from yarl import URL
 
-from rollyard.services.http.content_encoding import BadAnswer, decoders
-from rollyard.services.http.dialer import NoConnection
+from rollyard.services.http.content_encoding import InvalidResponse, decoders
+from rollyard.services.http.dialer import ConnectFailed
 from rollyard.services.http.limits import Limits
-from rollyard.services.http.loop_lag import LivedTimeout, LoopLag
-from rollyard.services.http.response_reader import Reply
+from rollyard.services.http.loop_lag import LagAwareTimeout, LoopLag
+from rollyard.services.http.response_reader import ReceivedResponse
 
 LINE_BYTES = 16 * 1024
 """Of one header line."""
@@ -35,17 +35,17 @@ class GeneralClient:
 
     async def send(
         self, method: str, url: URL, body: bytes, headers: Mapping[str, str], timeout_s: float, proxy: URL | None
-    ) -> Reply:
+    ) -> ReceivedResponse:
         """A whole answer. Raises aiohttp.ClientError, TimeoutError, OSError, ValueError."""
         async with self._lag.timeout(timeout_s), self._request(method, url, body, headers, proxy) as response:
             pieces = [piece async for piece in self._bounded(response)]
-            return Reply(response.status, response.headers.copy(), b"".join(pieces))
+            return ReceivedResponse(response.status, response.headers.copy(), b"".join(pieces))
 
     async def stream(
         self, method: str, url: URL, body: bytes, headers: Mapping[str, str], timeout_s: float, proxy: URL | None
     ) -> tuple[int, CIMultiDictProxy[str], AsyncIterator[bytes]]:
         """An answer's status and headers, and its body piece by piece; closing the pieces hangs up."""
-        deadline: LivedTimeout = self._lag.timeout(timeout_s)
+        deadline: LagAwareTimeout = self._lag.timeout(timeout_s)
         async with deadline:
             response = await self._request(method, url, body, headers, proxy)
 
@@ -73,7 +73,7 @@ class GeneralClient:
         return self._opened().request(method, url, data=body, headers=headers, proxy=proxy, allow_redirects=False)
 
     async def _bounded(self, response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
-        """The decoded body. Raises BadAnswer."""
+        """The decoded body. Raises InvalidResponse."""
         try:
             self._check(response)
             chain = decoders(response.headers.getall("Content-Encoding", ()), self._limits.body_bytes)
@@ -99,11 +99,13 @@ class GeneralClient:
         """What aiohttp takes and plain connections do not."""
         head_bytes = sum(len(name) + len(value) + 4 for name, value in response.raw_headers)
         if head_bytes > self._limits.head_bytes:
-            raise BadAnswer(f"its headers are larger than {self._limits.head_bytes} bytes")
+            raise InvalidResponse(f"its headers are larger than {self._limits.head_bytes} bytes")
         if response.headers.get("Transfer-Encoding", "chunked").lower() != "chunked":
-            raise BadAnswer(f"its transfer encoding is {response.headers['Transfer-Encoding']}; only chunked is known")
+            raise InvalidResponse(
+                f"its transfer encoding is {response.headers['Transfer-Encoding']}; only chunked is known"
+            )
         if response.status == 101:
-            raise BadAnswer("the peer switched to another protocol")
+            raise InvalidResponse("the peer switched to another protocol")
 
     def _opened(self) -> aiohttp.ClientSession:
         """No cap on connections (admission is the collector's), no cookies, no decoding asked for."""
@@ -137,7 +139,7 @@ class _Connector(aiohttp.TCPConnector):
         self._lag = lag
 
     async def connect(self, *arguments: Any, **named: Any) -> Any:
-        """A kept connection or a new one. Raises NoConnection when there is none in time."""
+        """A kept connection or a new one. Raises ConnectFailed when there is none in time."""
         try:
             async with self._lag.timeout(self._timeout_s):
                 for _ in range(FRESH_TRIES):
@@ -146,8 +148,8 @@ class _Connector(aiohttp.TCPConnector):
                         return connection
                     connection.close()
         except TimeoutError:
-            raise NoConnection(f"no connection within {self._timeout_s:g} s", timed_out=True) from None
-        raise BadAnswer("the peer speaks before it is asked")
+            raise ConnectFailed(f"no connection within {self._timeout_s:g} s", timed_out=True) from None
+        raise InvalidResponse("the peer speaks before it is asked")
 
 
 def _has_spoken(protocol: Any) -> bool:
@@ -164,5 +166,5 @@ def _has_spoken(protocol: Any) -> bool:
     return True
 
 
-def _too_large(limit: int) -> BadAnswer:
-    return BadAnswer(f"its body is larger than {limit} bytes")
+def _too_large(limit: int) -> InvalidResponse:
+    return InvalidResponse(f"its body is larger than {limit} bytes")

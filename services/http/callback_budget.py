@@ -15,7 +15,7 @@ A_TURN = 16
 """Some 5 ms of work; a tenth of a second on a machine that others load."""
 
 
-class Turnstile:
+class CallbackBudget:
     """First come, first served."""
 
     def __init__(self, a_turn: int = A_TURN) -> None:

@@ -16,9 +16,9 @@ from typing import TypeVar
 
 from pydantic import ValidationError
 
-from rollyard.services.errors import Failure, FailureKind, nearest
+from rollyard.services.errors import Failure, FailureKind, did_you_mean
 from rollyard.services.http.address_book import AddressBook as AddressBook
-from rollyard.services.http.transport import CONNECT_TIMED_OUT, Answer, Transport
+from rollyard.services.http.transport import CONNECT_TIMED_OUT, HttpResponse, Transport
 from rollyard.services.http.transport import RUN_HEADER as RUN_HEADER  # its name for the servers
 from rollyard.services.types import Directory, Keys, Problem
 
@@ -42,7 +42,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Patience:
+class RetryPolicy:
     """How long a client goes on when nobody is there."""
 
     wait_s: float = 60.0
@@ -59,12 +59,12 @@ class ServerClient:
         transport: Transport,
         keys: Keys,
         book: AddressBook,
-        patience: Patience | None = None,
+        retry_policy: RetryPolicy | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.transport = transport
         self.book = book
-        self._patience = patience or Patience()
+        self._retry_policy = retry_policy or RetryPolicy()
         self._clock = clock
         self._run_id = keys.run_id
         self._headers = {"content-type": "application/json", RUN_HEADER: keys.run_id}
@@ -74,10 +74,10 @@ class ServerClient:
         self._turns = 0
         self._quiet_until: dict[str, float] = {}
 
-    async def post(self, server: str, path: str, body: bytes, timeout_s: float) -> Answer:
+    async def post(self, server: str, path: str, body: bytes, timeout_s: float) -> HttpResponse:
         """POST to the instance of `server` with the fewest calls in flight; the answer's status is below 400."""
         _, answer = await self.reach(server, path, body, timeout_s)
-        return good(answer, server)
+        return raise_for_status(answer, server)
 
     async def reach(
         self,
@@ -87,14 +87,14 @@ class ServerClient:
         timeout_s: float,
         headers: Mapping[str, str] | None = None,
         asking: Callable[[str], None] | None = None,
-    ) -> tuple[str, Answer]:
+    ) -> tuple[str, HttpResponse]:
         """POST to the least busy ready instance; its base URL and its answer, which may have any status.
 
         `asking` is called with the base URL before each request.
         """
         addressed = {TO_HEADER: server, **(headers or {})}
 
-        async def once(left_s: float) -> tuple[str, Answer]:
+        async def once(left_s: float) -> tuple[str, HttpResponse]:
             url = await self._pick(server, left_s)
             if asking is not None:
                 asking(url)
@@ -105,14 +105,14 @@ class ServerClient:
 
     async def reach_again(
         self, server: str, url: str, path: str, body: bytes, timeout_s: float, headers: Mapping[str, str]
-    ) -> Answer:
+    ) -> HttpResponse:
         """POST to the instance that holds the caller's session; the answer may have any status.
 
         A connection that cannot be made is tried again while the head knows of that instance: it may be too busy to
         accept. Raises Failure session_lost once it is gone.
         """
 
-        async def once(left_s: float) -> Answer:
+        async def once(left_s: float) -> HttpResponse:
             try:
                 return await self.send(url, path, body, left_s, headers)
             except Failure as failure:
@@ -129,7 +129,7 @@ class ServerClient:
 
     async def send(
         self, url: str, path: str, body: bytes, timeout_s: float, headers: Mapping[str, str] | None = None
-    ) -> Answer:
+    ) -> HttpResponse:
         """POST to one instance; the answer may have any status. A stranger on that port is a failure."""
         self._in_flight[url] = self._in_flight.get(url, 0) + 1
         try:
@@ -150,7 +150,7 @@ class ServerClient:
         the time of the call.
         """
         patient_until = self._clock() + self._wait_s(await self.book.current(), server, until - self._clock())
-        pause = self._patience.pause_s
+        pause = self._retry_policy.pause_s
         while True:
             try:
                 return await once(until - self._clock())
@@ -159,7 +159,7 @@ class ServerClient:
                 silent = failure.problem.code == CONNECT_TIMED_OUT
                 last = now > (until if silent else patient_until) or now >= until
                 if failure.kind is not FailureKind.UNREACHABLE or failure.problem.server or last:
-                    raise blamed(failure, server) from failure
+                    raise with_server(failure, server) from failure
                 self._tell(server, failure.problem.detail, (until if silent else patient_until) - now)
             await asyncio.sleep(pause)
             pause = min(2 * pause, 1.0)
@@ -168,17 +168,17 @@ class ServerClient:
     def _wait_s(self, directory: Directory, server: str, left_s: float) -> float:
         """How long a server of which no instance is ready is waited for: what it may take to start, or a restart."""
         own_s = directory.start_timeouts_s.get(server, 0.0)
-        return min(max(self._patience.wait_s, own_s), left_s)
+        return min(max(self._retry_policy.wait_s, own_s), left_s)
 
     async def _pick(self, server: str, left_s: float) -> str:
         """Base URL of the least busy instance. Waits while none is ready, no longer than `left_s`."""
         directory = await self.book.current()
         wait_s = self._wait_s(directory, server, left_s)
         give_up = self._clock() + wait_s
-        pause = self._patience.pause_s
+        pause = self._retry_policy.pause_s
         while not (urls := directory.servers.get(server) or directory.quiet.get(server)):
             if server not in directory.servers:
-                hint = nearest(server, directory.servers)
+                hint = did_you_mean(server, directory.servers)
                 raise Failure(
                     FailureKind.UNKNOWN_SERVER,
                     f"no server named {server!r} in this run{hint} (it has: {', '.join(sorted(directory.servers))})",
@@ -227,7 +227,9 @@ class Session:
         self._refused = False
         self._headers = {TO_HEADER: server, **(headers or {}), **({"cookie": cookie} if cookie else {})}
 
-    async def send(self, path: str, body: bytes, timeout_s: float, headers: Mapping[str, str] | None = None) -> Answer:
+    async def send(
+        self, path: str, body: bytes, timeout_s: float, headers: Mapping[str, str] | None = None
+    ) -> HttpResponse:
         """POST within the session; the answer may have any status. The first call decides the instance."""
         sent = {**self._headers, **headers} if headers else self._headers
         if (url := self._url or self._asked) is None:
@@ -247,7 +249,7 @@ class Session:
 
     async def post(self, path: str, body: bytes, timeout_s: float, headers: Mapping[str, str] | None = None) -> bytes:
         """As `send`, but an answer of status 400 and above is raised as the failure that it reports."""
-        return good(await self.send(path, body, timeout_s, headers), self.server).body
+        return raise_for_status(await self.send(path, body, timeout_s, headers), self.server).body
 
     @property
     def cookies(self) -> tuple[str, ...]:
@@ -275,20 +277,20 @@ class Session:
         self._headers["cookie"] = "; ".join(f"{name}={value}" for name, value in jar.items())
 
 
-def good(answer: Answer, server: str) -> Answer:
+def raise_for_status(answer: HttpResponse, server: str) -> HttpResponse:
     """`answer` if its status is 2xx; else the failure that it reports, unchanged."""
     if 200 <= answer.status < 300:
         return answer
     if answer.headers.get("content-type", "").startswith(PROBLEM_TYPE):
         # Another stack's problem may lack what ours have: it is then no more than an error answer.
         with contextlib.suppress(ValidationError):
-            raise blamed(Failure.of(Problem.model_validate_json(answer.body)), server)
+            raise with_server(Failure.of(Problem.model_validate_json(answer.body)), server)
     excerpt = answer.body[:500].decode("utf-8", "replace")
     kind = FailureKind.RATE_LIMITED if answer.status == 429 else FailureKind.SERVER_ERROR
     raise Failure(kind, f"status {answer.status}: {excerpt}", server=server, upstream_status=answer.status)
 
 
-def blamed(failure: Failure, server: str) -> Failure:
+def with_server(failure: Failure, server: str) -> Failure:
     """The same failure, with the server it happened at when nobody named one yet."""
     if failure.problem.server:
         return failure

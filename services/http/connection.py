@@ -7,23 +7,23 @@ import select
 import socket
 from typing import cast
 
-from rollyard.services.http.callback_budget import Turnstile
-from rollyard.services.http.content_encoding import BadAnswer
+from rollyard.services.http.callback_budget import CallbackBudget
+from rollyard.services.http.content_encoding import InvalidResponse
 from rollyard.services.http.limits import Limits
 from rollyard.services.http.loop_lag import SLACK_S, LoopLag
-from rollyard.services.http.response_reader import AnswerReader, Reply
+from rollyard.services.http.response_reader import ReceivedResponse, ResponseReader
 
 
 class Connection(asyncio.Protocol):
     """Whoever took it from the pool owns it until the exchange is over; the pool decides by `reusable`."""
 
-    def __init__(self, opened: set[Connection], limits: Limits, lag: LoopLag, gate: Turnstile) -> None:
+    def __init__(self, opened: set[Connection], limits: Limits, lag: LoopLag, gate: CallbackBudget) -> None:
         self.closed = False
         self._opened = opened
-        self._reader = AnswerReader(limits)
+        self._reader = ResponseReader(limits)
         self._lag = lag
         self._gate = gate
-        self._waiting: asyncio.Future[Reply] | None = None
+        self._waiting: asyncio.Future[ReceivedResponse] | None = None
         self._readable = select.poll()
 
     @property
@@ -36,10 +36,10 @@ class Connection(asyncio.Protocol):
         """Nothing has come since the last answer: no end of the connection, and no answer that nothing asked for."""
         return not self.closed and not self._readable.poll(0)
 
-    async def exchange(self, head: bytes, body: bytes, timeout_s: float) -> Reply:
-        """Send a request; its answer. Raises TimeoutError, BadAnswer, ConnectionError."""
+    async def exchange(self, head: bytes, body: bytes, timeout_s: float) -> ReceivedResponse:
+        """Send a request; its answer. Raises TimeoutError, InvalidResponse, ConnectionError."""
         self._loop = asyncio.get_running_loop()
-        waiting: asyncio.Future[Reply] = self._loop.create_future()
+        waiting: asyncio.Future[ReceivedResponse] = self._loop.create_future()
         self._waiting = waiting
         self._reader.begin()
         # A timer of its own: a timeout block costs three times as much, and this is the hottest line of the stack.
@@ -88,7 +88,7 @@ class Connection(asyncio.Protocol):
             return
         try:
             if error is not None:
-                raise BadAnswer(f"closed by the peer ({error})")
+                raise InvalidResponse(f"closed by the peer ({error})")
             self._reader.finish()
         except Exception as failure:
             self._fail(failure)
@@ -114,6 +114,6 @@ class Connection(asyncio.Protocol):
             self._waiting.set_exception(error)
 
 
-def _settle(waiting: asyncio.Future[Reply], reply: Reply) -> None:
+def _settle(waiting: asyncio.Future[ReceivedResponse], reply: ReceivedResponse) -> None:
     if not waiting.done():
         waiting.set_result(reply)

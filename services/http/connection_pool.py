@@ -12,19 +12,19 @@ from functools import lru_cache
 
 from yarl import URL
 
-from rollyard.services.http.callback_budget import Turnstile
+from rollyard.services.http.callback_budget import CallbackBudget
 from rollyard.services.http.connection import Connection
-from rollyard.services.http.content_encoding import BadAnswer
+from rollyard.services.http.content_encoding import InvalidResponse
 from rollyard.services.http.dialer import Dialer
 from rollyard.services.http.limits import Limits
 from rollyard.services.http.loop_lag import LoopLag
-from rollyard.services.http.response_reader import Reply
+from rollyard.services.http.response_reader import ReceivedResponse
 
 REQUEST_HEADER = "x-rollyard-request"
 """Names a request; the answer repeats it, so that an answer that came late is never taken for the next one's."""
 
 
-class BadHeader(ValueError):
+class InvalidHeader(ValueError):
     """A header that cannot be sent."""
 
 
@@ -49,7 +49,7 @@ def target_of(url: str) -> Target | None:
     return Target(parsed.raw_host, parsed.port, parsed.raw_path_qs or "/", parsed.raw_authority)
 
 
-class Wire:
+class ConnectionPool:
     """Connections to any number of peers, each used again as soon as its answer is there."""
 
     def __init__(self, keepalive_s: float, dialer: Dialer, limits: Limits, lag: LoopLag) -> None:
@@ -57,7 +57,7 @@ class Wire:
         self._dialer = dialer
         self._limits = limits
         self._lag = lag
-        self._gate = Turnstile()
+        self._gate = CallbackBudget()
         self._idle: dict[tuple[str, int], list[tuple[Connection, float]]] = {}
         self._open: set[Connection] = set()
 
@@ -69,8 +69,8 @@ class Wire:
         headers: Mapping[str, str],
         timeout_s: float,
         mark: tuple[str, str] | None = None,
-    ) -> Reply:
-        """One request and its answer. Raises BadHeader, NoConnection, TimeoutError, or OSError when it broke.
+    ) -> ReceivedResponse:
+        """One request and its answer. Raises InvalidHeader, ConnectFailed, TimeoutError, or OSError when it broke.
 
         Cancelling hangs up. A request is sent once: over a kept connection that just closed it is lost, not repeated.
         `mark`: the request's id, and the name of a header by which the peer is known to be one that repeats it.
@@ -86,7 +86,7 @@ class Wire:
             reply = await connection.exchange(head, body, timeout_s)
             if mark is not None and mark[1] in reply.headers and reply.headers.get(REQUEST_HEADER) != mark[0]:
                 connection.hang_up()
-                raise BadAnswer("the answer is to another request")
+                raise InvalidResponse("the answer is to another request")
             return reply
         finally:
             self._give_back(target, connection)
@@ -124,7 +124,7 @@ class Wire:
 
 
 def _head(method: str, target: Target, length: int, headers: Mapping[str, str], mark: tuple[str, str] | None) -> bytes:
-    """First line and headers. Raises BadHeader."""
+    """First line and headers. Raises InvalidHeader."""
     lines = [f"{method} {target.request} HTTP/1.1", f"Host: {target.named}"]
     if length or method != "GET":
         lines.append(f"Content-Length: {length}")
@@ -133,12 +133,12 @@ def _head(method: str, target: Target, length: int, headers: Mapping[str, str], 
     lines += [f"{name}: {value}" for name, value in headers.items()]
     head = "\r\n".join(lines)
     if head.count("\n") != len(lines) - 1 or head.count("\r") != len(lines) - 1:
-        raise BadHeader("a line break within a header")
+        raise InvalidHeader("a line break within a header")
     try:
         return head.encode("latin-1") + b"\r\n\r\n"
     except UnicodeEncodeError:
         name = next(name for name, value in headers.items() if not _is_latin(name + value))
-        raise BadHeader(f"the header {name!r} holds characters that HTTP cannot carry") from None
+        raise InvalidHeader(f"the header {name!r} holds characters that HTTP cannot carry") from None
 
 
 def _is_latin(text: str) -> bool:

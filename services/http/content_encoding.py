@@ -6,16 +6,16 @@ import zlib
 from collections.abc import Iterable
 
 
-class BadAnswer(ConnectionError):
+class InvalidResponse(ConnectionError):
     """What came is not an answer that can be used; its connection cannot be used again."""
 
 
 class Decoder:
-    """Undoes one encoding, piece by piece. Raises BadAnswer: torn, unknown, or longer than `limit` once decoded."""
+    """Decodes one encoding piece by piece. Raises InvalidResponse if it is truncated, unknown, or exceeds `limit`."""
 
     def __init__(self, encoding: str, limit: int) -> None:
         if encoding not in ("gzip", "x-gzip", "deflate"):
-            raise BadAnswer(f"its body is encoded as {encoding!r}; gzip and deflate are known")
+            raise InvalidResponse(f"its body is encoded as {encoding!r}; gzip and deflate are known")
         self._encoding = encoding
         self._limit = limit
         self._left = limit
@@ -35,10 +35,10 @@ class Decoder:
             try:
                 piece = self._decoder.decompress(data, self._left + 1)
             except zlib.error as error:
-                raise BadAnswer(f"its body is not {self._encoding}: {error}") from None
+                raise InvalidResponse(f"its body is not {self._encoding}: {error}") from None
             self._left -= len(piece)
             if self._left < 0:
-                raise BadAnswer(f"its decoded body is larger than {self._limit} bytes")
+                raise InvalidResponse(f"its decoded body is larger than {self._limit} bytes")
             pieces.append(piece)
             data = self._decoder.unused_data
             if self._decoder.eof:  # a gzip body may have several members
@@ -48,7 +48,7 @@ class Decoder:
     def finish(self) -> None:
         """That was all."""
         if self._decoder is not None or self._begun:
-            raise BadAnswer(f"its {self._encoding} body breaks off")
+            raise InvalidResponse(f"its {self._encoding} body breaks off")
 
     def _started(self, data: bytes) -> zlib._Decompress:
         # Some servers send raw deflate, others with zlib's header as the standard says.
@@ -61,5 +61,5 @@ def decoders(named: Iterable[str], limit: int) -> list[Decoder]:
     """For the values of Content-Encoding: what undoes them, in order."""
     found = [name.strip() for name in ",".join(named).lower().split(",") if name.strip() not in ("", "identity")]
     if len(found) > 2:
-        raise BadAnswer(f"its body is encoded {len(found)} times")
+        raise InvalidResponse(f"its body is encoded {len(found)} times")
     return [Decoder(name, limit) for name in reversed(found)]

@@ -21,7 +21,7 @@ P = TypeVar("P", bound=asyncio.BaseProtocol)
 AddressInfos = list[tuple[Any, ...]]
 
 
-class NoConnection(OSError):
+class ConnectFailed(OSError):
     """The peer could not be reached; nothing was sent."""
 
     def __init__(self, why: str, *, timed_out: bool = False) -> None:
@@ -42,15 +42,15 @@ class Dialer:
         self._names: dict[tuple[str, int], tuple[float, asyncio.Task[AddressInfos]]] = {}
 
     async def dial(self, host: str, port: int, make: Callable[[], P], deadline_s: float) -> P:
-        """A connection within `deadline_s`, or less. Raises NoConnection."""
+        """A connection within `deadline_s`, or less. Raises ConnectFailed."""
         limit_s = min(self._timeout_s, deadline_s)
         try:
             async with self._lag.timeout(limit_s):
                 return await self._connect(host.strip("[]"), port, make)
         except TimeoutError:
-            raise NoConnection(f"no connection within {limit_s:g} s", timed_out=True) from None
+            raise ConnectFailed(f"no connection within {limit_s:g} s", timed_out=True) from None
         except (OSError, RuntimeError) as error:  # uvloop raises a bare RuntimeError for some refusals
-            raise NoConnection(getattr(error, "strerror", None) or str(error)) from error
+            raise ConnectFailed(getattr(error, "strerror", None) or str(error)) from error
 
     async def _connect(self, host: str, port: int, make: Callable[[], P]) -> P:
         loop = asyncio.get_running_loop()

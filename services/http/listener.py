@@ -20,7 +20,7 @@ import httptools
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from rollyard.services.errors import Failure, FailureKind
-from rollyard.services.http.callback_budget import Turnstile
+from rollyard.services.http.callback_budget import CallbackBudget
 from rollyard.services.http.connection_pool import REQUEST_HEADER
 from rollyard.services.http.limits import MIB, RUN_LIMITS, Limits
 from rollyard.services.http.loop_lag import LoopLag
@@ -39,7 +39,7 @@ NO_ROOM_S = 0.5
 
 
 @dataclass(frozen=True)
-class Bounds:
+class ListenerLimits:
     """What a server bears from its callers."""
 
     limits: Limits = RUN_LIMITS
@@ -53,11 +53,11 @@ class Bounds:
 class Listener:
     """What the connections of one server share."""
 
-    def __init__(self, server: str, bounds: Bounds, lag: LoopLag) -> None:
+    def __init__(self, server: str, bounds: ListenerLimits, lag: LoopLag) -> None:
         self.server = server
         self.bounds = bounds
         self.lag = lag
-        self.gate = Turnstile()
+        self.gate = CallbackBudget()
         self.connections: set[BoundedProtocol] = set()
         self.held_bytes = 0
         self._sock: socket.socket | None = None

@@ -66,9 +66,9 @@ class LoopLag:
         late = now - self._due
         return now - self._lost - (late if late > SLACK_S else 0.0)
 
-    def timeout(self, seconds: float) -> LivedTimeout:
+    def timeout(self, seconds: float) -> LagAwareTimeout:
         """As `asyncio.timeout`, in lived time: `async with lag.timeout(5.0): ...` raises TimeoutError."""
-        return LivedTimeout(self, seconds)
+        return LagAwareTimeout(self, seconds)
 
     @property
     def worst_s(self) -> float:
@@ -98,7 +98,7 @@ class LoopLag:
             self._worst, self._window_ends = 0.0, now + WINDOW_S
 
 
-class LivedTimeout:
+class LagAwareTimeout:
     """Cancels the task within it once so much lived time has passed, and turns that into TimeoutError."""
 
     def __init__(self, lag: LoopLag, seconds: float) -> None:
@@ -111,7 +111,7 @@ class LivedTimeout:
         """Seconds until it expires."""
         return self._until - self._lag.lived()
 
-    async def __aenter__(self) -> LivedTimeout:
+    async def __aenter__(self) -> LagAwareTimeout:
         self._lag.start()
         task = asyncio.current_task()
         assert task is not None

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from rollyard.services.errors import Failure
 from rollyard.services.http.client import PROBLEM_TYPE
-from rollyard.services.http.request import Reply
+from rollyard.services.http.request import RawResponse
 from rollyard.services.types import Problem
 
 _HEADERS = (("request_id", b"x-request-id"), ("retry_after", b"retry-after"))
@@ -24,11 +24,11 @@ def named(failure: Failure, server: str, path: str) -> Problem:
     return problem.model_copy(update={"server": server, "instance": problem.instance or path})
 
 
-def problem_reply(problem: Problem) -> Reply:
+def problem_reply(problem: Problem) -> RawResponse:
     """The problem as an answer."""
     said = problem.model_extra or {}
     headers = [(name, _header(said.get(member))) for member, name in _HEADERS]
-    return Reply(
+    return RawResponse(
         problem.model_dump_json().encode(),
         problem.status,
         headers=((b"x-should-retry", b"false"), *((name, value) for name, value in headers if value)),

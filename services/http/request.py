@@ -29,7 +29,7 @@ def read_object(body: bytes) -> Json:
 
 
 @dataclass(slots=True)
-class Call:
+class RawRequest:
     """One request as a hot route sees it: raw body, headers looked up on demand."""
 
     path: str
@@ -51,7 +51,7 @@ class Call:
 
 
 @dataclass(slots=True)
-class Reply:
+class RawResponse:
     """An answer that is more than 200 and bytes of JSON."""
 
     body: bytes = b""
@@ -62,7 +62,7 @@ class Reply:
     """When given, sent piece by piece instead of `body`."""
 
 
-Handler = Callable[[Call], Awaitable[bytes | Reply]]
+Handler = Callable[[RawRequest], Awaitable[bytes | RawResponse]]
 
 
 async def read_body(receive: Receive) -> bytes:

@@ -1,4 +1,4 @@
-"""AnswerReader: one HTTP/1.1 answer at a time out of a connection's bytes, within limits."""
+"""ResponseReader: one HTTP/1.1 answer at a time out of a connection's bytes, within limits."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import dataclass
 import httptools
 from multidict import CIMultiDict
 
-from rollyard.services.http.content_encoding import BadAnswer, decoders
+from rollyard.services.http.content_encoding import InvalidResponse, decoders
 from rollyard.services.http.limits import Limits
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class ReceivedResponse:
     """A whole answer."""
 
     status: int
@@ -20,8 +20,8 @@ class Reply:
     body: bytes
 
 
-class AnswerReader:
-    """Parses what `feed` is given; `reply` is set once an answer is whole. Raises BadAnswer and nothing else."""
+class ResponseReader:
+    """Parses what `feed` is given; `reply` is set once an answer is whole. Raises InvalidResponse and nothing else."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
@@ -30,7 +30,7 @@ class AnswerReader:
 
     def begin(self) -> None:
         """Expect the answer to a new request."""
-        self.reply: Reply | None = None
+        self.reply: ReceivedResponse | None = None
         self.reusable = False
         self._interim = 0
         self._head_bytes = 0
@@ -47,16 +47,18 @@ class AnswerReader:
                 self.reusable = False
                 return
             cause = error.__context__
-            raise cause if isinstance(cause, BadAnswer) else BadAnswer(f"what came is not HTTP: {error}") from None
+            raise (
+                cause if isinstance(cause, InvalidResponse) else InvalidResponse(f"what came is not HTTP: {error}")
+            ) from None
         except httptools.HttpParserUpgrade:
-            raise BadAnswer("the peer switched to another protocol") from None
+            raise InvalidResponse("the peer switched to another protocol") from None
         if self._silent > self._limits.head_bytes:
-            raise BadAnswer(f"a header line is longer than {self._limits.head_bytes} bytes")
+            raise InvalidResponse(f"a header line is longer than {self._limits.head_bytes} bytes")
 
     def finish(self) -> None:
         """The peer closed the connection: an answer without a length ends with it."""
         if not self._until_close:
-            raise BadAnswer("closed by the peer")
+            raise InvalidResponse("closed by the peer")
         self._complete()
 
     # --- called by the parser ---------------------------------------------------------------------------------------
@@ -64,7 +66,7 @@ class AnswerReader:
     def on_message_begin(self) -> None:
         """A first line."""
         if self.reply is not None:
-            raise BadAnswer("a second answer to one request")
+            raise InvalidResponse("a second answer to one request")
         self._clear()
 
     def on_header(self, name: bytes, value: bytes) -> None:
@@ -72,12 +74,12 @@ class AnswerReader:
         self._silent = 0
         self._head_bytes += len(name) + len(value) + 4
         if self._head_bytes > self._limits.head_bytes:
-            raise BadAnswer(f"its headers are larger than {self._limits.head_bytes} bytes")
+            raise InvalidResponse(f"its headers are larger than {self._limits.head_bytes} bytes")
         if self._in_body:  # a trailer says nothing of how the answer is read
             return
         self._headers.append((name.decode("latin-1"), value.decode("latin-1")))
         if len(self._headers) > self._limits.headers:
-            raise BadAnswer(f"it has more than {self._limits.headers} headers")
+            raise InvalidResponse(f"it has more than {self._limits.headers} headers")
 
     def on_headers_complete(self) -> None:
         """How long the body is has been said, if it is said at all."""
@@ -90,9 +92,9 @@ class AnswerReader:
             elif lowered == "transfer-encoding":
                 encodings.add(value.lower())
         if len(lengths) > 1 or (lengths and encodings):
-            raise BadAnswer("it gives its length in more than one way")
+            raise InvalidResponse("it gives its length in more than one way")
         if encodings and encodings != {"chunked"}:
-            raise BadAnswer(f"its transfer encoding is {sorted(encodings)}; only chunked is known")
+            raise InvalidResponse(f"its transfer encoding is {sorted(encodings)}; only chunked is known")
         if lengths and int(next(iter(lengths))) > self._limits.body_bytes:
             raise self._too_large()
         self._until_close = not lengths and not encodings
@@ -115,7 +117,7 @@ class AnswerReader:
             return
         self._interim += 1
         if self._interim > self._limits.interim_answers:
-            raise BadAnswer(f"more than {self._limits.interim_answers} interim answers")
+            raise InvalidResponse(f"more than {self._limits.interim_answers} interim answers")
 
     def _clear(self) -> None:
         self._headers: list[tuple[str, str]] = []
@@ -132,7 +134,7 @@ class AnswerReader:
                 body = decoder.feed(body)
                 decoder.finish()
         self._clear()
-        self.reply = Reply(self._parser.get_status_code(), headers, body)
+        self.reply = ReceivedResponse(self._parser.get_status_code(), headers, body)
 
-    def _too_large(self) -> BadAnswer:
-        return BadAnswer(f"its body is larger than {self._limits.body_bytes} bytes")
+    def _too_large(self) -> InvalidResponse:
+        return InvalidResponse(f"its body is larger than {self._limits.body_bytes} bytes")

@@ -19,8 +19,8 @@ from yarl import URL
 
 from rollyard.services.errors import Failure, FailureKind
 from rollyard.services.http.aiohttp_client import GeneralClient
-from rollyard.services.http.connection_pool import BadHeader, Wire, target_of
-from rollyard.services.http.dialer import Dialer, NoConnection
+from rollyard.services.http.connection_pool import ConnectionPool, InvalidHeader, target_of
+from rollyard.services.http.dialer import ConnectFailed, Dialer
 from rollyard.services.http.limits import ENDPOINT_LIMITS, RUN_LIMITS, Limits
 from rollyard.services.http.loop_lag import LoopLag
 from rollyard.services.http.proxies import NO_PROXIES, Proxies
@@ -45,7 +45,7 @@ _BROKEN = (aiohttp.ClientError, TimeoutError, ValueError, OSError)
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class HttpResponse:
     """A whole answer: status, headers (case-insensitive by lower-case keys where we made them), body."""
 
     status: int
@@ -58,13 +58,15 @@ class Answer:
 class Transport(Protocol):
     """Sends one request and returns its answer; raises `Failure` when there is none."""
 
-    async def send(self, method: str, url: str, body: bytes, headers: Mapping[str, str], timeout_s: float) -> Answer:
+    async def send(
+        self, method: str, url: str, body: bytes, headers: Mapping[str, str], timeout_s: float
+    ) -> HttpResponse:
         """The answer of any status. Raises Failure: unreachable, connection_lost, timeout."""
         ...
 
     async def stream(
         self, method: str, url: str, body: bytes, headers: Mapping[str, str], timeout_s: float
-    ) -> tuple[Answer, AsyncIterator[bytes]]:
+    ) -> tuple[HttpResponse, AsyncIterator[bytes]]:
         """The answer's head (its `body` is empty), and its body piece by piece, which may raise what `send` does.
 
         `timeout_s` holds for the whole of it. Closing the pieces hangs up.
@@ -91,11 +93,13 @@ class HttpTransport:
     def __init__(self, limits: Limits = RUN_LIMITS, proxies: Proxies = NO_PROXIES, lag: LoopLag | None = None) -> None:
         self._lag = lag or LoopLag()
         self._proxies = proxies
-        self._wire = Wire(KEEPALIVE_S, Dialer(CONNECT_TIMEOUT_S, self._lag), limits, self._lag)
-        self._general = GeneralClient(KEEPALIVE_S, CONNECT_TIMEOUT_S, limits, self._lag)
+        self._pool = ConnectionPool(KEEPALIVE_S, Dialer(CONNECT_TIMEOUT_S, self._lag), limits, self._lag)
+        self._general_client = GeneralClient(KEEPALIVE_S, CONNECT_TIMEOUT_S, limits, self._lag)
         self._numbers = itertools.count(1)
 
-    async def send(self, method: str, url: str, body: bytes, headers: Mapping[str, str], timeout_s: float) -> Answer:
+    async def send(
+        self, method: str, url: str, body: bytes, headers: Mapping[str, str], timeout_s: float
+    ) -> HttpResponse:
         """See `Transport.send`."""
         self._lag.start()
         try:
@@ -103,21 +107,23 @@ class HttpTransport:
             if proxy is None and method in _WIRED and (target := target_of(url)) is not None:
                 # A server of the run shows itself by the run's header, and then repeats the request's id.
                 mark = (f"{next(self._numbers):x}", RUN_HEADER) if RUN_HEADER in headers else None
-                reply = await self._wire.send(method, target, body, headers, timeout_s, mark)
+                reply = await self._pool.send(method, target, body, headers, timeout_s, mark)
             else:
-                reply = await self._general.send(method, _parsed(url), body, headers, timeout_s, proxy)
-            return Answer(reply.status, reply.headers, reply.body, _cookies(reply.headers))
+                reply = await self._general_client.send(method, _parsed(url), body, headers, timeout_s, proxy)
+            return HttpResponse(reply.status, reply.headers, reply.body, _cookies(reply.headers))
         except _BROKEN as error:
             raise _failure(error, url, timeout_s) from error
 
     async def stream(
         self, method: str, url: str, body: bytes, headers: Mapping[str, str], timeout_s: float
-    ) -> tuple[Answer, AsyncIterator[bytes]]:
+    ) -> tuple[HttpResponse, AsyncIterator[bytes]]:
         """See `Transport.stream`."""
         self._lag.start()
         try:
             proxy = self._proxies.of_address(_parsed(url))
-            status, found, pieces = await self._general.stream(method, _parsed(url), body, headers, timeout_s, proxy)
+            status, found, pieces = await self._general_client.stream(
+                method, _parsed(url), body, headers, timeout_s, proxy
+            )
         except _BROKEN as error:
             raise _failure(error, url, timeout_s) from error
 
@@ -130,12 +136,12 @@ class HttpTransport:
             finally:
                 await pieces.aclose()  # type: ignore[attr-defined]
 
-        return Answer(status, found, b"", _cookies(found)), flowing()
+        return HttpResponse(status, found, b"", _cookies(found)), flowing()
 
     async def close(self) -> None:
         """See `Transport.close`."""
-        self._wire.close()
-        await self._general.close()
+        self._pool.close()
+        await self._general_client.close()
         self._lag.stop()
 
 
@@ -150,7 +156,7 @@ def _cookies(headers: CIMultiDict[str] | CIMultiDictProxy[str]) -> tuple[str, ..
 
 def _failure(error: Exception, url: str, timeout_s: float) -> Failure:
     """One of `_BROKEN` as our failure."""
-    if isinstance(error, NoConnection):
+    if isinstance(error, ConnectFailed):
         code = CONNECT_TIMED_OUT if error.timed_out else ""
         return Failure(FailureKind.UNREACHABLE, f"no connection to {url}: {error}", code=code)
     if isinstance(error, aiohttp.ClientHttpProxyError):
@@ -161,7 +167,7 @@ def _failure(error: Exception, url: str, timeout_s: float) -> Failure:
         return Failure(FailureKind.UNREACHABLE, f"no connection to {url}: {through}{reason or error}")
     if isinstance(error, TimeoutError):
         return Failure(FailureKind.TIMEOUT, f"{url} gave no answer within {timeout_s:g} s")
-    if isinstance(error, BadHeader):
+    if isinstance(error, InvalidHeader):
         return Failure(FailureKind.BAD_REQUEST, f"a request to {url} cannot be sent: {error}")
     if isinstance(error, aiohttp.InvalidURL):
         return Failure(FailureKind.UPSTREAM_REFUSED, f"{url!r} is no valid address")
@@ -182,7 +188,9 @@ class LocalTransport:
         """From now on requests below `base_url` go straight into `app`."""
         self._apps[base_url] = app
 
-    async def send(self, method: str, url: str, body: bytes, headers: Mapping[str, str], timeout_s: float) -> Answer:
+    async def send(
+        self, method: str, url: str, body: bytes, headers: Mapping[str, str], timeout_s: float
+    ) -> HttpResponse:
         """See `Transport.send`."""
         slash = url.find("/", 8)
         app = self._apps.get(url[:slash])
@@ -201,7 +209,7 @@ class LocalTransport:
 
     async def stream(
         self, method: str, url: str, body: bytes, headers: Mapping[str, str], timeout_s: float
-    ) -> tuple[Answer, AsyncIterator[bytes]]:
+    ) -> tuple[HttpResponse, AsyncIterator[bytes]]:
         """See `Transport.stream`. An app of this process answers in one piece."""
         if url[: url.find("/", 8)] not in self._apps:
             return await self._beyond.stream(method, url, body, headers, timeout_s)
@@ -210,7 +218,7 @@ class LocalTransport:
         async def pieces() -> AsyncIterator[bytes]:
             yield answer.body
 
-        return Answer(answer.status, answer.headers, b"", answer.cookies), pieces()
+        return HttpResponse(answer.status, answer.headers, b"", answer.cookies), pieces()
 
     async def close(self) -> None:
         """See `Transport.close`."""
@@ -218,7 +226,7 @@ class LocalTransport:
         self._lag.stop()
 
 
-async def _call(app: ASGIApp, method: str, path: str, body: bytes, headers: Mapping[str, str]) -> Answer:
+async def _call(app: ASGIApp, method: str, path: str, body: bytes, headers: Mapping[str, str]) -> HttpResponse:
     """One ASGI exchange. The app runs in the caller's task, so cancelling the caller cancels the work."""
     pending: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
     status = 0
@@ -263,4 +271,4 @@ async def _call(app: ASGIApp, method: str, path: str, body: bytes, headers: Mapp
     await app(scope, receive, send)
     if not whole:
         raise Failure(FailureKind.CONNECTION_LOST, f"the app gave no whole answer to {method} {path}")
-    return Answer(status, answer_headers, b"".join(chunks), tuple(cookies))
+    return HttpResponse(status, answer_headers, b"".join(chunks), tuple(cookies))

@@ -13,7 +13,7 @@ IMPORT_ROOT = Path(__file__).parents[3]
 """The folder from which `rollyard` is imported: `src` of the checkout, or site-packages."""
 
 
-def there(path: Path, roots: Sequence[Path]) -> Path:
+def resolve(path: Path, roots: Sequence[Path]) -> Path:
     """`path` in the first root that has it. Raises OperatorError when none has."""
     found = find_file(path, roots)
     if found is None:

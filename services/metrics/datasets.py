@@ -6,7 +6,7 @@ import numpy as np
 
 from rollyard.services.metrics.estimators import clustered_mean
 from rollyard.services.metrics.loader.columns import Columns, chosen
-from rollyard.services.metrics.per_task import ByTask, pass_at
+from rollyard.services.metrics.per_task import PerTask, pass_at
 from rollyard.services.metrics.profile_records import DatasetFigures
 from rollyard.services.metrics.reward_scale import NO_NAME, Scale
 from rollyard.services.metrics.solved import parts_of, which_solved
@@ -21,7 +21,7 @@ def by_dataset(columns: Columns, threshold: float | None, *, indexed: bool) -> l
     for name, there in parts:
         own = chosen(columns, there)
         rule, wins = which_solved(own, threshold)
-        grouped = ByTask.of(own, wins)
+        grouped = PerTask.of(own, wins)
         rate = None if wins is None else clustered_mean(wins.astype(float), grouped.starts, is_share=True)
         reward = clustered_mean(own.reward, grouped.starts)
         found.append(

@@ -1,4 +1,4 @@
-"""ByTask: rollouts grouped by their task, and what repeats of one task say together."""
+"""PerTask: rollouts grouped by their task, and what repeats of one task say together."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _FEW_REPEATS = 32
 
 
 @dataclass(frozen=True)
-class ByTask:
+class PerTask:
     """One entry a task, by task index; made of sorted columns."""
 
     task: Ints
@@ -32,7 +32,7 @@ class ByTask:
     max: Floats
 
     @classmethod
-    def of(cls, columns: Columns, solved: NDArray[np.bool_] | None) -> ByTask:
+    def of(cls, columns: Columns, solved: NDArray[np.bool_] | None) -> PerTask:
         """Group measured rollouts; there is at least one."""
         starts = np.flatnonzero(np.diff(columns.task, prepend=-1))
         measured = np.diff(starts, append=len(columns))
@@ -60,7 +60,7 @@ class ByTask:
         return None if self.solved is None else self.solved / self.measured
 
 
-def tasks(grouped: ByTask, coverage: Coverage) -> Tasks:
+def tasks(grouped: PerTask, coverage: Coverage) -> Tasks:
     """The records of it."""
     solved, measured = grouped.solved, grouped.measured
     never = None if solved is None else grouped.task[solved == 0]
@@ -125,7 +125,7 @@ def pass_at(measured: Ints, solved: Ints, coverage: Coverage | None = None) -> l
     ]
 
 
-def _zero_variance(grouped: ByTask) -> ZeroVariance:
+def _zero_variance(grouped: PerTask) -> ZeroVariance:
     several = grouped.measured > 1
     flat = several & (grouped.min == grouped.max)
     solved = grouped.solved

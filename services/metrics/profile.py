@@ -15,8 +15,8 @@ from rollyard.services.metrics.datasets import by_dataset, scales
 from rollyard.services.metrics.estimators import clustered_mean, mean, pearson, spread
 from rollyard.services.metrics.estimators import total as total_of
 from rollyard.services.metrics.failures import failures
-from rollyard.services.metrics.loader.columns import Columns, Floats, Ints, Words
-from rollyard.services.metrics.per_task import ByTask
+from rollyard.services.metrics.loader.columns import CategoryColumn, Columns, Floats, Ints
+from rollyard.services.metrics.per_task import PerTask
 from rollyard.services.metrics.profile_records import (
     Bin,
     Bounds,
@@ -31,8 +31,8 @@ from rollyard.services.metrics.profile_records import (
     Tokens,
     ToolCalls,
 )
-from rollyard.services.metrics.reward_scale import why_apart
-from rollyard.services.metrics.run_plan import Asked
+from rollyard.services.metrics.reward_scale import why_not_comparable
+from rollyard.services.metrics.run_plan import RunPlan
 from rollyard.services.metrics.solved import silent, which_solved
 from rollyard.services.metrics.stage_times import stages
 
@@ -47,7 +47,7 @@ class Run:
     columns: Columns
     solved: NDArray[np.bool_] | None
     """Which rollouts solved their task; None where nothing says what solved is."""
-    by_task: ByTask | None
+    by_task: PerTask | None
     """None when nothing is measured, or rows do not say their task."""
     profile: Profile
 
@@ -56,7 +56,7 @@ def run_of(
     name: str,
     path: str,
     columns: Columns,
-    asked: Asked,
+    asked: RunPlan,
     *,
     pass_threshold: float | None = None,
     indexed: bool = True,
@@ -68,7 +68,7 @@ def run_of(
     """
     rule, solved = which_solved(columns, pass_threshold)
     sets = by_dataset(columns, pass_threshold, indexed=indexed)
-    by_task = ByTask.of(columns, solved) if len(columns) else None
+    by_task = PerTask.of(columns, solved) if len(columns) else None
     covered = coverage(columns, asked, by_task if indexed else None)
     found = Profile(
         name=name,
@@ -95,7 +95,7 @@ def run_of(
     return Run(columns, solved, by_task if indexed else None, found)
 
 
-def coverage(columns: Columns, asked: Asked, by_task: ByTask | None) -> Coverage:
+def coverage(columns: Columns, asked: RunPlan, by_task: PerTask | None) -> Coverage:
     """How much of what was asked for is measured."""
     repeats, expected = asked.repeats, asked.rollouts
     if asked.tasks is not None and repeats is None and len(columns):
@@ -134,7 +134,7 @@ def bounds(total: float, covered: Coverage, worst: float, best: float) -> Bounds
     )
 
 
-def _solved(rule: str, solved: NDArray[np.bool_], by_task: ByTask, covered: Coverage) -> Solved:
+def _solved(rule: str, solved: NDArray[np.bool_], by_task: PerTask, covered: Coverage) -> Solved:
     return Solved(
         rule=rule,
         rollouts=int(solved.sum()),
@@ -143,7 +143,7 @@ def _solved(rule: str, solved: NDArray[np.bool_], by_task: ByTask, covered: Cove
     )
 
 
-def _rewards(columns: Columns, by_task: ByTask, covered: Coverage) -> Rewards:
+def _rewards(columns: Columns, by_task: PerTask, covered: Coverage) -> Rewards:
     reward = columns.reward
     low, high = float(reward.min()), float(reward.max())
     values, counts = distinct(reward)
@@ -151,7 +151,7 @@ def _rewards(columns: Columns, by_task: ByTask, covered: Coverage) -> Rewards:
     center = mean(reward)
     return Rewards(
         mean=clustered_mean(reward, by_task.starts),
-        why_no_mean=why_apart(scales(columns)),
+        why_no_mean=why_not_comparable(scales(columns)),
         min=low,
         max=high,
         median=float(np.median(reward)),
@@ -203,7 +203,7 @@ def _tool_calls(columns: Columns, solved: NDArray[np.bool_] | None) -> ToolCalls
     )
 
 
-def _by(words: Words, columns: Columns, solved: NDArray[np.bool_] | None) -> list[Group]:
+def _by(words: CategoryColumn, columns: Columns, solved: NDArray[np.bool_] | None) -> list[Group]:
     """Rollouts by what a column says, the most frequent first; those that say nothing are left out."""
     groups = [
         Group(
@@ -226,7 +226,7 @@ def _groups(values: NDArray[Any]) -> Iterator[tuple[Any, Ints]]:
             yield values[there[0]], there
 
 
-def _names(words: Words) -> list[str]:
+def _names(words: CategoryColumn) -> list[str]:
     """By frequency."""
     codes, counts = np.unique(words.codes[words.codes >= 0], return_counts=True)
     return [words.names[code] for code in codes[np.argsort(-counts, kind="stable")].tolist()]

@@ -26,7 +26,7 @@ class Scale:
         return self.low >= 0 and self.high <= 1 and not self.unlike_success
 
 
-def why_apart(scales: Mapping[str, Scale]) -> str:
+def why_not_comparable(scales: Mapping[str, Scale]) -> str:
     """Why rewards of these data sets have no common mean; empty where they have one.
 
     They have one where a single agent, which the rows name, plays all of them, so that one environment gives every

@@ -28,7 +28,7 @@ class Attempts:
 
 
 @dataclass(frozen=True)
-class Asked:
+class RunPlan:
     """How many rollouts a collection is to have, and its failed attempts."""
 
     rollouts: int | None = None
@@ -43,7 +43,7 @@ class Asked:
     notes: list[str] = field(default_factory=list)
 
 
-def asked_of(output: Path, *, inputs: DataFile | None = None, materialized: Path | None = None) -> Asked:
+def read_run_plan(output: Path, *, inputs: DataFile | None = None, materialized: Path | None = None) -> RunPlan:
     """What stands beside `output`: its manifest, else the materialized inputs, else its status.
 
     `inputs`: the data set (a row a task), `materialized`: a row a rollout, as NeMo Gym writes them. Said by the user,
@@ -69,7 +69,7 @@ def asked_of(output: Path, *, inputs: DataFile | None = None, materialized: Path
         said = {"rollouts": count_lines(paths.materialized), "source": paths.materialized.name}
     elif (expected := _whole(_mapping(paths.status, notes), "expected")) is not None:
         said = {"rollouts": expected, "source": paths.status.name}
-    return Asked(**said, identity=identity, attempts=attempts, notes=notes)
+    return RunPlan(**said, identity=identity, attempts=attempts, notes=notes)
 
 
 def count_lines(file: DataFile) -> int:

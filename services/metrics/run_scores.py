@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from rollyard.services.metrics.reward_scale import NO_NAME, Scale, why_apart
+from rollyard.services.metrics.reward_scale import NO_NAME, Scale, why_not_comparable
 from rollyard.services.metrics.running_mean import ClusteredMean, Scores, mean_reward, success_rate
 from rollyard.services.types import Json
 
@@ -76,7 +76,7 @@ class RunScores:
             name or NO_NAME: Scale(part.low, part.high, part.unlike_success, frozenset(part.agents))
             for name, part in self.parts.items()
         }
-        why = why_apart(scales)
+        why = why_not_comparable(scales)
         own = {name: (mean_reward([part]), success_rate([part])) for name, part in sorted(self.parts.items()) if name}
         several = len(self.parts) > 1
         return RunMeans(

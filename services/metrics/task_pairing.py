@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from rollyard.services.metrics.loader.columns import Columns, Floats, Ints
-from rollyard.services.metrics.per_task import ByTask
+from rollyard.services.metrics.per_task import PerTask
 from rollyard.services.metrics.profile import Run
 
 SAME_INPUT = "index"
@@ -75,19 +75,19 @@ def _matched(by: str, first: Side, second: Side) -> Pairing:
     return Pairing(by, why, (first, second), here, there)
 
 
-def _alike(values: Ints, grouped: ByTask) -> Ints | None:
+def _alike(values: Ints, grouped: PerTask) -> Ints | None:
     """The value of each task; None where a rollout has none, or those of a task differ."""
     own = values[grouped.starts]
     same = (values == np.repeat(own, grouped.measured)).all() and (own != 0).all()
     return own if same else None
 
 
-def _distinct(columns: Columns, grouped: ByTask) -> Ints | None:
+def _distinct(columns: Columns, grouped: PerTask) -> Ints | None:
     own = _alike(columns.prompt, grouped)
     return own if own is not None and len(np.unique(own)) == len(own) else None
 
 
-def _side(grouped: ByTask, keys: Ints) -> Side:
+def _side(grouped: PerTask, keys: Ints) -> Side:
     key, first, place = np.unique(keys, return_index=True, return_inverse=True)
     if len(key) == len(keys):
         rate = grouped.solve_rate

@@ -82,12 +82,12 @@ def measured(covered: Coverage) -> str:
     return f"{covered.measured:,} of {covered.expected:,} measured"
 
 
-def starred(text: str, covered: Coverage) -> str:
+def mark_partial(text: str, covered: Coverage) -> str:
     """A number of a run that is not whole, marked as such."""
     return f"{text} *" if covered.missing and text != NOTHING else text
 
 
-def covering(covered: Coverage) -> str:
+def coverage_sentence(covered: Coverage) -> str:
     """A sentence on what is missing."""
     if covered.expected is None:
         of = f" of {several(covered.tasks_measured, 'task')}" if covered.tasks_measured else ""

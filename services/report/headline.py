@@ -4,18 +4,26 @@ from __future__ import annotations
 
 from rollyard.services.metrics.profile_records import Profile
 from rollyard.services.report.dataset_sections import over_tasks, whole
-from rollyard.services.report.formatting import NOTHING, covering, interval, measured, percent, reward, starred
+from rollyard.services.report.formatting import (
+    NOTHING,
+    coverage_sentence,
+    interval,
+    mark_partial,
+    measured,
+    percent,
+    reward,
+)
 from rollyard.services.report.section import Section, Table
 
 
 def headline(profile: Profile) -> Section:
     """The few numbers that a run is quoted by, each with what it rests on."""
     covered = profile.coverage
-    rows = [(name, starred(value, covered), reach, measured(covered)) for name, value, reach in headlines(profile)]
+    rows = [(name, mark_partial(value, covered), reach, measured(covered)) for name, value, reach in headlines(profile)]
     text = []
     if profile.models:
         text.append(f"Model: {', '.join(profile.models[:5])}. Agent: {', '.join(profile.agents[:5]) or 'not named'}.")
-    text.append(covering(covered))
+    text.append(coverage_sentence(covered))
     text += profile.notes
     if profile.solved is not None:
         text.append(f"Solved means: {profile.solved.rule}.")

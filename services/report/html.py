@@ -7,7 +7,7 @@ from importlib.resources import files
 
 from rollyard.services.metrics.profile_records import Profile
 from rollyard.services.report.document import Report, document
-from rollyard.services.report.formatting import NOTHING, measured, starred
+from rollyard.services.report.formatting import NOTHING, mark_partial, measured
 from rollyard.services.report.headline import headlines
 from rollyard.services.report.section import Section, Table
 
@@ -43,7 +43,7 @@ def _tiles(profile: Profile) -> str:
         large, _, rest = value.partition(" ")
         reach = "" if reach == NOTHING else f"95% interval {reach}"
         lines = filter(None, [rest, reach, measured(profile.coverage)])
-        large = escape(starred(large, profile.coverage))
+        large = escape(mark_partial(large, profile.coverage))
         tiles += (
             f'<div class="tile"><dt>{escape(name)}</dt><dd class="large">{large}</dd>'
             f"{''.join(f'<dd>{escape(line)}</dd>' for line in lines)}</div>"

@@ -7,7 +7,16 @@ from collections.abc import Sequence
 from rollyard.services.metrics.comparison import Change, DatasetDifference, Difference
 from rollyard.services.metrics.profile_records import Profile
 from rollyard.services.report import charts
-from rollyard.services.report.formatting import NOTHING, interval, measured, percent, points, reward, signed, starred
+from rollyard.services.report.formatting import (
+    NOTHING,
+    interval,
+    mark_partial,
+    measured,
+    percent,
+    points,
+    reward,
+    signed,
+)
 from rollyard.services.report.headline import headlines
 from rollyard.services.report.section import Section, Table
 
@@ -23,7 +32,7 @@ def _side_by_side(runs: Sequence[Profile]) -> Section:
     rows = [("coverage", *(measured(run.coverage) for run in runs))]
     for name in names:
         cells = [numbers.get(name, (NOTHING, NOTHING)) for numbers in found]
-        rows.append((name, *(starred(value, run.coverage) for (value, _), run in zip(cells, runs, strict=True))))
+        rows.append((name, *(mark_partial(value, run.coverage) for (value, _), run in zip(cells, runs, strict=True))))
         if any(reach != NOTHING for _, reach in cells):
             rows.append(("  95% interval", *(reach for _, reach in cells)))
     head = ("", *(run.name for run in runs))

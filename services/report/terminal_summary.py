@@ -9,7 +9,16 @@ from rollyard.services.io.terminal import plain_line
 from rollyard.services.metrics.profile_records import DatasetFigures, Estimate, Profile
 from rollyard.services.report.dataset_sections import over_tasks, shown, whole
 from rollyard.services.report.document import Report
-from rollyard.services.report.formatting import NOTHING, interval, measured, percent, points, reward, signed, starred
+from rollyard.services.report.formatting import (
+    NOTHING,
+    interval,
+    mark_partial,
+    measured,
+    percent,
+    points,
+    reward,
+    signed,
+)
 from rollyard.services.report.headline import headlines
 
 
@@ -48,7 +57,7 @@ def _run(profile: Profile) -> None:
     for name, value, reach in headlines(profile):
         if value != NOTHING:
             about = f"  95% interval {reach}" if reach != NOTHING else ""
-            print(f"  {name:<22}  {starred(value, covered)}{about}")
+            print(f"  {name:<22}  {mark_partial(value, covered)}{about}")
     if covered.missing:
         one_scale = profile.rewards is not None and not profile.rewards.why_no_mean
         zero = profile.rewards.bounds.missing_as_zero if profile.rewards and one_scale else None

@@ -29,7 +29,7 @@ LOWEST = -9000.0
 """Engines write -9999 where they have no number."""
 
 
-def why_not_the_policys(item: Json) -> str:
+def why_not_policy_logprobs(item: Json) -> str:
     """Why `generation_log_probs` of a turn's last item are not the policy's own; empty where they are."""
     trace = item.get("token_trace")
     sampling = trace.get("sampling") if isinstance(trace, dict) else None

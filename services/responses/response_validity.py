@@ -83,14 +83,14 @@ def first_choice(answer: Json) -> tuple[Json, Json]:
 def check_completion(answer: Json) -> tuple[Json, Json]:
     """The first choice of a chat completion and its message. Raises Failure: see the rule above."""
     choice, message = first_choice(answer)
-    if not says_something(message):
+    if not has_content(message):
         ids = choice.get("token_ids") or message.get("generation_token_ids")
         tokens = len(ids) if isinstance(ids, list) else _counted(answer.get("usage"), "completion_tokens")
         check_empty(choice.get("finish_reason"), tokens, answer, blank=bool(message.get("content")))
     return choice, message
 
 
-def says_something(message: Json) -> bool:
+def has_content(message: Json) -> bool:
     """True when a chat message, or a piece of one, holds anything of the model."""
     content = message.get("content")
     if isinstance(content, str):

@@ -15,7 +15,7 @@ import orjson
 from rollyard.services.datasets.tasks import Rollout
 from rollyard.services.errors import Failure, FailureKind, RollyardError, RunError
 from rollyard.services.http.client import ServerClient
-from rollyard.services.rollouts.progress import Tally
+from rollyard.services.rollouts.progress import CollectionProgress
 from rollyard.services.rollouts.rewards import check_reward
 from rollyard.services.rollouts.rollout_keys import task_key
 from rollyard.services.rollouts.store import RolloutStore
@@ -54,7 +54,7 @@ class Collector:
         params: Mapping[str, Any],
         client: ServerClient,
         store: RolloutStore,
-        tally: Tally,
+        progress: CollectionProgress,
         limits: Limits,
         *,
         seeded: bool = False,
@@ -65,7 +65,7 @@ class Collector:
         self._params = params
         self._client = client
         self._store = store
-        self._tally = tally
+        self._progress = progress
         self._limits = limits
         self._seeded = seeded
         self._say = say
@@ -78,7 +78,7 @@ class Collector:
         self._told: set[str] = set()
         self.failures: deque[FailureRow] = deque(maxlen=FAILURES_KEPT)
         """The latest failed attempts of this command."""
-        self.status: CollectionStatus = tally.status("running")
+        self.status: CollectionStatus = progress.status("running")
         """As it was last written down."""
 
     async def run(self) -> State:
@@ -132,13 +132,13 @@ class Collector:
             worker.cancel()
 
     def _write_status(self, state: State) -> None:
-        self.status = self._tally.status(state, self._stopped_because)
+        self.status = self._progress.status(state, self._stopped_because)
         self._store.write_status(self.status)
 
     def _state(self) -> State:
         if self._stopped_because:
             return "stopped"
-        if self._tally.measured == self._tally.expected:
+        if self._progress.measured == self._progress.expected:
             return "complete"
         return "interrupted" if self._draining.is_set() else "incomplete"
 
@@ -148,15 +148,15 @@ class Collector:
             if self._draining.is_set():
                 return
             key = (rollout.task_index, rollout.rollout_index)
-            if key in self._store.done or key in self._store.hopeless:
+            if key in self._store.done or key in self._store.permanently_failed:
                 if rollout.rollout_index == 0:
                     await asyncio.sleep(0)  # skipping a million rows must not stop the clock
                 continue
-            self._tally.begin(key)
+            self._progress.begin(key)
             try:
                 await self._collect(rollout)
             finally:
-                self._tally.end(key)
+                self._progress.end(key)
 
     def _next(self) -> Rollout | None:
         """The next rollout to play; None at the end, and where the input is not what it was when it was read."""
@@ -203,7 +203,7 @@ class Collector:
                     return
                 continue
             self._store.append(key, line)
-            self._tally.count(row)
+            self._progress.count(row)
             return
 
     def _record(self, rollout: Rollout, failure: Failure, attempt: int, seconds: float, *, given_up: bool) -> None:
@@ -224,7 +224,7 @@ class Collector:
         )
         self._store.append_failure(row)
         self.failures.append(row)
-        self._tally.count_failure(failure.kind, given_up=given_up)
+        self._progress.count_failure(failure.kind, given_up=given_up)
         if failure.kind not in self._told:
             # The first of a kind at once; the rest are counted and on the record.
             self._told.add(failure.kind)
@@ -234,13 +234,13 @@ class Collector:
 
     def _judge(self, rollout: Rollout, failure: Failure) -> None:
         """Too many failures end the collection; so does an agent that is not there at all."""
-        ended = self._tally.collected + self._tally.given_up
+        ended = self._progress.collected + self._progress.given_up
         if failure.kind is FailureKind.UNREACHABLE and failure.problem.server == rollout.agent:
             self._stop(f"{rollout.agent} cannot be reached any more: {failure.problem.detail}")
-        elif ended >= ENOUGH_TO_JUDGE and self._tally.given_up > self._limits.max_failure_rate * ended:
-            most = self._tally.kinds.most_common(1)[0][0]
+        elif ended >= ENOUGH_TO_JUDGE and self._progress.given_up > self._limits.max_failure_rate * ended:
+            most = self._progress.kinds.most_common(1)[0][0]
             self._stop(
-                f"{self._tally.given_up} of {ended} rollouts failed, more than max_failure_rate="
+                f"{self._progress.given_up} of {ended} rollouts failed, more than max_failure_rate="
                 f"{self._limits.max_failure_rate:g}; most often: {most}"
             )
 

@@ -13,7 +13,7 @@ from rollyard.services.metrics.running_mean import ClusteredMean, Scores
 from rollyard.services.types import CollectionStatus, DatasetStatus, Json, State
 
 
-class Tally:
+class CollectionProgress:
     """Counts, and the figures of what is measured."""
 
     def __init__(self, expected: int, clock: Callable[[], float] = time.monotonic) -> None:

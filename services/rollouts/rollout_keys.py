@@ -94,7 +94,7 @@ def _digest(value: Any) -> bytes:
     return hashlib.sha256(data).digest()[:8]
 
 
-def key_said_twice(line: bytes) -> str:
+def duplicate_key(line: bytes) -> str:
     """Which key of a rollout the line's object holds twice, so that its readers may disagree; empty if none."""
     if all(line.count(quoted) < 2 for quoted in _QUOTED):
         return ""

@@ -12,17 +12,17 @@ from pathlib import Path
 
 from rollyard.services.errors import Failure
 from rollyard.services.head.activity import Collection
-from rollyard.services.head.client import HeadLink
+from rollyard.services.head.client import RegistryClient
 from rollyard.services.rollouts.collector import STATUS_EVERY_S, Collector
 
 
 @contextlib.asynccontextmanager
-async def telling(link: HeadLink, output: Path, collector: Collector) -> AsyncIterator[None]:
+async def reporting(link: RegistryClient, output: Path, collector: Collector) -> AsyncIterator[None]:
     """Tell once a second and once more at the end. A head that does not listen changes nothing for the collection."""
 
-    async def tell() -> None:
+    async def report_collection() -> None:
         with contextlib.suppress(Failure):
-            await link.tell(_now(output, collector))
+            await link.report_collection(_now(output, collector))
 
     async def hear() -> None:
         with contextlib.suppress(Failure):
@@ -32,18 +32,18 @@ async def telling(link: HeadLink, output: Path, collector: Collector) -> AsyncIt
                     "code and repeat the command, or restart ng_run and add +accept_changed_code=true"
                 )
 
-    async def keep_telling() -> None:
+    async def keep_reporting() -> None:
         while True:
-            await tell()
+            await report_collection()
             await hear()
             await asyncio.sleep(STATUS_EVERY_S)
 
-    task = asyncio.create_task(keep_telling())
+    task = asyncio.create_task(keep_reporting())
     try:
         yield
     finally:
         task.cancel()
-        await tell()
+        await report_collection()
 
 
 def _now(output: Path, collector: Collector) -> Collection:

@@ -17,7 +17,7 @@ from rollyard.services.io.locked_files import unused
 from rollyard.services.rollouts.manifest import check_not_shared, continued, encoded, new_manifest
 from rollyard.services.rollouts.manifest_records import Manifest
 from rollyard.services.rollouts.rewards import MOST, is_reward
-from rollyard.services.rollouts.rollout_keys import Expected, Key, KeySet, key_of, key_said_twice
+from rollyard.services.rollouts.rollout_keys import Expected, Key, KeySet, duplicate_key, key_of
 from rollyard.services.types import CollectionStatus, FailureRow, Json, ServerCode
 
 
@@ -74,7 +74,7 @@ class RolloutStore:
         self.paths = paths
         self.notes: list[str] = []
         self.done = KeySet()
-        self.hopeless = KeySet()
+        self.permanently_failed = KeySet()
         """Rollouts whose row the world refuses: never tried again."""
         self.attempts: dict[Key, int] = {}
         """Failed attempts so far of rollouts not done."""
@@ -114,7 +114,7 @@ class RolloutStore:
         Raises RunError naming a line that is not one of the `expected` rollouts, each once, with a finite reward.
         """
         for number, line, row in self._rows.rows():
-            if twice := key_said_twice(line):
+            if twice := duplicate_key(line):
                 raise RunError(f"{self.paths.output}: line {number} has {twice} twice. {MEND}")
             key = _checked_key(row, self.paths.output, number, expected)
             if not is_reward(row.get("reward")):
@@ -131,7 +131,7 @@ class RolloutStore:
             key = _checked_key(row, self.paths.failures, number, expected)
             self.attempts[key] = self.attempts.get(key, 0) + 1
             if row.get("failure_kind") == FailureKind.BAD_TASK:
-                self.hopeless.add(key)
+                self.permanently_failed.add(key)
 
     def append(self, key: Key, row: bytes) -> None:
         """One finished rollout. Raises RunError when the disk does not take it."""
@@ -146,7 +146,7 @@ class RolloutStore:
         self._failures.append(orjson.dumps(failure.model_dump(by_alias=True)))
         self.attempts[key] = self.attempts.get(key, 0) + 1
         if failure.failure_kind == FailureKind.BAD_TASK:
-            self.hopeless.add(key)
+            self.permanently_failed.add(key)
 
     def write_status(self, status: CollectionStatus) -> None:
         """Replace `X_status.json`. Progress is worth no crash: a full disk is met at the next row."""

@@ -13,10 +13,10 @@ from functools import partial
 import uvicorn
 
 from rollyard.services.errors import Failure, RunError
-from rollyard.services.head.client import HeadLink
+from rollyard.services.head.client import RegistryClient
 from rollyard.services.http.access.peer_user import PeerProtocol, Peers
 from rollyard.services.http.client import AddressBook
-from rollyard.services.http.listener import BoundedProtocol, Bounds, Listener
+from rollyard.services.http.listener import BoundedProtocol, Listener, ListenerLimits
 from rollyard.services.http.loop_lag import LoopLag
 from rollyard.services.runtime.ports import owner_of_port
 from rollyard.services.server.app import Server
@@ -66,7 +66,7 @@ def bind_for(name: str, settings: ServerSettings) -> socket.socket:
         raise RunError(told) from error
 
 
-class Hosted:
+class HostedServer:
     """One server on one socket."""
 
     def __init__(
@@ -75,7 +75,7 @@ class Hosted:
         sock: socket.socket,
         *,
         advertise: str | None = None,
-        bounds: Bounds | None = None,
+        bounds: ListenerLimits | None = None,
         lag: LoopLag | None = None,
         peers: Peers | None = None,
     ) -> None:
@@ -86,7 +86,7 @@ class Hosted:
         self._socket = sock
         self._lag = lag or LoopLag()
         self._peers = peers or Peers()
-        self._connections = Listener(server.name, bounds or Bounds(), self._lag)
+        self._connections = Listener(server.name, bounds or ListenerLimits(), self._lag)
         self._listener = _Listener(
             uvicorn.Config(
                 server,
@@ -105,7 +105,7 @@ class Hosted:
             )
         )
         self._serving: asyncio.Task[None] | None = None
-        self._beating: asyncio.Task[None] | None = None
+        self._heartbeat_task: asyncio.Task[None] | None = None
         server.measure(self._lag)
 
     async def listen(self) -> None:
@@ -127,7 +127,9 @@ class Hosted:
         await self.server.start()
         self.server.ready = True
 
-    async def join(self, instance: str, head: HeadLink, book: AddressBook, code: ServerCode | None = None) -> None:
+    async def join(
+        self, instance: str, head: RegistryClient, book: AddressBook, code: ServerCode | None = None
+    ) -> None:
         """Listen, register with the `code` that was loaded, start, say ready, and send heartbeats from then on."""
         await self.listen()
         registration = Registration(name=self.server.name, instance=instance, url=self.url, pid=os.getpid(), code=code)
@@ -138,13 +140,13 @@ class Hosted:
         finally:
             telling.cancel()
         await head.register(registration.model_copy(update={"ready": True}))
-        self._beating = asyncio.create_task(self._beat(registration, head, book))
+        self._heartbeat_task = asyncio.create_task(self._send_heartbeats(registration, head, book))
 
     async def stop(self) -> None:
         """Stop answering, let running requests end (a few seconds), give everything back."""
         self.server.ready = False
-        if self._beating is not None:
-            self._beating.cancel()
+        if self._heartbeat_task is not None:
+            self._heartbeat_task.cancel()
         self._connections.stop()
         self._listener.should_exit = True
         if self._serving is not None:
@@ -154,7 +156,7 @@ class Hosted:
         self._peers.close()
         await self.server.stop()
 
-    async def _tell(self, registration: Registration, head: HeadLink) -> None:
+    async def _tell(self, registration: Registration, head: RegistryClient) -> None:
         """Say what the start is doing, whenever that changes."""
         told = ""
         while True:
@@ -164,7 +166,7 @@ class Hosted:
                     await head.register(registration.model_copy(update={"phase": phase}))
                     told = phase
 
-    async def _beat(self, registration: Registration, head: HeadLink, book: AddressBook) -> None:
+    async def _send_heartbeats(self, registration: Registration, head: RegistryClient, book: AddressBook) -> None:
         ready = registration.model_copy(update={"ready": True})
         while True:
             server = self.server
@@ -176,7 +178,7 @@ class Hosted:
                 phase=server.phase,
             )
             try:
-                book.update(await head.beat(heartbeat))
+                book.update(await head.send_heartbeat(heartbeat))
             except Failure as failure:
                 log.warning("the head did not take a heartbeat: %s", failure)
                 with contextlib.suppress(Failure):

@@ -69,7 +69,7 @@ class Preflight:
 
     async def _check_here(self, spec: ServerSpec) -> None:
         kind = load_server(spec.family, spec.folder, spec.settings.entrypoint)
-        client = ServerClient(self._transport, self._keys, AddressBook(self._nobody))
+        client = ServerClient(self._transport, self._keys, AddressBook(self._unused_user))
         try:
             server = kind(spec.settings, Context(spec.name, self._keys, client, endpoints=self._endpoints))
             await server.check()
@@ -116,7 +116,7 @@ class Preflight:
                     raise OperatorError(f"{other} and {spec.name} both ask for port {place[1]} of {place[0]}")
                 held.enter_context(contextlib.closing(bind_for(spec.name, spec.settings)))
 
-    async def _nobody(self) -> Directory:
+    async def _unused_user(self) -> Directory:
         return Directory(run_id=self._keys.run_id, servers={}, families={}, settings={})
 
 

@@ -26,7 +26,7 @@ def raise_file_limit() -> int:
     return hard
 
 
-def calm_collector() -> None:
+def tune_gc() -> None:
     """What exists now lives for ever, and short-lived JSON needs no search for cycles every 700 objects.
 
     A full collection walks through every conversation in memory while the event loop waits: a thousand million new

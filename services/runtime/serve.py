@@ -15,13 +15,13 @@ import uvloop
 from rollyard.services.config.plugins import FAMILIES, load_server
 from rollyard.services.config.server_code.code_version import code_of
 from rollyard.services.errors import EXIT_OPERATOR, OperatorError, RollyardError
-from rollyard.services.head.client import HeadLink
+from rollyard.services.head.client import RegistryClient
 from rollyard.services.http.client import AddressBook, ServerClient
 from rollyard.services.http.loop_lag import LoopLag
 from rollyard.services.http.transport import HttpTransport, endpoint_transport
 from rollyard.services.io.terminal import plain, plain_output
-from rollyard.services.runtime.hosting import Hosted, bind_for
-from rollyard.services.runtime.process_setup import calm_collector, die_with_parent, raise_file_limit
+from rollyard.services.runtime.hosting import HostedServer, bind_for
+from rollyard.services.runtime.process_setup import die_with_parent, raise_file_limit, tune_gc
 from rollyard.services.server.app import Context
 from rollyard.services.server.settings import parse_settings
 from rollyard.services.types import Launch
@@ -36,7 +36,7 @@ async def serve(
     settings = parse_settings(kind.Settings, launch.settings, launch.name)
     lag = LoopLag()
     transport, endpoints = HttpTransport(lag=lag), endpoint_transport(environ, lag)
-    head = HeadLink(transport, launch.head_url, launch.keys)
+    head = RegistryClient(transport, launch.head_url, launch.keys)
     book = AddressBook(head.directory)
     logs = Path(launch.log_folder) if launch.log_folder else None
     client = ServerClient(transport, launch.keys, book, clock=lag.lived)
@@ -47,14 +47,14 @@ async def serve(
         await endpoints.close()
         return
     # A fixed port belongs to one replica only; the others take free ones.
-    hosted = Hosted(server, bind_for(launch.name, settings), advertise=launch.advertise, lag=lag)
+    hosted = HostedServer(server, bind_for(launch.name, settings), advertise=launch.advertise, lag=lag)
     joining = asyncio.create_task(hosted.join(launch.instance, head, book, code))
     stopping = asyncio.create_task(stop.wait())
     try:
         await asyncio.wait({joining, stopping}, return_when=asyncio.FIRST_COMPLETED)
         if joining.done():
             joining.result()
-            calm_collector()
+            tune_gc()
             if say is not None:
                 say(f"  {launch.name:<36} ready  {hosted.url}")
             await stopping

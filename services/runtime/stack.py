@@ -14,17 +14,17 @@ from rollyard.services.config.load import RunConfig, ServerSpec
 from rollyard.services.config.plugins import FAMILIES, load_server
 from rollyard.services.config.server_code.code_version import code_of
 from rollyard.services.errors import OperatorError, RollyardError, RunError
-from rollyard.services.head.client import HeadLink
-from rollyard.services.head.registry import Roster
+from rollyard.services.head.client import RegistryClient
+from rollyard.services.head.registry import ServerRegistry
 from rollyard.services.head.server import Head
 from rollyard.services.http.client import AddressBook, ServerClient
 from rollyard.services.http.loop_lag import LoopLag
 from rollyard.services.http.transport import HttpTransport, LocalTransport, endpoint_transport
-from rollyard.services.runtime.hosting import Hosted, bind, bind_for
+from rollyard.services.runtime.hosting import HostedServer, bind, bind_for
 from rollyard.services.runtime.launcher import Launcher
 from rollyard.services.runtime.ports import owner_of_port
 from rollyard.services.runtime.run_dir import RunFolder
-from rollyard.services.runtime.supervisor import TELL_EVERY_S, Progress, Supervisor
+from rollyard.services.runtime.supervisor import TELL_EVERY_S, StartupProgress, Supervisor
 from rollyard.services.server.app import Context
 from rollyard.services.server.settings import ServerSettings
 from rollyard.services.types import AccessRules, Directory, HeadFile, Keys
@@ -75,7 +75,9 @@ class Stack:
         # While this process was too busy to read heartbeats, no instance has been silent.
         self._here = list(config.servers if here is None else here)
         elsewhere = {spec.name for spec in config.servers} - {spec.name for spec in self._here}
-        self.roster = Roster(keys.run_id, config.servers, config.identity(), elsewhere=elsewhere, clock=lag.lived)
+        self.registry = ServerRegistry(
+            keys.run_id, config.servers, config.identity(), elsewhere=elsewhere, clock=lag.lived
+        )
         self._say = say
         self._launcher = launcher
         self._ready_timeout_s = ready_timeout_s
@@ -87,11 +89,11 @@ class Stack:
         self._book = AddressBook(self._directory)
         self.client = ServerClient(self._transport, keys, self._book, clock=lag.lived)
         settings = ServerSettings(host=head_host, port=port)
-        head = Head(settings, Context("head", keys, self.client), self.roster, config, folder.base)
-        self._head = Hosted(head, sock, advertise=head_advertise, lag=lag)
+        head = Head(settings, Context("head", keys, self.client), self.registry, config, folder.base)
+        self._head = HostedServer(head, sock, advertise=head_advertise, lag=lag)
         self.head_url = self._head.url
         self._supervisor: Supervisor | None = None
-        self._hosted: list[Hosted] = []
+        self._hosted_servers: list[HostedServer] = []
 
     @property
     def has_processes(self) -> bool:
@@ -117,7 +119,7 @@ class Stack:
         else:
             self._supervisor = Supervisor(
                 self._here,
-                self.roster,
+                self.registry,
                 self._launcher,
                 self.keys,
                 self.head_url,
@@ -135,20 +137,20 @@ class Stack:
         """Everything down; nothing left behind."""
         if self._supervisor is not None:
             await self._supervisor.stop()
-        await asyncio.gather(*(hosted.stop() for hosted in self._hosted))
+        await asyncio.gather(*(hosted.stop() for hosted in self._hosted_servers))
         await self._head.stop()
         await self._transport.close()
         await self._endpoints.close()
         self.folder.forget_head()
 
     async def _directory(self) -> Directory:
-        return self.roster.directory()
+        return self.registry.directory()
 
     async def _others(self) -> None:
         """Wait for the servers that are started elsewhere, for as long as that takes."""
         awaited, told_at = {spec.name for spec in self.config.servers} - {spec.name for spec in self._here}, 0.0
         while awaited:
-            for shown in self.roster.instances():
+            for shown in self.registry.instances():
                 if shown.ready and shown.server_name in awaited:
                     awaited.remove(shown.server_name)
                     self._say(f"  {shown.server_name:<36} ready  {shown.url}")
@@ -162,7 +164,7 @@ class Stack:
         if not self._here:
             return
         self._transport.mount(self.head_url, self._head.server)
-        link = HeadLink(self._transport, self.head_url, self.keys)
+        link = RegistryClient(self._transport, self.head_url, self.keys)
         began = time.monotonic()
 
         refuse_isolated(self._here)
@@ -171,13 +173,13 @@ class Stack:
             kind = load_server(spec.family, spec.folder, spec.settings.entrypoint)
             code = code_of(spec.folder, kind, FAMILIES, spec.raw)
             server = kind(spec.settings, Context(spec.name, self.keys, self.client, self.folder.logs, self._endpoints))
-            hosted = Hosted(server, bind_for(spec.name, spec.settings))
+            hosted = HostedServer(server, bind_for(spec.name, spec.settings))
             self._transport.mount(hosted.url, server)
             self._endpoints.mount(hosted.url, server)
-            self._hosted.append(hosted)
+            self._hosted_servers.append(hosted)
             try:
                 instance = f"{spec.name}#1"
-                self.roster.expect(instance)
+                self.registry.expect(instance)
                 await hosted.join(instance, link, self._book, code)
             except (RollyardError, asyncio.CancelledError):
                 raise
@@ -186,10 +188,10 @@ class Stack:
             self._say(f"  {spec.name:<36} ready  {hosted.url:<28} {time.monotonic() - began:5.1f} s")
 
         async def tell() -> None:
-            progress = Progress(self._say)
+            progress = StartupProgress(self._say)
             while True:
                 await asyncio.sleep(1.0)
-                for shown in self.roster.instances():
+                for shown in self.registry.instances():
                     progress.tell(shown.server_name, "" if shown.ready else shown.phase)
 
         limit_s = max(spec.settings.start_timeout_s or self._ready_timeout_s for spec in self._here)
@@ -197,7 +199,7 @@ class Stack:
         try:
             await asyncio.wait_for(asyncio.gather(*(join(spec) for spec in self._here)), limit_s)
         except TimeoutError as error:
-            late = ", ".join(sorted(name for name, urls in self.roster.directory().servers.items() if not urls))
+            late = ", ".join(sorted(name for name, urls in self.registry.directory().servers.items() if not urls))
             raise RunError(f"not ready within {limit_s:g} s: {late}") from error
         finally:
             telling.cancel()

@@ -18,7 +18,7 @@ from pathlib import Path
 from rollyard.services.backoff import Restarts
 from rollyard.services.config.load import ServerSpec
 from rollyard.services.errors import EXIT_OPERATOR, OperatorError, RunError
-from rollyard.services.head.registry import Roster
+from rollyard.services.head.registry import ServerRegistry
 from rollyard.services.runtime.launcher import Launcher, Process
 from rollyard.services.types import Json, Keys, Launch
 
@@ -33,7 +33,7 @@ GIVE_UP_FIRST_S = 10.0
 
 
 @dataclass(slots=True)
-class _Watched:
+class _Replica:
     """One replica of one server, across restarts."""
 
     spec: ServerSpec
@@ -52,7 +52,7 @@ class _Watched:
         return self.spec.name if self.spec.settings.replicas == 1 else f"{self.spec.name}[{self.replica}]"
 
 
-class Progress:
+class StartupProgress:
     """Lines about servers that are getting ready: another phase at once, more of the same (3/8, 4/8) now and then."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
@@ -75,7 +75,7 @@ class Supervisor:
     def __init__(
         self,
         servers: Sequence[ServerSpec],
-        roster: Roster,
+        registry: ServerRegistry,
         launcher: Launcher,
         keys: Keys,
         head_url: str,
@@ -86,8 +86,8 @@ class Supervisor:
         restarts: Restarts | None = None,
         parent_pid: int | None = None,
     ) -> None:
-        self._watched = [_Watched(spec, replica) for spec in servers for replica in range(spec.settings.replicas)]
-        self._roster = roster
+        self._watched = [_Replica(spec, replica) for spec in servers for replica in range(spec.settings.replicas)]
+        self._registry = registry
         self._launcher = launcher
         self._keys = keys
         self._head_url = head_url
@@ -96,12 +96,12 @@ class Supervisor:
         self._ready_timeout_s = ready_timeout_s
         self._restarts = restarts or Restarts()
         self._parent_pid = os.getpid() if parent_pid is None else parent_pid
-        self._waiting: list[_Watched] = []
+        self._waiting: list[_Replica] = []
         """Not ready yet since the start."""
-        self._keepers: list[asyncio.Task[None]] = []
+        self._watch_tasks: list[asyncio.Task[None]] = []
         self._stopping = asyncio.Event()
         self._began = time.monotonic()
-        self._progress = Progress(say)
+        self._progress = StartupProgress(say)
 
     async def start(self) -> None:
         """Start all and wait until each is ready. Raises RunError or OperatorError naming the one that is not, with its
@@ -112,7 +112,7 @@ class Supervisor:
         waiting = self._waiting
         while waiting:
             for watched in list(waiting):
-                if self._roster.is_ready(watched.instance):
+                if self._registry.is_ready(watched.instance):
                     watched.was_ready = True
                     waiting.remove(watched)
                     self._say(self._line(watched))
@@ -121,7 +121,7 @@ class Supervisor:
                     kind = OperatorError if watched.status == EXIT_OPERATOR else RunError
                     raise kind(f"{watched.title} ended before it was ready.\n{self._log_end(watched)}")
                 else:
-                    self._progress.tell(watched.title, self._roster.phase(watched.instance))
+                    self._progress.tell(watched.title, self._registry.phase(watched.instance))
             late = [watched for watched in waiting if time.monotonic() > self._began + self._patience_s(watched)]
             if late:
                 laggards = ", ".join(watched.title for watched in late)
@@ -134,7 +134,7 @@ class Supervisor:
         processes = [watched.process for watched in self._watched if watched.process is not None]
         for process in processes:
             process.terminate()
-        keepers = [keeper for keeper in self._keepers if not keeper.done()]
+        keepers = [keeper for keeper in self._watch_tasks if not keeper.done()]
         if keepers:
             _, late = await asyncio.wait(keepers, timeout=STOP_GRACE_S)
             for process in processes if late else ():
@@ -143,16 +143,16 @@ class Supervisor:
                 await asyncio.wait([keeper], timeout=STOP_GRACE_S)
                 keeper.cancel()
 
-    def _patience_s(self, watched: _Watched) -> float:
+    def _patience_s(self, watched: _Replica) -> float:
         own = watched.spec.settings.start_timeout_s
         return self._ready_timeout_s if own is None else own + GIVE_UP_FIRST_S
 
-    def _limit(self, watched: _Watched) -> str:
+    def _limit(self, watched: _Replica) -> str:
         own = watched.spec.settings.start_timeout_s
         hint = "raise it with +ready_timeout_s=..." if own is None else "raise its start_timeout_s"
         return f"{self._patience_s(watched):g} s ({hint})"
 
-    async def _spawn(self, watched: _Watched) -> None:
+    async def _spawn(self, watched: _Replica) -> None:
         watched.starts += 1
         watched.instance = f"{watched.title}#{watched.starts}"
         watched.since = time.monotonic()
@@ -171,17 +171,17 @@ class Supervisor:
             parent_pid=self._parent_pid,
             log_folder=str(self._log_dir.absolute()),
         )
-        self._roster.expect(watched.instance)
+        self._registry.expect(watched.instance)
         watched.process = await self._launcher.launch(launch, self._log(watched))
-        self._keepers.append(asyncio.create_task(self._keep(watched, watched.process)))
+        self._watch_tasks.append(asyncio.create_task(self._keep(watched, watched.process)))
         if self._stopping.is_set():
             watched.process.kill()
 
-    async def _keep(self, watched: _Watched, process: Process) -> None:
+    async def _keep(self, watched: _Replica, process: Process) -> None:
         status = await process.wait()
         watched.status = status
-        watched.was_ready = watched.was_ready or self._roster.is_ready(watched.instance)
-        self._roster.remove(watched.instance)
+        watched.was_ready = watched.was_ready or self._registry.is_ready(watched.instance)
+        self._registry.remove(watched.instance)
         watched.process = None
         if self._stopping.is_set():
             return
@@ -199,7 +199,7 @@ class Supervisor:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._stopping.wait(), watched.pause_s)
                 return
-            self._roster.restarts[watched.spec.name] = self._roster.restarts.get(watched.spec.name, 0) + 1
+            self._registry.restarts[watched.spec.name] = self._registry.restarts.get(watched.spec.name, 0) + 1
             try:
                 await self._spawn(watched)
             except Exception as error:  # whatever a launcher raises, the server is tried again
@@ -207,25 +207,25 @@ class Supervisor:
                 self._say(f"{watched.title} cannot be started: {error or type(error).__name__}")
                 continue
             if watched not in self._waiting:  # of those `start` tells
-                self._keepers.append(asyncio.create_task(self._announce(watched, watched.instance)))
+                self._watch_tasks.append(asyncio.create_task(self._announce(watched, watched.instance)))
             return
 
-    async def _announce(self, watched: _Watched, instance: str) -> None:
+    async def _announce(self, watched: _Replica, instance: str) -> None:
         """Say when the instance is ready, unless it ends before."""
         while watched.process is not None and watched.instance == instance and not self._stopping.is_set():
-            if self._roster.is_ready(instance):
+            if self._registry.is_ready(instance):
                 self._say(self._line(watched))
                 return
             await asyncio.sleep(0.1)
 
-    def _line(self, watched: _Watched) -> str:
-        url = next((shown.url for shown in self._roster.instances() if shown.process_name == watched.instance), "")
+    def _line(self, watched: _Replica) -> str:
+        url = next((shown.url for shown in self._registry.instances() if shown.process_name == watched.instance), "")
         return f"  {watched.title:<36} ready  {url or '':<28} {time.monotonic() - self._began:5.1f} s"
 
-    def _log(self, watched: _Watched) -> Path:
+    def _log(self, watched: _Replica) -> Path:
         return self._log_dir / f"{watched.title}.log"
 
-    def _log_end(self, watched: _Watched) -> str:
+    def _log_end(self, watched: _Replica) -> str:
         path = self._log(watched)
         lines = path.read_text("utf-8", "replace").splitlines()[-LOG_TAIL_LINES:] if path.exists() else []
         shown = "\n".join(f"  | {line}" for line in lines) or "  | (empty)"

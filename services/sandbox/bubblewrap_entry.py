@@ -17,7 +17,7 @@ if __name__ == "__main__":
     sys.path.insert(0, json.loads(sys.argv[1])["root"])
 
 from rollyard.services.sandbox.inside import libc
-from rollyard.services.sandbox.inside.privileges import become_nobody
+from rollyard.services.sandbox.inside.privileges import drop_to_unprivileged_user
 
 _STAGE = "/tmp"
 
@@ -35,7 +35,7 @@ def main() -> None:
             files = _staged(files)
         except OSError as error:  # a container's root without CAP_SYS_ADMIN: the files must be readable as they are
             print(f"sandbox: files stay where they are: {error}", file=sys.stderr)
-        become_nobody()
+        drop_to_unprivileged_user()
     binds = [word for source, target in files for word in ("--ro-bind", source, target)]
     command = [*told["before"], *binds, *told["after"]]
     try:

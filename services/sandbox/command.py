@@ -12,7 +12,7 @@ from pathlib import Path
 from rollyard.services.io.search_path import IMPORT_ROOT
 from rollyard.services.sandbox import bubblewrap_entry
 from rollyard.services.sandbox.inside.privileges import NOBODY
-from rollyard.services.sandbox.python_runtime import Python
+from rollyard.services.sandbox.python_runtime import PythonRuntime
 
 _INSIDE = Path(__file__).resolve().parent / "inside"
 _SEEN_AT = "/jail"
@@ -35,7 +35,7 @@ def find_bubblewrap() -> str | None:
     return shutil.which("bwrap")
 
 
-def bubblewrap(program: str, python: Python) -> Command:
+def bubblewrap(program: str, python: PythonRuntime) -> Command:
     """A zygote in namespaces of its own, with the Python and nothing else in view, all of it read-only."""
     files = [*python.files, (str(_INSIDE), f"{_SEEN_AT}/rollyard/services/sandbox/inside")]
     before = [program, "--unshare-user", "--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts"]
@@ -53,16 +53,16 @@ def bubblewrap(program: str, python: Python) -> Command:
     return Command([base, "-I", "-S", bubblewrap_entry.__file__, json.dumps(told)], {})
 
 
-def plain(python: Python) -> Command:
+def plain(python: PythonRuntime) -> Command:
     """A zygote without namespaces: what it forks is locked in by Landlock and seccomp."""
     return Command([python.program, *_FLAGS, "-m", _ZYGOTE], _environment(python, str(IMPORT_ROOT)))
 
 
-def readable(python: Python) -> tuple[str, ...]:
+def readable(python: PythonRuntime) -> tuple[str, ...]:
     """What Landlock has to leave in view."""
     return (*python.places, str(_INSIDE), *_DEVICES)
 
 
-def _environment(python: Python, root: str) -> dict[str, str]:
+def _environment(python: PythonRuntime, root: str) -> dict[str, str]:
     """For the zygote alone, which clears it: sets come in the same order on every day."""
     return {"PYTHONPATH": root, "PYTHONHASHSEED": "0", "LD_LIBRARY_PATH": python.library_path, "LC_ALL": "C.UTF-8"}

@@ -9,15 +9,15 @@ from dataclasses import dataclass
 
 from rollyard.services.sandbox import command
 from rollyard.services.sandbox.inside.jail_plan import Plan
-from rollyard.services.sandbox.python_runtime import Python
+from rollyard.services.sandbox.python_runtime import PythonRuntime
 from rollyard.services.sandbox.records import Layers, Limits, Trial
-from rollyard.services.sandbox.zygote_link import Offered
+from rollyard.services.sandbox.zygote_link import KernelFeatures
 
 MIB = 1 << 20
 
 
 @dataclass(frozen=True)
-class Mode:
+class IsolationMode:
     """One way to lock answers in."""
 
     name: str
@@ -28,7 +28,7 @@ class Mode:
     isolates: bool = True
     """False: answers run as ordinary processes of this user."""
 
-    def plan(self, limits: Limits, offered: Offered, python: Python) -> Plan:
+    def plan(self, limits: Limits, offered: KernelFeatures, python: PythonRuntime) -> Plan:
         """What the zygote is told."""
         return Plan(
             namespaces=self.namespaces,
@@ -45,7 +45,7 @@ class Mode:
             output=limits.output_kb * 1024,
         )
 
-    def lacks(self, offered: Offered) -> str:
+    def lacks(self, offered: KernelFeatures) -> str:
         """Why the mode cannot hold on this kernel; empty when it can."""
         if self.landlock and not offered.landlock:
             return "the kernel has no Landlock"
@@ -53,7 +53,7 @@ class Mode:
             return "the kernel has no seccomp, and Landlock alone does not hold sockets and signals"
         return ""
 
-    def layers(self, offered: Offered, refused: tuple[str, ...]) -> Layers:
+    def layers(self, offered: KernelFeatures, refused: tuple[str, ...]) -> Layers:
         """What is in force; `refused` are the better modes with their reasons."""
         found = ["limits on CPU, memory, files and output", "deadline for the whole process tree", "empty environment"]
         found += ["no capabilities", "no new privileges"] if self.isolates else []
@@ -72,16 +72,16 @@ class Mode:
         return Layers(mode=self.name, in_force=tuple(found), missing=tuple(missing))
 
 
-def modes(python: Python, bubblewrap: str | None, *, unsandboxed: bool) -> list[Mode]:
+def modes(python: PythonRuntime, bubblewrap: str | None, *, unsandboxed: bool) -> list[IsolationMode]:
     """Those that may be tried, best first. `bubblewrap` is its program, if there is one."""
     found = []
     if bubblewrap is not None:
         wrapped = command.bubblewrap(bubblewrap, python)
-        found.append(Mode("bubblewrap", wrapped, namespaces=True, landlock=False, seccomp=True))
+        found.append(IsolationMode("bubblewrap", wrapped, namespaces=True, landlock=False, seccomp=True))
     plain = command.plain(python)
-    found.append(Mode("landlock", plain, namespaces=False, landlock=True, seccomp=True))
+    found.append(IsolationMode("landlock", plain, namespaces=False, landlock=True, seccomp=True))
     if unsandboxed:
-        found.append(Mode("none", plain, namespaces=False, landlock=False, seccomp=False, isolates=False))
+        found.append(IsolationMode("none", plain, namespaces=False, landlock=False, seccomp=False, isolates=False))
     return found
 
 

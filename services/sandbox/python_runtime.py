@@ -35,7 +35,7 @@ print(json.dumps({
 
 
 @dataclass(frozen=True)
-class Python:
+class PythonRuntime:
     """An interpreter and what must be in view for it to run."""
 
     program: str
@@ -51,7 +51,7 @@ class Python:
 
 
 @lru_cache
-def find_python(program: str | None = None) -> Python:
+def find_python(program: str | None = None) -> PythonRuntime:
     """The Python called `program`, by default the one that runs this. Raises OperatorError."""
     asked = program or str(getattr(sys, "_base_executable", sys.executable))
     asked = str(Path(asked).absolute()) if os.sep in asked else asked
@@ -74,7 +74,9 @@ def find_python(program: str | None = None) -> Python:
             files |= {(path, name) for name in _names_of(Path(path))}
     if (loader := loader_of(Path(found["program"]))) is not None:
         files.add((str(loader.resolve()), str(loader)))
-    return Python(found["program"], tuple(sorted(files, key=lambda pair: pair[1])), ":".join(sorted(set(folders))))
+    return PythonRuntime(
+        found["program"], tuple(sorted(files, key=lambda pair: pair[1])), ":".join(sorted(set(folders)))
+    )
 
 
 def _names_of(library: Path) -> set[str]:

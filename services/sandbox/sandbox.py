@@ -15,10 +15,10 @@ from rollyard.services.errors import Failure, FailureKind, OperatorError
 from rollyard.services.sandbox.command import find_bubblewrap
 from rollyard.services.sandbox.inside.channel import framed
 from rollyard.services.sandbox.inside.deadline import MOST_DELAY
-from rollyard.services.sandbox.isolation_modes import CONTROL, REFUTED, WORKS, Mode, modes
+from rollyard.services.sandbox.isolation_modes import CONTROL, REFUTED, WORKS, IsolationMode, modes
 from rollyard.services.sandbox.python_runtime import find_python
 from rollyard.services.sandbox.records import Ending, Layers, Limits, Outcome, Trial
-from rollyard.services.sandbox.zygote_link import ZygoteDied, ZygoteLink
+from rollyard.services.sandbox.zygote_link import ZygoteClient, ZygoteDied
 from rollyard.services.types import Json
 
 log = logging.getLogger(__name__)
@@ -49,8 +49,8 @@ class Sandbox:
         self._bubblewrap = find_bubblewrap() if bubblewrap == "" else bubblewrap
         self._allow_unsandboxed = allow_unsandboxed
         self._errors: IO[bytes] | None = None
-        self._mode: Mode | None = None
-        self._zygote: ZygoteLink | None = None
+        self._mode: IsolationMode | None = None
+        self._zygote: ZygoteClient | None = None
         self._starting = asyncio.Lock()
         self.layers = Layers(mode="none", in_force=())
 
@@ -97,7 +97,7 @@ class Sandbox:
                     last = error
             raise Failure(FailureKind.SERVER_ERROR, f"the sandbox does not come up: {last}")
 
-    async def _tried(self, mode: Mode, refused: tuple[str, ...]) -> str:
+    async def _tried(self, mode: IsolationMode, refused: tuple[str, ...]) -> str:
         """Start the mode and see whether it works and holds; why not, or nothing."""
         try:
             zygote = await self._zygote_alive()
@@ -114,7 +114,7 @@ class Sandbox:
             return f"the trial of the jail ended {control.ending}: {control.reason} {control.output[-500:]}".strip()
         return ""
 
-    async def _zygote_alive(self) -> ZygoteLink:
+    async def _zygote_alive(self) -> ZygoteClient:
         async with self._starting:
             if self._zygote is not None and self._zygote.alive:
                 return self._zygote
@@ -123,13 +123,13 @@ class Sandbox:
             await self._end_zygote()
             self._errors.seek(0)  # the zygote writes where this stands: the description is shared
             self._errors.truncate()
-            zygote = await ZygoteLink.start(self._mode.command, self._errors)
+            zygote = await ZygoteClient.start(self._mode.command, self._errors)
             python = await asyncio.to_thread(find_python, self._python)
             await zygote.instruct(self._mode.plan(self._limits, zygote.offered, python))
             self._zygote = zygote
             return zygote
 
-    async def _run(self, trial: Trial, zygote: ZygoteLink) -> Outcome:
+    async def _run(self, trial: Trial, zygote: ZygoteClient) -> Outcome:
         secret = secrets.token_hex(16)
         order = framed({**trial.model_dump(), "secret": secret})
         with zygote.jail(trial.times) as jail:
@@ -139,7 +139,7 @@ class Sandbox:
             except TimeoutError as error:
                 raise ZygoteDied("a jail did not report after its deadline") from error
         if told is None:
-            raise ZygoteDied(f"a jail ended without a word. {zygote.last_words()}")
+            raise ZygoteDied(f"a jail ended without a word. {zygote.stderr_tail()}")
         return self._outcome(trial, told, secret)
 
     def _outcome(self, trial: Trial, told: Json, secret: str) -> Outcome:

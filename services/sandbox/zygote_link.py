@@ -24,7 +24,7 @@ class ZygoteDied(Exception):
 
 
 @dataclass(frozen=True)
-class Offered:
+class KernelFeatures:
     """What the kernel gives the zygote."""
 
     seccomp: bool
@@ -32,17 +32,17 @@ class Offered:
     """Its version; 0: none."""
 
 
-class ZygoteLink:
+class ZygoteClient:
     """A running zygote."""
 
     def __init__(self, process: subprocess.Popen[bytes], control: socket.socket, errors: IO[bytes]) -> None:
         self._process = process
         self._control = control
         self._errors = errors
-        self.offered = Offered(False, 0)
+        self.offered = KernelFeatures(False, 0)
 
     @classmethod
-    async def start(cls, command: Command, errors: IO[bytes]) -> ZygoteLink:
+    async def start(cls, command: Command, errors: IO[bytes]) -> ZygoteClient:
         """Start `command`; its standard error goes to the file `errors`. Raises ZygoteDied."""
         ours, theirs = socket.socketpair()
         try:
@@ -65,10 +65,10 @@ class ZygoteLink:
         link = cls(process, ours, errors)
         try:
             async with asyncio.timeout(_START_S):
-                link.offered = Offered(**await link._greeting())
+                link.offered = KernelFeatures(**await link._greeting())
         except (TimeoutError, ValueError, OSError) as error:
             await link.stop()
-            raise ZygoteDied(link.last_words() or f"no greeting: {error!r}") from error
+            raise ZygoteDied(link.stderr_tail() or f"no greeting: {error!r}") from error
         return link
 
     async def instruct(self, plan: Plan) -> None:
@@ -91,7 +91,7 @@ class ZygoteLink:
                 socket.send_fds(self._control, [bytes([times])], [theirs.fileno()])
             except OSError as error:
                 ours.close()
-                raise ZygoteDied(f"{error}. {self.last_words()}") from error
+                raise ZygoteDied(f"{error}. {self.stderr_tail()}") from error
         ours.setblocking(False)
         return ours
 
@@ -101,7 +101,7 @@ class ZygoteLink:
         self._process.kill()
         await asyncio.to_thread(self._process.wait)
 
-    def last_words(self) -> str:
+    def stderr_tail(self) -> str:
         """The last line of its standard error."""
         path = Path(f"/proc/self/fd/{self._errors.fileno()}")
         return path.read_bytes()[-1500:].decode(errors="replace").strip().rpartition("\n")[2]

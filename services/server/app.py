@@ -27,9 +27,9 @@ from rollyard.services.http.access.hosts import KnownHosts, is_loopback
 from rollyard.services.http.access.request_checks import Access
 from rollyard.services.http.client import RUN_HEADER, ServerClient
 from rollyard.services.http.problem import named, problem_reply
-from rollyard.services.http.request import Call, Handler, Reply, cancel_on_disconnect, read_body
+from rollyard.services.http.request import Handler, RawRequest, RawResponse, cancel_on_disconnect, read_body
 from rollyard.services.http.transport import Receive, Scope, Send, Transport
-from rollyard.services.server.metrics import CONTENT_TYPE, Measured, Meters, RouteMeter
+from rollyard.services.server.metrics import CONTENT_TYPE, MetricSource, RouteMetrics, ServerMetrics
 from rollyard.services.server.openapi import document
 from rollyard.services.server.settings import ServerSettings
 from rollyard.services.types import Json, Keys
@@ -42,7 +42,7 @@ class _Route:
     path: str
     handler: Handler
     cancellable: bool
-    meter: RouteMeter
+    meter: RouteMetrics
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class Server:
         rules = context.keys.access
         hosts = KnownHosts([settings.host, *rules.hosts], any_address=not is_loopback(settings.host))
         self.__access = Access(hosts, command="ng_run", other_users=rules.other_users)
-        self.__meters = Meters()
+        self.__meters = ServerMetrics()
         self.__meters.gauge("rollyard_in_flight", "Requests being answered", lambda: self.in_flight)
         self.__meters.gauge("rollyard_sessions", "Open sessions", lambda: self.sessions)
         self.app = self.__make_app()
@@ -129,7 +129,7 @@ class Server:
         """Serve every POST to a path that is no route; without it they are 404."""
         self.__rest = _Route("other", handler, False, self.__meters.route("other"))
 
-    def measure(self, measured: Measured) -> None:
+    def measure(self, measured: MetricSource) -> None:
         """Show numbers that `measured` keeps in this server's /metrics."""
         self.__meters.add(measured)
 
@@ -151,7 +151,7 @@ class Server:
         finally:
             self.in_flight -= 1
 
-    def __refusal(self, scope: Scope) -> Reply | None:
+    def __refusal(self, scope: Scope) -> RawResponse | None:
         """A caller of another run gets no further, nor one without the token; where there is none, see `Access`."""
         if not self.__token and (failure := self.__access.refusal(scope)):
             return self.__failed(failure, scope["path"])
@@ -192,30 +192,30 @@ class Server:
             for watcher in watchers:
                 watcher.cancel()
 
-    async def __answer(self, route: _Route, scope: Scope, receive: Receive, watch: Callable[[], None]) -> Reply:
+    async def __answer(self, route: _Route, scope: Scope, receive: Receive, watch: Callable[[], None]) -> RawResponse:
         try:
-            call = Call(scope["path"], scope["headers"], await read_body(receive), scope.get("query_string", b""))
+            call = RawRequest(scope["path"], scope["headers"], await read_body(receive), scope.get("query_string", b""))
             # In one process the caller's task is this one: cancelling it needs no watcher.
             if route.cancellable and scope.get("client") is not None:
                 watch()
             reply = await route.handler(call)
-            return Reply(reply) if isinstance(reply, bytes) else reply
+            return RawResponse(reply) if isinstance(reply, bytes) else reply
         except Failure as failure:
             return self.__failed(failure, scope["path"])
         except Exception as error:
             return self.__raised(error, scope["path"])
 
-    def __raised(self, error: Exception, path: str) -> Reply:
+    def __raised(self, error: Exception, path: str) -> RawResponse:
         log.error("%s%s failed", self.name, path, exc_info=error)
         detail = f"{type(error).__name__}: {error} (traceback in the log of {self.name})"
         return self.__failed(Failure(FailureKind.SERVER_ERROR, detail), path)
 
-    def __failed(self, failure: Failure, path: str) -> Reply:
+    def __failed(self, failure: Failure, path: str) -> RawResponse:
         problem = named(failure, self.name, path)
         self.__meters.failure(failure.kind, here=problem.server == self.name)
         return problem_reply(problem)
 
-    async def __send(self, send: Send, reply: Reply) -> None:
+    async def __send(self, send: Send, reply: RawResponse) -> None:
         headers = [(b"content-type", reply.content_type), self.__run_header, *reply.headers]
         if reply.stream is None:
             headers.append((b"content-length", b"%d" % len(reply.body)))
@@ -302,6 +302,6 @@ def _watch(receive: Receive, hung_up: list[bool]) -> asyncio.Task[None]:
     return asyncio.create_task(cancel_on_disconnect(receive, task, hung_up))
 
 
-def _response(reply: Reply) -> Response:
+def _response(reply: RawResponse) -> Response:
     headers = {name.decode(): value.decode() for name, value in reply.headers}
     return Response(reply.body, reply.status, headers, reply.content_type.decode())

@@ -16,7 +16,7 @@ LATENCY_BUCKETS = (
 CONTENT_TYPE = prometheus.CONTENT_TYPE_LATEST
 
 
-class Measured(Protocol):
+class MetricSource(Protocol):
     """Something that knows its own numbers and is asked for them only when somebody looks."""
 
     def collect(self) -> Iterable[Metric]:
@@ -24,7 +24,7 @@ class Measured(Protocol):
         ...
 
 
-class RouteMeter:
+class RouteMetrics:
     """Requests and latency of one route. Its series are looked up once, not at every request."""
 
     def __init__(self, path: str, latency: prometheus.Histogram, statuses: prometheus.Counter) -> None:
@@ -42,7 +42,7 @@ class RouteMeter:
         counter.inc()
 
 
-class Meters:
+class ServerMetrics:
     """A server's registry. The process's own CPU, memory and open files are in it."""
 
     def __init__(self) -> None:
@@ -56,14 +56,14 @@ class Meters:
         self._failures = prometheus.Counter(
             "rollyard_failures", "Requests that ended in a failure of ours", ["kind", "began"], registry=self._registry
         )
-        self._routes: dict[str, RouteMeter] = {}
+        self._routes: dict[str, RouteMetrics] = {}
         prometheus.ProcessCollector(registry=self._registry)
 
-    def route(self, path: str) -> RouteMeter:
+    def route(self, path: str) -> RouteMetrics:
         """The meter of a route."""
         meter = self._routes.get(path)
         if meter is None:
-            meter = self._routes[path] = RouteMeter(path, self._latency, self._statuses)
+            meter = self._routes[path] = RouteMetrics(path, self._latency, self._statuses)
         return meter
 
     def failure(self, kind: str, *, here: bool) -> None:
@@ -74,7 +74,7 @@ class Meters:
         """A value that is read when somebody asks."""
         prometheus.Gauge(name, meaning, registry=self._registry).set_function(read)
 
-    def add(self, measured: Measured) -> None:
+    def add(self, measured: MetricSource) -> None:
         """Numbers that somebody else keeps."""
         self._registry.register(measured)
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar, TypeVar, Union, get_args, get_origi
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
 
-from rollyard.services.errors import OperatorError, nearest
+from rollyard.services.errors import OperatorError, did_you_mean
 from rollyard.services.types import Json
 
 REDACTED = "***"
@@ -137,7 +137,7 @@ def _worded(problem: Any, model: type[BaseModel]) -> str:
     if problem["type"] == "extra_forbidden":
         fields = _fields_at(model, problem["loc"][:-1])
         known = ", ".join(sorted(fields))
-        return f"unknown option {name!r}{nearest(str(problem['loc'][-1]), fields)} (known: {known})"
+        return f"unknown option {name!r}{did_you_mean(str(problem['loc'][-1]), fields)} (known: {known})"
     if problem["type"] == "missing":
         return f"{name!r} is missing"
     if not name:

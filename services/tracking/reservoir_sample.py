@@ -16,7 +16,7 @@ LONGEST = 20_000
 """Characters of a conversation."""
 
 
-class Sample:
+class RolloutSample:
     """`size` of all the rows that are offered (Vitter's algorithm R); the same rows for the same file."""
 
     def __init__(self, size: int) -> None:

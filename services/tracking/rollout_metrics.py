@@ -32,7 +32,7 @@ class Mean:
         return self._sum / self._count if self._count else None
 
 
-class Figures:
+class RolloutMetrics:
     """Means over the measured rollouts, as ng_reward_profile counts them: a finite reward and no `mask_sample`."""
 
     def __init__(self) -> None:

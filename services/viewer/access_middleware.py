@@ -30,7 +30,7 @@ HEADERS = {
 }
 
 
-class Guard:
+class AccessMiddleware:
     """Checks where a request comes from (`Access`), and the token where there is one."""
 
     def __init__(self, app: ASGIApp, access: Access, *, token: str | None = None) -> None:
@@ -55,7 +55,7 @@ class Guard:
                     headers[name] = value
             await send(message)
 
-        answer = self._refused(scope) or self._welcomed(scope)
+        answer = self._refused(scope) or self._redirect_with_cookie(scope)
         await (answer or self._app)(scope, receive, guarded)
 
     def _refused(self, scope: Scope) -> Response | None:
@@ -72,7 +72,7 @@ class Guard:
         asked = dict(_query(scope)).get("token")
         return _same(_cookie(headers, self._name), self._cookie) or _same(bearer, token) or _same(asked, token)
 
-    def _welcomed(self, scope: Scope) -> Response | None:
+    def _redirect_with_cookie(self, scope: Scope) -> Response | None:
         """Who comes with the token in the address gets a cookie, and the address without it."""
         query = _query(scope)
         if self._token is None or scope["method"] != "GET" or "token" not in dict(query):

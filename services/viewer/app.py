@@ -17,12 +17,19 @@ from starlette.exceptions import HTTPException as StarletteHTTPException
 from rollyard.services.types import Record
 from rollyard.services.viewer.access_middleware import problem
 from rollyard.services.viewer.api.api_records import Numbers
-from rollyard.services.viewer.api.comparison_view import SORTS, Comparing
+from rollyard.services.viewer.api.comparison_view import SORTS, RunDifferences
 from rollyard.services.viewer.api.rollout_list import MOST_LINES
 from rollyard.services.viewer.api.rollout_list import Query as Asked
-from rollyard.services.viewer.api.rollout_view import MOST_STORIES, Gone, Replays, row_line, story_of, task_stories
-from rollyard.services.viewer.index.library import Library
-from rollyard.services.viewer.index.run_file import OpenedRun
+from rollyard.services.viewer.api.rollout_view import (
+    MOST_STORIES,
+    Replays,
+    RowChanged,
+    rollout_view,
+    row_line,
+    task_rollouts,
+)
+from rollyard.services.viewer.index.library import FileIndex
+from rollyard.services.viewer.index.run_file import RunFile
 from rollyard.services.viewer.index.table import Table
 
 log = logging.getLogger(__name__)
@@ -31,10 +38,10 @@ _ASK_AGAIN = {"cache-control": "no-cache"}
 _NOT_KEPT = {"cache-control": "no-store"}
 
 
-def viewer_app(library: Library, replays: Replays, routers: tuple[APIRouter, ...] = ()) -> FastAPI:
+def viewer_app(file_index: FileIndex, replays: Replays, routers: tuple[APIRouter, ...] = ()) -> FastAPI:
     """The page over `library`. `replays` draws boards; `routers` are mounted beside our own routes."""
     app = FastAPI(title="ng_viewer", docs_url=None, redoc_url=None)
-    app.include_router(_api(library, replays))
+    app.include_router(_api(file_index, replays))
     for router in routers:
         app.include_router(router)
     app.mount("/static", _Static(directory=STATIC), name="static")
@@ -45,7 +52,7 @@ def viewer_app(library: Library, replays: Replays, routers: tuple[APIRouter, ...
 
     app.add_exception_handler(StarletteHTTPException, _refused)
     app.add_exception_handler(RequestValidationError, _misread)
-    app.add_exception_handler(Gone, _gone)
+    app.add_exception_handler(RowChanged, _gone)
     app.add_exception_handler(OSError, _unreadable)
     app.add_exception_handler(Exception, _broken)
     return app
@@ -61,18 +68,18 @@ class _Static(StaticFiles):
         return answer
 
 
-def _api(library: Library, replays: Replays) -> APIRouter:
+def _api(file_index: FileIndex, replays: Replays) -> APIRouter:
     api = APIRouter(prefix="/api")
-    comparing = Comparing(library.runs)
+    comparing = RunDifferences(file_index.runs)
 
-    def run_of(run: int) -> OpenedRun:
-        if not 0 <= run < len(library.runs):
-            raise HTTPException(404, f"there is no run {run}; there are {len(library.runs)}, counted from 0")
-        return library.runs[run]
+    def run_of(run: int) -> RunFile:
+        if not 0 <= run < len(file_index.runs):
+            raise HTTPException(404, f"there is no run {run}; there are {len(file_index.runs)}, counted from 0")
+        return file_index.runs[run]
 
     @api.get("/overview")
     async def overview() -> Response:
-        return await _json(library.overview)
+        return await _json(file_index.overview)
 
     @api.get("/runs/{run}/profile")
     async def profile(run: int) -> Response:
@@ -90,7 +97,7 @@ def _api(library: Library, replays: Replays) -> APIRouter:
     async def story(run: int, task: int, repeat: int) -> Response:
         opened = run_of(run)
         table = opened.table
-        return await _json(lambda: story_of(opened, table, _index(table, task, repeat), replays))
+        return await _json(lambda: rollout_view(opened, table, _index(table, task, repeat), replays))
 
     @api.get("/runs/{run}/rollouts/{task}/{repeat}/raw")
     async def raw(run: int, task: int, repeat: int) -> Response:
@@ -108,7 +115,7 @@ def _api(library: Library, replays: Replays) -> APIRouter:
         start: Annotated[int, Query(ge=0)] = 0,
         limit: Annotated[int, Query(ge=0, le=MOST_STORIES)] = MOST_STORIES,
     ) -> Response:
-        return await _json(lambda: task_stories(run_of(run), task, replays, start, limit))
+        return await _json(lambda: task_rollouts(run_of(run), task, replays, start, limit))
 
     @api.get("/compare")
     async def compare(

@@ -112,7 +112,7 @@ async def test_the_demo_stack_is_seen_collected_resumed_and_refused_when_changed
     assert f"did you mean '{AGENT}'?" in stranger.err
 
 
-async def test_a_run_with_a_token_opens_to_its_owners_commands_and_to_nobody_else(tmp_path: Path) -> None:
+async def test_a_run_with_a_token_opens_only_to_its_owners_commands(tmp_path: Path) -> None:
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     async with ng_run(config(SOKOBAN), "+colocate=true", "+token=open-sesame", cwd=tmp_path) as running:

@@ -162,7 +162,7 @@ def test_every_link_between_pages_leads_somewhere() -> None:
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
 
 
-async def test_the_guides_world_works_as_the_guide_has_it(tmp_path: Path) -> None:
+async def test_the_guides_environment_works_as_the_guide_has_it(tmp_path: Path) -> None:
     guide = (INSTALLED / "docs" / "environments.md").read_text()
     for path, text in re.findall(r"`(resources_servers/guess/\S+?)`[^\n]*:\n\n```\w+\n(.*?)```", guide, re.DOTALL):
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
@@ -174,7 +174,7 @@ async def test_the_guides_world_works_as_the_guide_has_it(tmp_path: Path) -> Non
     assert [row["reward"] for row in read_rows(tmp_path / "results/guess.jsonl")] == [0.0, 0.0]
 
 
-async def test_the_documented_verdict_is_the_worlds() -> None:
+async def test_the_documented_verdict_is_the_environments() -> None:
     (text,) = re.findall(r"```json\n(.*?)```", (INSTALLED / "docs/evaluating.md").read_text(), re.DOTALL)
     shown = orjson.loads(text)
     async with serving(server) as world:

@@ -39,7 +39,7 @@ def test_every_program_is_named_after_its_command() -> None:
         assert (INSTALLED / f"services/cli/{name.removeprefix('ng_')}.py").is_file()
 
 
-def test_a_command_whose_output_nobody_reads_says_so_and_fails() -> None:
+def test_a_command_whose_output_is_not_read_says_so_and_fails() -> None:
     read, write = os.pipe()
     os.close(read)
     command = [sys.executable, "-c", "from rollyard.services.cli.status import main; main()", "--help"]

@@ -13,9 +13,9 @@ import pytest
 from rollyard.services.cli.find_run import find_run, once
 from rollyard.services.config.load import RunConfig
 from rollyard.services.errors import RunError
-from rollyard.services.head.registry import Roster
+from rollyard.services.head.registry import ServerRegistry
 from rollyard.services.head.server import Head
-from rollyard.services.runtime.hosting import Hosted
+from rollyard.services.runtime.hosting import HostedServer
 from rollyard.services.runtime.run_dir import HOME, RunFolder
 from rollyard.services.server.app import Context
 from rollyard.services.server.settings import ServerSettings
@@ -26,12 +26,12 @@ OTHER = os.geteuid() + 4321
 
 
 @contextlib.asynccontextmanager
-async def a_head(folder: Path, run_id: str = "r1", token: str | None = None) -> AsyncIterator[Hosted]:
+async def a_head(folder: Path, run_id: str = "r1", token: str | None = None) -> AsyncIterator[HostedServer]:
     """The head of a run that was started in `folder`, registered there."""
     async with network() as transport:
         keys = Keys(run_id=run_id, secret="s", token=token)
         context = Context("head", keys, client_of({}, transport))
-        head = Head(ServerSettings(), context, Roster(run_id, (), {}), RunConfig((), {}), folder)
+        head = Head(ServerSettings(), context, ServerRegistry(run_id, (), {}), RunConfig((), {}), folder)
         async with listening(head) as hosted:
             told = HeadFile(run_id=run_id, url=hosted.url, pid=os.getpid(), folder=str(folder), token=token)
             RunFolder.create(folder, run_id).write_head(told)

@@ -13,7 +13,7 @@ from tests.support.stacks import read_rows
 REPEATS = 67
 
 
-async def test_2000_rollouts_of_all_worlds_are_measured_and_none_is_lost(tmp_path: Path) -> None:
+async def test_2000_rollouts_of_all_environments_are_measured_and_none_is_lost(tmp_path: Path) -> None:
     lines = typed(INSTALLED / "docs" / "data.md")
     (run,) = (words for words in lines if words[0] == "ng_run")
     (collect,) = (words for words in lines if "+data=configs/environment_mixture.yaml" in words)

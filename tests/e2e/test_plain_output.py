@@ -25,9 +25,9 @@ from rollyard.services.cli.progress_bar import Bar, PlainLines
 from rollyard.services.cli.status_view import view
 from rollyard.services.errors import Failure, FailureKind, OperatorError, RunError
 from rollyard.services.head.activity import Collection
-from rollyard.services.head.run_snapshot import Live
+from rollyard.services.head.run_snapshot import RunSnapshot
 from rollyard.services.io.terminal import plain, plain_line, plain_output
-from rollyard.services.rollouts.progress import Tally
+from rollyard.services.rollouts.progress import CollectionProgress
 from rollyard.services.rollouts.store import StorePaths
 from rollyard.services.types import FailureRow
 
@@ -138,14 +138,18 @@ def test_arguments_are_plain_in_what_is_said_of_them(capsys: pytest.CaptureFixtu
         ran(reward_profile.run, capsys, argument)
 
 
-def live(text: str) -> Live:
+def live(text: str) -> RunSnapshot:
     """A run of which every word is `text`."""
-    status = Tally(10).status("running", note=text).model_copy(update={"failures": {text: 3}, "failed_attempts": 3})
+    status = (
+        CollectionProgress(10)
+        .status("running", note=text)
+        .model_copy(update={"failures": {text: 3}, "failed_attempts": 3})
+    )
     row = FailureRow(
         task_index=0, rollout_index=0, attempt_index=0, agent_ref={}, failure_kind=text, server=text, status=500,
         upstream_status=None, detail=text, terminal=False, time=0.0, duration_s=0.0,
     )  # fmt: skip
-    return Live(
+    return RunSnapshot(
         run_id=text, head=text, time=time.time(), stuck=[text], note=text,
         collections=[Collection(output=text, status=status, failures=[row])],
     )  # fmt: skip
@@ -190,12 +194,12 @@ def test_a_line_beside_the_progress_bar_is_plain(monkeypatch: pytest.MonkeyPatch
 def test_the_summary_of_a_collection_keeps_each_name_on_its_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    tally = Tally(2)
+    progress = CollectionProgress(2)
     for name, reward in ((HOSTILE + "\nfaked", 7.0), ("b", 1.0)):
-        tally.count({"reward": reward, "dataset_name": name, "agent_ref": {"name": name}})
+        progress.count({"reward": reward, "dataset_name": name, "agent_ref": {"name": name}})
 
     def main(arguments: Sequence[str]) -> int:
-        summary("stopped", tally, StorePaths(tmp_path / "x.jsonl"), HOSTILE + "\nfaked", 0)
+        summary("stopped", progress, StorePaths(tmp_path / "x.jsonl"), HOSTILE + "\nfaked", 0)
         return 0
 
     assert "\nfaked" not in ran(main, capsys)

@@ -8,9 +8,9 @@ import pytest
 from rich.console import Console
 
 from rollyard.services.cli.status_view import view
-from rollyard.services.head.activity import Collection, RunningEpisode, StageNow
-from rollyard.services.head.run_snapshot import Live
-from rollyard.services.rollouts.progress import Tally
+from rollyard.services.head.activity import Collection, RunningEpisode, StageActivity
+from rollyard.services.head.run_snapshot import RunSnapshot
+from rollyard.services.rollouts.progress import CollectionProgress
 from rollyard.services.types import DatasetStatus, ServerInstance
 
 NOW = 1_000_000.0
@@ -42,7 +42,7 @@ def server(name: str, requests_per_s: float = 12.34) -> ServerInstance:
 
 
 def collection(output: str = "/out.jsonl", state: str = "running", updated: float = NOW) -> Collection:
-    status = Tally(100).status("running").model_copy(update={"state": state, "updated": updated})
+    status = CollectionProgress(100).status("running").model_copy(update={"state": state, "updated": updated})
     return Collection(output=output, status=status, failures=[])
 
 
@@ -61,8 +61,8 @@ def episode(repeat: int, *, stuck: bool = False) -> RunningEpisode:
     )
 
 
-def busy(**more: object) -> Live:
-    stage = StageNow(
+def busy(**more: object) -> RunSnapshot:
+    stage = StageActivity(
         stage="model",
         server="grl_sokoban_resources_server",
         episodes=1024,
@@ -70,7 +70,7 @@ def busy(**more: object) -> Live:
         stuck=1,
         slowest=episode(0, stuck=True),
     )
-    live = Live(
+    live = RunSnapshot(
         run_id="r",
         head="http://127.0.0.1:11000",
         time=NOW,
@@ -84,7 +84,7 @@ def busy(**more: object) -> Live:
     return live.model_copy(update=more)
 
 
-def drawn(live: Live, width: int) -> str:
+def drawn(live: RunSnapshot, width: int) -> str:
     console = Console(width=width, force_terminal=False)
     with console.capture() as capture:
         console.print(view(live, console))

@@ -9,7 +9,7 @@ from typing import Any
 
 from rollyard.responses_api_models.builtin_model.app import BuiltinModel, BuiltinModelSettings
 from rollyard.services.http.client import AddressBook, ServerClient
-from rollyard.services.http.transport import Answer, HttpTransport, LocalTransport
+from rollyard.services.http.transport import HttpResponse, HttpTransport, LocalTransport
 from rollyard.services.server.app import Context
 from rollyard.services.types import Directory, Json, Keys
 
@@ -126,7 +126,7 @@ class Policy:
         self.server = BuiltinModel(BuiltinModelSettings(**settings), Context("policy_model", keys, client))
         self.transport.mount(URL, self.server)
 
-    async def post(self, request: Json, path: str = "/v1/responses", timeout_s: float = 120.0) -> Answer:
+    async def post(self, request: Json, path: str = "/v1/responses", timeout_s: float = 120.0) -> HttpResponse:
         return await self.transport.send("POST", URL + path, json.dumps(request).encode(), {}, timeout_s)
 
     async def respond(self, items: list[Json] | str, tools: tuple[Json, ...] = (STEP_TOOL,), **more: Any) -> Json:

@@ -20,12 +20,12 @@ import orjson
 
 from rollyard.agents.simple_agent.app import SimpleAgent
 from rollyard.resources_servers.base import Environment, tool
-from rollyard.resources_servers.environment import Verification, WorldSettings
+from rollyard.resources_servers.environment import EnvironmentSettings, Verification
 from rollyard.responses_api_models.vllm_model.app import VllmModel, VllmModelSettings
 from rollyard.services.errors import Failure
 from rollyard.services.server.app import Context, Server
 from rollyard.services.types import Json, Verdict
-from tests.support.in_process import agent, wired, world
+from tests.support.in_process import agent, environment, wired
 
 MODEL = "policy"
 TURNS = 3
@@ -44,10 +44,10 @@ PATIENT = ("slow", "silent")
 _RESET = struct.pack("ii", 1, 0)
 
 
-class Talk(Environment[WorldSettings]):
+class Talk(Environment[EnvironmentSettings]):
     """Counts what the model calls."""
 
-    def __init__(self, task: Any, settings: WorldSettings) -> None:
+    def __init__(self, task: Any, settings: EnvironmentSettings) -> None:
         super().__init__(task, settings)
         self.calls = 0
 
@@ -249,7 +249,7 @@ async def play(
             turn_bad()
         for fake in fakes:
             fake.called = called
-        async with wired({"world": world(Talk), "agent": agent(SimpleAgent), "model": policy}) as stack:
+        async with wired({"world": environment(Talk), "agent": agent(SimpleAgent), "model": policy}) as stack:
             rewards: list[float] = []
             failed = 0
             tasks = iter(range(rollouts))

@@ -14,12 +14,12 @@ import orjson
 from rollyard.services.config.load import RunConfig, load
 from rollyard.services.config.overrides import parse_overrides
 from rollyard.services.errors import Failure, FailureKind
-from rollyard.services.http.client import RUN_HEADER, AddressBook, Patience, ServerClient
+from rollyard.services.http.client import RUN_HEADER, AddressBook, RetryPolicy, ServerClient
 from rollyard.services.http.connection_pool import REQUEST_HEADER
 from rollyard.services.http.request import Handler
-from rollyard.services.http.transport import Answer, HttpTransport, LocalTransport, Transport
+from rollyard.services.http.transport import HttpResponse, HttpTransport, LocalTransport, Transport
 from rollyard.services.io.search_path import INSTALLED
-from rollyard.services.runtime.hosting import Hosted, bind
+from rollyard.services.runtime.hosting import HostedServer, bind
 from rollyard.services.server.app import Context, Server
 from rollyard.services.server.settings import ServerSettings
 from rollyard.services.types import Directory, Json, Keys
@@ -92,9 +92,9 @@ def a_server(
 
 
 @contextlib.asynccontextmanager
-async def listening(server: Server, host: str = "127.0.0.1") -> AsyncIterator[Hosted]:
+async def listening(server: Server, host: str = "127.0.0.1") -> AsyncIterator[HostedServer]:
     """The server on a free port, ready."""
-    hosted = Hosted(server, bind(host, 0))
+    hosted = HostedServer(server, bind(host, 0))
     await hosted.listen()
     await hosted.start()
     try:
@@ -120,7 +120,7 @@ async def send(
     method: str = "POST",
     headers: Mapping[str, str] | None = None,
     timeout_s: float = 120.0,
-) -> Answer:
+) -> HttpResponse:
     """One request without the client above it."""
     data = body if isinstance(body, bytes) else orjson.dumps(body)
     kind = {"content-type": "application/json"} if data else {}
@@ -130,7 +130,7 @@ async def send(
 def client_of(
     servers: Mapping[str, list[str]] | Callable[[], Mapping[str, list[str]]],
     transport: Transport,
-    patience: Patience | None = None,
+    retry_policy: RetryPolicy | None = None,
     keys: Keys = KEYS,
 ) -> ServerClient:
     """A client whose directory is `servers`, asked anew at every refresh."""
@@ -139,7 +139,7 @@ def client_of(
         now = servers() if callable(servers) else servers
         return Directory(run_id=keys.run_id, servers=dict(now), families={}, settings={})
 
-    return ServerClient(transport, keys, AddressBook(directory), patience or Patience(wait_s=0.1, pause_s=0.01))
+    return ServerClient(transport, keys, AddressBook(directory), retry_policy or RetryPolicy(wait_s=0.1, pause_s=0.01))
 
 
 async def failure_of(work: Awaitable[object]) -> Failure:

@@ -12,9 +12,9 @@ import orjson
 from rollyard.agents.base import Agent, AgentSettings
 from rollyard.resources_servers.base import Environment, hosting
 from rollyard.responses_api_models.base import ModelServer
-from rollyard.services.http.client import AddressBook, Patience, ServerClient
-from rollyard.services.http.request import Call
-from rollyard.services.http.transport import Answer, HttpTransport, LocalTransport
+from rollyard.services.http.client import AddressBook, RetryPolicy, ServerClient
+from rollyard.services.http.request import RawRequest
+from rollyard.services.http.transport import HttpResponse, HttpTransport, LocalTransport
 from rollyard.services.server.app import Context, Server
 from rollyard.services.server.settings import ServerSettings
 from rollyard.services.types import Directory, Json, Keys
@@ -30,7 +30,7 @@ class Wired:
     servers: dict[str, Server]
     transport: LocalTransport
 
-    async def post(self, server: str, path: str, body: Json, headers: Mapping[str, str] | None = None) -> Answer:
+    async def post(self, server: str, path: str, body: Json, headers: Mapping[str, str] | None = None) -> HttpResponse:
         """POST, whatever the status of the answer."""
         return await self.client.send(f"http://{server}:1", path, orjson.dumps(body), 30.0, headers)
 
@@ -49,7 +49,7 @@ async def wired(make: Mapping[str, Callable[[Context], Server]]) -> AsyncIterato
         urls = {name: [f"http://{name}:1"] for name in make}
         return Directory(run_id=KEYS.run_id, servers=urls, families={}, settings={})
 
-    client = ServerClient(transport, KEYS, AddressBook(directory), Patience(wait_s=0.2))
+    client = ServerClient(transport, KEYS, AddressBook(directory), RetryPolicy(wait_s=0.2))
     servers = {name: build(Context(name, KEYS, client)) for name, build in make.items()}
     for name, server in servers.items():
         transport.mount(f"http://{name}:1", server)
@@ -62,7 +62,7 @@ async def wired(make: Mapping[str, Callable[[Context], Server]]) -> AsyncIterato
         await transport.close()
 
 
-def world(environment: type[Environment[Any]], **settings: Any) -> Callable[[Context], Server]:
+def environment(environment: type[Environment[Any]], **settings: Any) -> Callable[[Context], Server]:
     """A world that hosts `environment`."""
     build = hosting(environment)
     return lambda context: build(build.Settings(**settings), context)
@@ -92,7 +92,7 @@ class Script:
         class Scripted(ModelServer):
             """Says what it was told to."""
 
-            async def responses(self, request: Json, call: Call) -> Json:
+            async def responses(self, request: Json, call: RawRequest) -> Json:
                 """The next turn of the script."""
                 script.asked.append(request)
                 turn = script.turns[min(len(script.asked), len(script.turns)) - 1]

@@ -16,7 +16,7 @@ from typing import Any
 from rollyard.responses_api_models.local_vllm_model import orphaned_processes
 from rollyard.responses_api_models.local_vllm_model.engine import Engine
 from rollyard.responses_api_models.local_vllm_model.settings import LocalVllmModelSettings
-from rollyard.responses_api_models.local_vllm_model.startup import Plan
+from rollyard.responses_api_models.local_vllm_model.startup import StartPlan
 from rollyard.services.backoff import Restarts
 from rollyard.services.errors import Failure, FailureKind
 from rollyard.services.http.transport import HttpTransport
@@ -42,7 +42,7 @@ class Bench:
         self.down: list[str] = []
         environment = {MARK: self.mark, "FAKE_NOTES": str(self.notes), **settings.pop("environment", {})}
         own = {"model": "/models/tiny", "vllm_command": [sys.executable, str(FAKE)], "environment": environment}
-        self.plan = Plan(
+        self.plan = StartPlan(
             title="engine 0",
             settings=LocalVllmModelSettings.model_validate({**own, **settings}),
             gpus=(),

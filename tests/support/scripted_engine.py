@@ -13,7 +13,7 @@ import orjson
 import uvicorn
 
 from rollyard.services.http.client import AddressBook, ServerClient
-from rollyard.services.http.transport import Answer, ASGIApp, HttpTransport, LocalTransport
+from rollyard.services.http.transport import ASGIApp, HttpResponse, HttpTransport, LocalTransport
 from rollyard.services.responses.stream_events import whole
 from rollyard.services.server.app import Context, Server
 from rollyard.services.types import Directory, Json, Keys
@@ -206,7 +206,7 @@ async def nobody() -> Directory:
     return Directory(run_id="run-1", servers={}, families={}, settings={})
 
 
-async def ask(server: Server, path: str, request: Json) -> tuple[Answer, Json]:
+async def ask(server: Server, path: str, request: Json) -> tuple[HttpResponse, Json]:
     """POST straight into the app; the answer and its body as JSON (empty when it is none)."""
     local = LocalTransport(server.client.transport)
     local.mount("http://policy", server)

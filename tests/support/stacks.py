@@ -16,7 +16,7 @@ from rollyard.services.config.overrides import parse_overrides
 from rollyard.services.datasets.tasks import TaskFile
 from rollyard.services.io.search_path import INSTALLED
 from rollyard.services.rollouts.collector import Collector, Limits
-from rollyard.services.rollouts.progress import Tally
+from rollyard.services.rollouts.progress import CollectionProgress
 from rollyard.services.rollouts.store import RolloutStore, StorePaths
 from rollyard.services.runtime.launcher import Launcher, LocalLauncher
 from rollyard.services.runtime.run_dir import RunFolder
@@ -92,18 +92,18 @@ async def collect(
     agent: str | None = AGENT,
     identity: Json | None = None,
     overwrite: bool = False,
-) -> tuple[State, Tally]:
+) -> tuple[State, CollectionProgress]:
     """Collect as ng_collect_rollouts does, in this process, with seeds."""
     tasks = TaskFile(rows, agent=agent, limit=limit)
     store = RolloutStore(StorePaths(output), identity or {}, {}, resume=True, overwrite=overwrite)
-    tally = Tally(tasks.count * repeats)
+    progress = CollectionProgress(tasks.count * repeats)
     try:
-        store.load(tally.count)
-        tally.resumed()
+        store.load(progress.count)
+        progress.resumed()
         chosen = {"temperature": 0.8} if params is None else params
         quick = limits or Limits(parallel=8, first_pause_s=0.01, longest_pause_s=0.05)
-        collector = Collector(tasks.rollouts(repeats), chosen, stack.client, store, tally, quick, seeded=True)
-        return await collector.run(), tally
+        collector = Collector(tasks.rollouts(repeats), chosen, stack.client, store, progress, quick, seeded=True)
+        return await collector.run(), progress
     finally:
         store.close()
 

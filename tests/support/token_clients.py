@@ -12,7 +12,7 @@ import orjson
 from rollyard.agents.episode import Conversation
 from rollyard.responses_api_models.vllm_model.app import VllmModel, VllmModelSettings
 from rollyard.services.http.client import AddressBook, ServerClient
-from rollyard.services.http.transport import Answer, HttpTransport, LocalTransport
+from rollyard.services.http.transport import HttpResponse, HttpTransport, LocalTransport
 from rollyard.services.server.app import Context, Server
 from rollyard.services.types import Directory, Json, Keys
 from tests.support.token_engine import TokenEngine
@@ -54,7 +54,7 @@ class Player:
         answer = await self.answer(path, body, headers)
         return answer.status, orjson.loads(answer.body)
 
-    async def answer(self, path: str, body: Json, headers: Json | None = None) -> Answer:
+    async def answer(self, path: str, body: Json, headers: Json | None = None) -> HttpResponse:
         """The same with its headers."""
         sent = {"content-type": "application/json", **(headers or {})}
         return await self.transport.send("POST", f"http://policy:1{path}", orjson.dumps(body), sent, 30.0)

@@ -15,7 +15,7 @@ import orjson
 
 from rollyard.responses_api_models.vllm_model.app import VllmModel, VllmModelSettings
 from rollyard.services.http.client import AddressBook, ServerClient
-from rollyard.services.http.transport import Answer, ASGIApp, HttpTransport, LocalTransport, Receive, Scope, Send
+from rollyard.services.http.transport import ASGIApp, HttpResponse, HttpTransport, LocalTransport, Receive, Scope, Send
 from rollyard.services.server.app import Context
 from rollyard.services.types import Json, Keys
 from tests.support.scripted_engine import nobody
@@ -192,7 +192,7 @@ class Door:
 
     async def send(
         self, method: str, path: str, body: Any = None, headers: Mapping[str, str] | None = None
-    ) -> tuple[Answer, Any]:
+    ) -> tuple[HttpResponse, Any]:
         """The answer, and its body as JSON."""
         sent = {"content-type": "application/json", "authorization": f"Bearer {TOKEN}", **(headers or {})}
         content = b"" if body is None else body if isinstance(body, bytes) else orjson.dumps(body)

@@ -23,7 +23,7 @@ _OR = re.compile(
 _AND = re.compile(r"(?:[\s$*]|\\[)\]])*and\s+(?=\$?-?\d[\d.,/]*\$?\s*$)")
 
 
-def with_offers(text: str, found: Found) -> Found:
+def with_alternatives(text: str, found: Found) -> Found:
     """`found` with the values that `text` offers behind it."""
     offered = _offered(text, found.end) or (_announced(text, found) if found.method == "boxed" else [])
     return together(found, [*(found.parts or (found.text,)), *offered]) if offered else found

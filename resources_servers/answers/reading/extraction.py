@@ -35,7 +35,7 @@ class Found:
 Finder = Callable[[str], "Found | None"]
 
 
-def said(text: str) -> str:
+def without_reasoning(text: str) -> str:
     """`text` without the model's thinking; empty when it never came out of it."""
     end = 0
     for match in _THINKING_ENDS.finditer(text):

@@ -20,7 +20,7 @@ _RETRACTION = re.compile(
 )
 
 
-def maintained(text: str) -> str:
+def after_last_retraction(text: str) -> str:
     """`text` from its last retraction on: what stands before it is not the answer any more."""
     start = 0
     for match in scan(_RETRACTION, text):

@@ -38,7 +38,7 @@ def logprobs_of(answer: Json, key: str) -> list[Any]:
     return entries
 
 
-def holding(key: str) -> Callable[[bytes], Json]:
+def object_reader(key: str) -> Callable[[bytes], Json]:
     """A reader of JSON objects that have `key`."""
 
     def read(body: bytes) -> Json:

@@ -1,8 +1,8 @@
 """Roads: the two ways in which an engine takes token ids in. Both render messages, generate from ids, read the text.
 
-GenerateRoad       vLLM's own: /v1/chat/completions/render, /inference/v1/generate, /v1/chat/completions/derender
+GenerateBackend       vLLM's own: /v1/chat/completions/render, /inference/v1/generate, /v1/chat/completions/derender
 (all with --enable-scale-out); the engine's tool and reasoning parsers read the answer
-CompletionsRoad    /tokenize and /v1/completions, which every vLLM and many other engines have; the text is read
+CompletionsBackend    /tokenize and /v1/completions, which every vLLM and many other engines have; the text is read
 here, by `hermes`
 """
 
@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from rollyard.responses_api_models.upstream.request_context import Passage
+from rollyard.responses_api_models.upstream.request_context import RequestContext
 from rollyard.services.types import Json
 
 QUESTION: Json = {"role": "user", "content": "x"}
@@ -41,29 +41,31 @@ class Generated:
     """vLLM's own spans of weight versions over the generated tokens, where it reports them."""
 
 
-class Road(Protocol):
+class TokenBackend(Protocol):
     """What both ways can do."""
 
     name: str
     names_versions: bool
     """Its answers name the weight version of each token."""
 
-    async def check(self, model: str, passage: Passage) -> None:
+    async def check(self, model: str, request_context: RequestContext) -> None:
         """Raises Failure upstream_refused or malformed_answer where the engine lacks an endpoint of this way."""
         ...
 
-    def unfit(self, body: Json) -> str:
+    def unsupported_reason(self, body: Json) -> str:
         """Why the chat request `body` cannot go this way; empty when it can."""
         ...
 
-    async def render(self, body: Json, messages: list[Json], passage: Passage, *, ask: bool = True) -> Rendered:
+    async def render(
+        self, body: Json, messages: list[Json], request_context: RequestContext, *, ask: bool = True
+    ) -> Rendered:
         """Ids of `messages` under the tools and template arguments of the chat request `body`; `ask`: with the words
         that make the model speak next.
         """
         ...
 
     async def generate(
-        self, ids: list[int], rendered: Rendered, body: Json, passage: Passage, *, texts: bool = False
+        self, ids: list[int], rendered: Rendered, body: Json, request_context: RequestContext, *, texts: bool = False
     ) -> Generated:
         """The model's turn after the prompt `ids`, sampled as the chat request `body` says. `texts`: the completion has
         logprobs in words, too.

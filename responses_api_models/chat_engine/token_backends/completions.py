@@ -1,14 +1,14 @@
-"""CompletionsRoad: token ids by way of /tokenize and the plain completions endpoint; tool calls are read here."""
+"""CompletionsBackend: token ids by way of /tokenize and the plain completions endpoint; tool calls are read here."""
 
 from __future__ import annotations
 
 import orjson
 
 from rollyard.responses_api_models.chat_engine import hermes, sampling
-from rollyard.responses_api_models.chat_engine.token_backends.answers import finish, holding, logprobs_of
+from rollyard.responses_api_models.chat_engine.token_backends.answers import finish, logprobs_of, object_reader
 from rollyard.responses_api_models.chat_engine.token_backends.base import QUESTION, Generated, Rendered
 from rollyard.responses_api_models.upstream.answers import json_object
-from rollyard.responses_api_models.upstream.request_context import Passage
+from rollyard.responses_api_models.upstream.request_context import RequestContext
 from rollyard.responses_api_models.upstream.upstream import Upstream
 from rollyard.services.types import Json
 
@@ -18,7 +18,7 @@ _CHAT_ONLY = frozenset(
 )
 
 
-class CompletionsRoad:
+class CompletionsBackend:
     """Token-in by way of the plain completions endpoint."""
 
     name = "completions"
@@ -31,11 +31,11 @@ class CompletionsRoad:
     def _calls(self, body: Json) -> bool:
         return self._parses_tools and bool(body.get("tools")) and body.get("tool_choice") != "none"
 
-    async def check(self, model: str, passage: Passage) -> None:
+    async def check(self, model: str, request_context: RequestContext) -> None:
         """See `Road.check`."""
-        await self.render({"model": model}, [QUESTION], passage)
+        await self.render({"model": model}, [QUESTION], request_context)
 
-    def unfit(self, body: Json) -> str:
+    def unsupported_reason(self, body: Json) -> str:
         """See `Road.unfit`."""
         if not body.get("tools"):
             return ""
@@ -44,16 +44,20 @@ class CompletionsRoad:
         # The chat endpoint forces such a call by a grammar, which this one cannot.
         return "tool_choice" if body.get("tool_choice") not in (None, "auto", "none") else ""
 
-    async def render(self, body: Json, messages: list[Json], passage: Passage, *, ask: bool = True) -> Rendered:
+    async def render(
+        self, body: Json, messages: list[Json], request_context: RequestContext, *, ask: bool = True
+    ) -> Rendered:
         """See `Road.render`."""
         kept = ("model", "tools", "chat_template", "chat_template_kwargs")
         request = {key: body[key] for key in kept if body.get(key) is not None}
         request.update(messages=messages, add_generation_prompt=ask, add_special_tokens=False)
-        answer = await self._upstream.post("/../tokenize", orjson.dumps(request), holding("tokens"), passage)
+        answer = await self._upstream.post(
+            "/../tokenize", orjson.dumps(request), object_reader("tokens"), request_context
+        )
         return Rendered(answer["tokens"], {"max_model_len": answer.get("max_model_len")})
 
     async def generate(
-        self, ids: list[int], rendered: Rendered, body: Json, passage: Passage, *, texts: bool = False
+        self, ids: list[int], rendered: Rendered, body: Json, request_context: RequestContext, *, texts: bool = False
     ) -> Generated:
         """See `Road.generate`."""
         request = {key: value for key, value in body.items() if key not in _CHAT_ONLY}
@@ -66,7 +70,7 @@ class CompletionsRoad:
             limit = max(longest - len(ids), 1)
         if limit is not None:
             request["max_tokens"] = limit
-        answer = await self._upstream.post("/completions", orjson.dumps(request), _read_completed, passage)
+        answer = await self._upstream.post("/completions", orjson.dumps(request), _read_completed, request_context)
         choice = answer["choices"][0]
         generated, log_probs = choice["token_ids"], choice["logprobs"]["token_logprobs"]
         calls = self._calls(body)

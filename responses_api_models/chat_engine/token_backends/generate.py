@@ -1,14 +1,14 @@
-"""GenerateRoad: vLLM's own endpoints for token ids. Its tool and reasoning parsers read the answer."""
+"""GenerateBackend: vLLM's own endpoints for token ids. Its tool and reasoning parsers read the answer."""
 
 from __future__ import annotations
 
 import orjson
 
 from rollyard.responses_api_models.chat_engine import sampling
-from rollyard.responses_api_models.chat_engine.token_backends.answers import finish, holding, logprobs_of
+from rollyard.responses_api_models.chat_engine.token_backends.answers import finish, logprobs_of, object_reader
 from rollyard.responses_api_models.chat_engine.token_backends.base import QUESTION, Generated, Rendered
 from rollyard.responses_api_models.upstream.answers import json_object
-from rollyard.responses_api_models.upstream.request_context import Passage
+from rollyard.responses_api_models.upstream.request_context import RequestContext
 from rollyard.responses_api_models.upstream.upstream import Upstream
 from rollyard.services.responses.response_validity import first_choice, malformed
 from rollyard.services.types import Json
@@ -19,7 +19,7 @@ _OF_RENDERING = ("token_offsets", "request_id")
 """What a rendering has and a request to generate must not."""
 
 
-class GenerateRoad:
+class GenerateBackend:
     """Token-in as vLLM offers it."""
 
     name = "generate"
@@ -28,28 +28,32 @@ class GenerateRoad:
     def __init__(self, upstream: Upstream) -> None:
         self._upstream = upstream
 
-    async def check(self, model: str, passage: Passage) -> None:
+    async def check(self, model: str, request_context: RequestContext) -> None:
         """See `Road.check`: older vLLM has the first of the three endpoints and not the others."""
         body: Json = {"model": model, "max_tokens": 1, "ignore_eos": True}
-        rendered = await self.render(body, [QUESTION], passage)
+        rendered = await self.render(body, [QUESTION], request_context)
         request = {key: value for key, value in rendered.request.items() if key not in _OF_RENDERING}
         request["sampling_params"] = {"max_tokens": 1, "ignore_eos": True}
         sent = orjson.dumps(request)
-        answer = await self._upstream.post("/../inference/v1/generate", sent, _read_ids, passage)
-        await self.read(answer, rendered.ids, body, passage)
+        answer = await self._upstream.post("/../inference/v1/generate", sent, _read_ids, request_context)
+        await self.read(answer, rendered.ids, body, request_context)
 
-    def unfit(self, body: Json) -> str:
+    def unsupported_reason(self, body: Json) -> str:
         """See `Road.unfit`."""
         return ""
 
-    async def render(self, body: Json, messages: list[Json], passage: Passage, *, ask: bool = True) -> Rendered:
+    async def render(
+        self, body: Json, messages: list[Json], request_context: RequestContext, *, ask: bool = True
+    ) -> Rendered:
         """See `Road.render`."""
         sent = orjson.dumps({**body, "messages": messages, "add_generation_prompt": ask})
-        request = await self._upstream.post("/chat/completions/render", sent, holding("token_ids"), passage)
+        request = await self._upstream.post(
+            "/chat/completions/render", sent, object_reader("token_ids"), request_context
+        )
         return Rendered(request["token_ids"], request)
 
     async def generate(
-        self, ids: list[int], rendered: Rendered, body: Json, passage: Passage, *, texts: bool = False
+        self, ids: list[int], rendered: Rendered, body: Json, request_context: RequestContext, *, texts: bool = False
     ) -> Generated:
         """See `Road.generate`."""
         request = {key: value for key, value in rendered.request.items() if key not in _OF_RENDERING}
@@ -66,20 +70,20 @@ class GenerateRoad:
         request["sampling_params"] = params
         request["token_ids"] = ids
         sent = orjson.dumps(request)
-        answer = await self._upstream.post("/../inference/v1/generate", sent, _read_generated, passage)
+        answer = await self._upstream.post("/../inference/v1/generate", sent, _read_generated, request_context)
         choice = answer["choices"][0]
         generated, entries = choice["token_ids"], choice["logprobs"]["content"]
         log_probs = [entry["logprob"] for entry in entries]
         if not texts:
             choice["logprobs"] = None
-        completion = await self.read(answer, ids, body, passage)
+        completion = await self.read(answer, ids, body, request_context)
         # The usage counts what was in the engine's cache; the reader of the text knows nothing of it.
         completion["usage"] = answer.get("usage") or completion.get("usage")
         finish(completion, body)
         used = sampling.of_engine(request["sampling_params"], body)
         return Generated(generated, log_probs, completion, used, choice.get("weight_versions"))
 
-    async def read(self, answer: Json, ids: list[int], body: Json, passage: Passage) -> Json:
+    async def read(self, answer: Json, ids: list[int], body: Json, request_context: RequestContext) -> Json:
         """The answer of /inference/v1/generate to the prompt `ids` as a chat completion, by the engine's parsers."""
         choice = answer["choices"][0]
         spoken = _spoken(choice)
@@ -96,8 +100,10 @@ class GenerateRoad:
             "prompt_token_ids": ids[-SEED_IDS:],
             "chat_request": {**body, "messages": [{"role": "user", "content": ""}]},
         }
-        read = holding("choices")
-        completion: Json = await self._upstream.post("/chat/completions/derender", orjson.dumps(parsing), read, passage)
+        read = object_reader("choices")
+        completion: Json = await self._upstream.post(
+            "/chat/completions/derender", orjson.dumps(parsing), read, request_context
+        )
         if isinstance(stop := choice.get("stop_reason"), str):
             _cut(first_choice(completion)[1], stop, len(stop) * bool(body.get("include_stop_str_in_output")))
         return completion

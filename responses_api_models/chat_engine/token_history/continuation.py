@@ -15,9 +15,9 @@ from itertools import takewhile
 
 import orjson
 
-from rollyard.responses_api_models.chat_engine.token_backends.base import Rendered, Road
+from rollyard.responses_api_models.chat_engine.token_backends.base import Rendered, TokenBackend
 from rollyard.responses_api_models.chat_engine.token_history import history
-from rollyard.responses_api_models.upstream.request_context import Passage
+from rollyard.responses_api_models.upstream.request_context import RequestContext
 from rollyard.services.responses.tool_calls import UNNAMED, read_name, sendable_name
 from rollyard.services.types import Json
 
@@ -45,14 +45,14 @@ class Continuation:
         self._endings: dict[bytes, Ending | None] = {}
 
     async def prompt(
-        self, road: Road, before: history.Turn, body: Json, passage: Passage
+        self, backend: TokenBackend, before: history.Turn, body: Json, request_context: RequestContext
     ) -> tuple[list[int], Rendered] | None:
         """The ids, and what the engine made of the request. None when the template shows no end of a turn."""
-        ending = await self.ending(road, body, passage)
+        ending = await self.ending(backend, body, request_context)
         if ending is None:
             return None
         said, new = body["messages"][before.index], body["messages"][before.index + 1 :]
-        rendered = await road.render(body, [_USER, _stand_in("x", said), *new], passage)
+        rendered = await backend.render(body, [_USER, _stand_in("x", said), *new], request_context)
         at = -1
         for _ in range(ending.count):
             try:
@@ -63,12 +63,12 @@ class Continuation:
         ended = before.ids[-1] == ending.token
         return before.ids + rendered.ids[at + ended :], rendered
 
-    async def ending(self, road: Road, body: Json, passage: Passage) -> Ending | None:
+    async def ending(self, backend: TokenBackend, body: Json, request_context: RequestContext) -> Ending | None:
         """How a turn ends under this request's tools and template arguments; asked of the engine once."""
         key = orjson.dumps([body.get(name) for name in _TEMPLATE])
         if key not in self._endings:
-            one = await road.render(body, [_USER, _stand_in("x")], passage, ask=False)
-            two = await road.render(body, [_USER, _stand_in(_OTHER)], passage, ask=False)
+            one = await backend.render(body, [_USER, _stand_in("x")], request_context, ask=False)
+            two = await backend.render(body, [_USER, _stand_in(_OTHER)], request_context, ask=False)
             if len(self._endings) >= KNOWN:
                 self._endings.clear()
             self._endings[key] = _shared_ending(one.ids, two.ids)

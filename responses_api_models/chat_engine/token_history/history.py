@@ -107,7 +107,7 @@ def first_difference(expected: list[int], found: list[int]) -> int | None:
     return next((at for at, pair in enumerate(zip(expected, found, strict=False)) if pair[0] != pair[1]), len(found))
 
 
-def break_between(expected: list[int], prompt: list[int], reason: str) -> Json | None:
+def find_prefix_mismatch(expected: list[int], prompt: list[int], reason: str) -> Json | None:
     """The record of a break: why the prompt was made anew, and the first difference. None when there is none."""
     at = first_difference(expected, prompt)
     if at is None:

@@ -13,15 +13,15 @@ from typing import Any
 import orjson
 
 from rollyard.responses_api_models.chat_engine import sampling
-from rollyard.responses_api_models.chat_engine.capabilities import Abilities
+from rollyard.responses_api_models.chat_engine.capabilities import Capabilities
 from rollyard.responses_api_models.chat_engine.special_tokens import SpecialTokens
-from rollyard.responses_api_models.chat_engine.token_backends.base import Rendered, Road
+from rollyard.responses_api_models.chat_engine.token_backends.base import Rendered, TokenBackend
 from rollyard.responses_api_models.chat_engine.token_history import history
 from rollyard.responses_api_models.chat_engine.token_history.continuation import Continuation
-from rollyard.responses_api_models.chat_engine.weights.policy_versions import Versions
+from rollyard.responses_api_models.chat_engine.weights.policy_versions import PolicyVersions
 from rollyard.responses_api_models.convert.answers import token_fields
 from rollyard.responses_api_models.upstream.answers import json_object
-from rollyard.responses_api_models.upstream.request_context import Passage
+from rollyard.responses_api_models.upstream.request_context import RequestContext
 from rollyard.responses_api_models.upstream.upstream import Upstream
 from rollyard.services.errors import Failure, FailureKind
 from rollyard.services.responses.policy_logprobs import are_ids, invalid_numbers
@@ -40,7 +40,7 @@ _NO_TURN = {
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class EngineTurn:
     """A turn as an engine made it."""
 
     way: str
@@ -50,14 +50,14 @@ class Made:
     """Why it went as messages."""
 
 
-class Turns:
+class TokenTurns:
     """Model calls with tokens, over one upstream."""
 
     def __init__(
         self,
         upstream: Upstream,
-        abilities: Abilities,
-        versions: Versions,
+        abilities: Capabilities,
+        versions: PolicyVersions,
         special_tokens: SpecialTokens,
         *,
         sends_ids: bool = False,
@@ -69,7 +69,7 @@ class Turns:
         self._sends_ids = sends_ids
         self._continuation = Continuation()
 
-    async def make(self, asked: Json, passage: Passage) -> Json:
+    async def make(self, asked: Json, request_context: RequestContext) -> Json:
         """The chat completion for the chat request `asked`; its message carries the tokens and their trace."""
         given = _messages(asked)
         before, plain = history.last_turn(given), history.without_tokens(given)
@@ -78,11 +78,11 @@ class Turns:
         texts = bool(asked.get("logprobs"))
         mark, said = self._versions.mark, history.Fingerprint(body)
         recorded = said.add(plain[: before.index + 1]) if before else ""
-        sent, escaped = await self._special_tokens.treated(body, passage)
-        made = await self._as_ids(before, sent, recorded, passage, texts)
+        sent, escaped = await self._special_tokens.treated(body, request_context)
+        made = await self._as_ids(before, sent, recorded, request_context, texts)
         if isinstance(made, str):
             ids_kept = {**sent, "messages": _with_ids(sent["messages"], given)} if self._sends_ids else sent
-            made = await self._by_chat(ids_kept, made, passage)
+            made = await self._by_chat(ids_kept, made, request_context)
         completion = made.completion
         choice, message = check_completion(completion)
         message.update(token_fields(completion, choice, message))
@@ -96,52 +96,52 @@ class Turns:
         trace.update(way=made.way, context=said.add([*plain[before.index + 1 if before else 0 :], message]))
         if escaped:
             trace["escaped"] = escaped
-        mode = await self._abilities.logprobs_mode(passage)
-        trace["sampling"] = {**made.sampling, "logprobs_mode": mode, **self._version(mark, choice, passage)}
+        mode = await self._abilities.logprobs_mode(request_context)
+        trace["sampling"] = {**made.sampling, "logprobs_mode": mode, **self._version(mark, choice, request_context)}
         message["token_trace"] = trace
         return completion
 
-    def _version(self, mark: int, choice: Json, passage: Passage) -> Json:
+    def _version(self, mark: int, choice: Json, request_context: RequestContext) -> Json:
         spans = choice.pop("weight_versions", None)
-        version = self._versions.sampled(mark, spans, passage.url)
+        version = self._versions.sampled(mark, spans, request_context.url)
         return {**version, "version_of": "token" if isinstance(spans, list) and spans else "turn"}
 
-    async def _by_chat(self, body: Json, reason: str, passage: Passage) -> Made:
+    async def _by_chat(self, body: Json, reason: str, request_context: RequestContext) -> EngineTurn:
         sent = orjson.dumps({**body, "return_token_ids": True})
-        completion = await self._upstream.post("/chat/completions", sent, _read_completion, passage)
-        return Made("chat", completion, sampling.of_request(body, tools_constrain=True), reason)
+        completion = await self._upstream.post("/chat/completions", sent, _read_completion, request_context)
+        return EngineTurn("chat", completion, sampling.of_request(body, tools_constrain=True), reason)
 
     async def _as_ids(
-        self, before: history.Turn | None, body: Json, recorded: str, passage: Passage, texts: bool
-    ) -> Made | str:
+        self, before: history.Turn | None, body: Json, recorded: str, request_context: RequestContext, texts: bool
+    ) -> EngineTurn | str:
         """The turn, sent as token ids; or why it cannot go so.
 
         `recorded` is what the conversation up to the turn before looks like now.
         """
-        road = await self._abilities.road(passage)
-        if reason := _unfit(road, before, recorded, body):
+        backend = await self._abilities.backend(request_context)
+        if reason := _unfit(backend, before, recorded, body):
             return reason
-        assert road is not None
-        if before is None and not road.names_versions:
+        assert backend is not None
+        if before is None and not backend.names_versions:
             return "nothing_gained"
-        if before and await self._special_tokens.in_tools(body, passage):
+        if before and await self._special_tokens.in_tools(body, request_context):
             return "special_tokens_in_tools"  # the cut behind the turn before might be made within them
-        prompt = await self._prompt(road, before, body, passage)
+        prompt = await self._prompt(backend, before, body, request_context)
         if prompt is None:
             return "no_end_of_turn"
         ids, rendered = prompt
-        made = await road.generate(ids, rendered, body, passage, texts=texts)
+        made = await backend.generate(ids, rendered, body, request_context, texts=texts)
         choice, message = check_completion(made.completion)
         choice["weight_versions"] = made.weight_versions
         message.update(prompt_token_ids=ids, generation_token_ids=made.ids, generation_log_probs=made.log_probs)
-        return Made(road.name, made.completion, made.sampling)
+        return EngineTurn(backend.name, made.completion, made.sampling)
 
     async def _prompt(
-        self, road: Road, before: history.Turn | None, body: Json, passage: Passage
+        self, backend: TokenBackend, before: history.Turn | None, body: Json, request_context: RequestContext
     ) -> tuple[list[int], Rendered] | None:
         if before is not None:
-            return await self._continuation.prompt(road, before, body, passage)
-        rendered = await road.render(body, body["messages"], passage)
+            return await self._continuation.prompt(backend, before, body, request_context)
+        rendered = await backend.render(body, body["messages"], request_context)
         return rendered.ids, rendered
 
 
@@ -158,16 +158,16 @@ def _trace(message: Json, before: history.Turn | None, reason: str) -> Json:
     found = before.trace.get("segment")
     segment = found if isinstance(found, int) else 0
     # A prompt sent as ids was put together from those of the turn before.
-    broken = history.break_between(before.ids, message["prompt_token_ids"], reason) if reason else None
+    broken = history.find_prefix_mismatch(before.ids, message["prompt_token_ids"], reason) if reason else None
     return {"segment": segment + 1, "break": broken} if broken else {"segment": segment}
 
 
-def _unfit(road: Road | None, before: history.Turn | None, recorded: str, body: Json) -> str:
+def _unfit(backend: TokenBackend | None, before: history.Turn | None, recorded: str, body: Json) -> str:
     """Why the prompt cannot be sent as ids; empty when it can."""
     messages = body["messages"]
     if before is not None and before.trace.get("context", recorded) != recorded:
         return "history_changed"
-    if road is None:
+    if backend is None:
         return "retokenized"
     if asked := next((name for name in _BY_CHAT if body.get(name)), ""):
         return asked
@@ -178,7 +178,7 @@ def _unfit(road: Road | None, before: history.Turn | None, recorded: str, body: 
     # An image is more than its ids, wherever it stands: the engine wants the picture with them.
     if any(isinstance(message.get("content"), list) and not _only_text(message["content"]) for message in messages):
         return "not_text"
-    return road.unfit(body)
+    return backend.unsupported_reason(body)
 
 
 def _only_text(parts: list[Any]) -> bool:

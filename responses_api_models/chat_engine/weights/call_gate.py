@@ -11,9 +11,9 @@ import contextlib
 import functools
 from collections.abc import Awaitable, Callable, Iterator
 
-from rollyard.responses_api_models.chat_engine.weights.policy_versions import Versions
+from rollyard.responses_api_models.chat_engine.weights.policy_versions import PolicyVersions
 from rollyard.services.errors import Failure, FailureKind
-from rollyard.services.http.request import Call, Handler, Reply
+from rollyard.services.http.request import Handler, RawRequest, RawResponse
 
 VERSION_HEADER = b"x-rollyard-policy-version"
 BEGUN_HEADER = b"x-rollyard-policy-version-begun"
@@ -28,11 +28,11 @@ RESYNCING = "an engine that was started again is brought to the policy's weights
 class Gate:
     """One for all model calls of a server."""
 
-    def __init__(self, versions: Versions, urls: Callable[[], list[str]], patience_s: float) -> None:
+    def __init__(self, versions: PolicyVersions, urls: Callable[[], list[str]], patience_s: float) -> None:
         self._versions = versions
         self._urls = urls
         self._patience_s = patience_s
-        self.mend: Callable[[], Awaitable[None]] = _nothing
+        self.resync: Callable[[], Awaitable[None]] = _nothing
         """Tried before a call is refused."""
         self._reasons: dict[str, None] = {}
         self._opened = asyncio.Event()
@@ -71,45 +71,45 @@ class Gate:
         """The handler of a model call behind this gate."""
 
         @functools.wraps(handler)
-        async def answer(call: Call) -> Reply:
-            if self._troubled():
+        async def answer(call: RawRequest) -> RawResponse:
+            if self._raise_if_inconsistent():
                 await self._enter()
             begun = self._versions.now
             reply = self.stamped(await handler(call), begun)
-            if reply.stream is None and self._troubled():
+            if reply.stream is None and self._raise_if_inconsistent():
                 await self._leave()
             return reply
 
         return answer
 
-    def stamped(self, reply: bytes | Reply, begun: str = "") -> Reply:
+    def stamped(self, reply: bytes | RawResponse, begun: str = "") -> RawResponse:
         """The answer with the policy's version on it."""
         now = self._versions.now
         marks: tuple[tuple[bytes, bytes], ...] = ((VERSION_HEADER, now.encode("latin-1", "replace")),)
         if begun and begun != now:
             marks += ((BEGUN_HEADER, begun.encode("latin-1", "replace")),)
         if isinstance(reply, bytes):
-            return Reply(reply, headers=marks)
+            return RawResponse(reply, headers=marks)
         reply.headers = marks + reply.headers
         return reply
 
     def check(self) -> None:
         """Raises Failure upstream_error while engines hold different weights."""
         if difference := self._versions.difference(self._urls()):
-            mend = "start an engine with unknown weights again; POST /weights/update brings all to one version"
-            raise Failure(FailureKind.UPSTREAM_ERROR, f"no model call now: {difference} ({mend})", status=503)
+            fix = "start an engine with unknown weights again; POST /weights/update brings all to one version"
+            raise Failure(FailureKind.UPSTREAM_ERROR, f"no model call now: {difference} ({fix})", status=503)
 
     async def look(self) -> None:
         """As `check`, after a look whether the difference is still there."""
         if self._versions.difference(self._urls()):
             try:
                 async with asyncio.timeout(self._patience_s):
-                    await self.mend()
+                    await self.resync()
             except TimeoutError:
                 raise self._late(RESYNCING) from None
         self.check()
 
-    def _troubled(self) -> bool:
+    def _raise_if_inconsistent(self) -> bool:
         return bool(self._reasons or self._versions.difference(self._urls()))
 
     async def _enter(self) -> None:

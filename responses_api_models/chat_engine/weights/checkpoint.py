@@ -19,8 +19,8 @@ from typing import Literal
 
 from rollyard.responses_api_models.chat_engine.weights.checkpoint_fingerprint import fingerprint
 from rollyard.responses_api_models.chat_engine.weights.finite_weights import check_finite
-from rollyard.responses_api_models.chat_engine.weights.model_signature import Profile, compare, profile_of
-from rollyard.responses_api_models.chat_engine.weights.rejections import refused
+from rollyard.responses_api_models.chat_engine.weights.model_signature import ModelSignature, compare, model_signature
+from rollyard.responses_api_models.chat_engine.weights.rejections import bad_request
 from rollyard.responses_api_models.chat_engine.weights.safetensors_headers import read_tensors
 from rollyard.services.errors import Failure
 
@@ -34,18 +34,18 @@ class Checkpoint:
 
     folder: str
     fingerprint: str = ""
-    profile: Profile | None = None
+    profile: ModelSignature | None = None
     warnings: tuple[str, ...] = ()
 
 
-def check(folder: str, engine: Profile | None, depth: Depth = "values") -> Checkpoint:
+def check(folder: str, engine: ModelSignature | None, depth: Depth = "values") -> Checkpoint:
     """The checkpoint in `folder`, for engines that were started with the model of `engine`.
 
     Links are followed once, so that every engine loads from the same folder, now and later. Raises Failure bad_request.
     """
     path = Path(folder)
     if not path.is_absolute():
-        raise refused(f"path: found {folder[:200]!r}; expected an absolute path to a folder, as the engines see it")
+        raise bad_request(f"path: found {folder[:200]!r}; expected an absolute path to a folder, as the engines see it")
     if depth == "off":
         return Checkpoint(folder, warnings=("weights_check is off: nothing was checked or fingerprinted",))
     with _readable(folder):
@@ -53,22 +53,24 @@ def check(folder: str, engine: Profile | None, depth: Depth = "values") -> Check
         before = fingerprint(real)
         tensors = read_tensors(real)
         if not tensors:
-            raise refused(f"{folder} holds no *.safetensors; save with safe_serialization=True ({UNSEEN})")
-        profile = profile_of(real, tensors)
+            raise bad_request(f"{folder} holds no *.safetensors; save with safe_serialization=True ({UNSEEN})")
+        profile = model_signature(real, tensors)
         warnings = compare(folder, profile, engine)
         if depth == "values":
             check_finite(tensors.values())
         if fingerprint(real) != before:
-            raise refused(f"{folder} changed while it was checked: is it still being written? Send it once it is whole")
+            raise bad_request(
+                f"{folder} changed while it was checked: is it still being written? Send it once it is whole"
+            )
     return Checkpoint(str(real), before, profile, tuple(warnings))
 
 
-def started_from(folder: str) -> Checkpoint | None:
+def start_checkpoint(folder: str) -> Checkpoint | None:
     """What an engine was started with, where its folder can be read here; hub names and the like cannot."""
     path = Path(folder)
     with contextlib.suppress(Failure), _readable(folder):
         if path.is_dir():
-            return Checkpoint(str(path.resolve()), fingerprint(path), profile_of(path, read_tensors(path)))
+            return Checkpoint(str(path.resolve()), fingerprint(path), model_signature(path, read_tensors(path)))
     return None
 
 
@@ -89,7 +91,7 @@ def difference(checkpoint: Checkpoint) -> str:
 def _resolved(path: Path) -> Path:
     real = path.resolve(strict=True)
     if not real.is_dir():
-        raise refused(f"path: {path} is a file; expected the folder that it is in")
+        raise bad_request(f"path: {path} is a file; expected the folder that it is in")
     return real
 
 
@@ -98,6 +100,6 @@ def _readable(folder: str) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError:
-        raise refused(f"path: there is no folder {folder[:500]!r} on this server's machine ({UNSEEN})") from None
+        raise bad_request(f"path: there is no folder {folder[:500]!r} on this server's machine ({UNSEEN})") from None
     except (OSError, ValueError, RuntimeError) as error:  # no permission, a loop of links, a null byte
-        raise refused(f"path: {folder[:500]!r} cannot be read ({error})") from error
+        raise bad_request(f"path: {folder[:500]!r} cannot be read ({error})") from error

@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
-from rollyard.responses_api_models.chat_engine.weights.rejections import refused
+from rollyard.responses_api_models.chat_engine.weights.rejections import bad_request
 from rollyard.responses_api_models.chat_engine.weights.safetensors_headers import INDEX, read_header, weight_files
 
 SAMPLE = 64
@@ -35,5 +35,5 @@ def fingerprint(folder: Path) -> str:
                     opened.seek(max(tensor.start, (tensor.start + tensor.end - SAMPLE) // 2))
                     digest.update(opened.read(min(SAMPLE, tensor.end - tensor.start)))
         except OSError as error:
-            raise refused(f"{file} cannot be read ({error})") from error
+            raise bad_request(f"{file} cannot be read ({error})") from error
     return digest.hexdigest()[:16]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import orjson
 
-from rollyard.responses_api_models.chat_engine.weights.engine_group import Said
+from rollyard.responses_api_models.chat_engine.weights.engine_group import EngineReply
 from rollyard.services.errors import Failure, FailureKind
 from rollyard.services.http.client import PROBLEM_TYPE
 from rollyard.services.types import Problem
@@ -33,14 +33,14 @@ GETS = {
 }
 
 
-def answer(said: list[Said]) -> tuple[int, bytes, str]:
+def answer(said: list[EngineReply]) -> tuple[int, bytes, str]:
     """Status, body and content type: one engine's answer as it is, or those of several. Raises Failure."""
     if len(said) == 1 and said[0].content_type == PROBLEM_TYPE:
         raise Failure.of(Problem.model_validate_json(said[0].body))
     if len(said) == 1:
         return said[0].status, said[0].body, said[0].content_type
     shown = [one.shown() for one in said]
-    if not all_did(said):
+    if not all_succeeded(said):
         wrong = [one for one in said if not one.ok]
         first = wrong[0].failure("").problem
         told = f"{len(wrong)} of {len(said)} engines did not do it; {first.detail}"
@@ -50,7 +50,7 @@ def answer(said: list[Said]) -> tuple[int, bytes, str]:
     return 200, orjson.dumps({"engines": shown, **lost}), "application/json"
 
 
-def all_did(said: list[Said]) -> bool:
+def all_succeeded(said: list[EngineReply]) -> bool:
     """True when every engine that is still there did it; one that gave no answer is lost where another gave one."""
     answered = [one for one in said if one.answered]
     return bool(answered) and all(one.ok for one in answered)

@@ -12,8 +12,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
-from rollyard.responses_api_models.chat_engine.weights.model_signature import Profile
-from rollyard.responses_api_models.chat_engine.weights.rejections import refused
+from rollyard.responses_api_models.chat_engine.weights.model_signature import ModelSignature
+from rollyard.responses_api_models.chat_engine.weights.rejections import bad_request
 from rollyard.services.errors import OperatorError
 from rollyard.services.types import Json
 
@@ -24,7 +24,7 @@ TIED = (
 SEED = "on a CPU, an update of the weights ends vLLM while a request with a seed runs"
 
 
-class Cpu:
+class CpuLimits:
     """Which engines run on a CPU, and what is refused for that."""
 
     def __init__(self, runs_on_cpu: Callable[[str], Awaitable[bool | None]]) -> None:
@@ -43,18 +43,20 @@ class Cpu:
         await self.learn(urls)
         return not any(self._known.values())
 
-    async def check_head(self, model: Profile | None, urls: Sequence[str]) -> None:
+    async def check_head(self, model: ModelSignature | None, urls: Sequence[str]) -> None:
         """Raises Failure bad_request: new weights for a tied model on a CPU."""
         if model is not None and model.is_tied:
             await self.learn(urls)
             if any(self._known.get(url) for url in urls):
-                raise refused(TIED)
+                raise bad_request(TIED)
 
     async def check_seed(self, body: Json, urls: Sequence[str]) -> None:
         """Raises Failure bad_request: a request with a seed for an engine on a CPU."""
         if (seed := _seed(body)) is not None and not await self.takes_seeds(urls):
             told = f"found seed {seed!r} in a request, and {SEED}"
-            raise refused(f"{told}: send none (sampling_overrides: {{seed: null}}), or set trainer_endpoints: false")
+            raise bad_request(
+                f"{told}: send none (sampling_overrides: {{seed: null}}), or set trainer_endpoints: false"
+            )
 
     def check_settings(self, name: str, settings: Sequence[Mapping[str, Any] | None]) -> None:
         """Raises OperatorError: a seed that the settings add to every request."""

@@ -26,7 +26,7 @@ DEV_MODE = "vLLM opens its control endpoints with VLLM_SERVER_DEV_MODE=1 in its 
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class EngineReply:
     """What one engine answered; a problem of our own where it gave no answer."""
 
     url: str
@@ -57,15 +57,15 @@ class Said:
         """What it is where it is not `ok`."""
         told = f"{self.url.removesuffix('/v1')}{path} answered {self.status}: {error_message(self.body)}"
         hint = f" ({DEV_MODE})" if self.status == 404 else ""
-        kind = Failure if self.answered else NoAnswer
+        kind = Failure if self.answered else EngineUnreachable
         return kind(FailureKind.UPSTREAM_ERROR, told + hint, upstream_status=self.status)
 
 
-class NoAnswer(Failure):
+class EngineUnreachable(Failure):
     """An engine could not be asked, or its answer never came: what it did is unknown."""
 
 
-class Engines:
+class EngineGroup:
     """Those of an upstream. Paths stand beside the API's `/v1`."""
 
     def __init__(self, upstream: Upstream) -> None:
@@ -109,19 +109,19 @@ class Engines:
                 failed[url] = result
             elif isinstance(result, BaseException):
                 raise result
-        silent = {url: str(failure) for url, failure in failed.items() if isinstance(failure, NoAnswer)}
+        silent = {url: str(failure) for url, failure in failed.items() if isinstance(failure, EngineUnreachable)}
         if len(silent) < len(urls):
             for url, why in silent.items():
                 self.lose(url, why)
         return {url: failure for url, failure in failed.items() if url in self.urls}
 
-    async def each(self, method: str, path: str, body: bytes = b"") -> list[Said]:
+    async def each(self, method: str, path: str, body: bytes = b"") -> list[EngineReply]:
         """What each of them says, asked all at once and once only. None is left out, whatever happens to another."""
         if not self.urls:
             raise Failure(FailureKind.UNREACHABLE, "no engine is up")
         return await asyncio.gather(*(self.ask(url, method, path, body) for url in self.urls))
 
-    async def each_does(self, path: str, body: bytes = b"") -> list[Said]:
+    async def each_does(self, path: str, body: bytes = b"") -> list[EngineReply]:
         """As `each`, with a POST that changes them: one that gives no answer where another does is lost."""
         said = await self.each("POST", path, body)
         if any(one.answered for one in said):
@@ -130,14 +130,16 @@ class Engines:
                     self.lose(one.url, str(one.failure(path)))
         return said
 
-    async def ask(self, url: str, method: str, path: str, body: bytes = b"", timeout_s: float | None = None) -> Said:
+    async def ask(
+        self, url: str, method: str, path: str, body: bytes = b"", timeout_s: float | None = None
+    ) -> EngineReply:
         """What one of them says."""
         try:
             answer = await self._upstream.send(method, url, f"/..{path}", body, timeout_s)
         except Failure as failure:
             problem = failure.problem
-            return Said(url, problem.status, problem.model_dump_json().encode(), PROBLEM_TYPE, False)
-        return Said(url, answer.status, answer.body, answer.headers.get("content-type") or "text/plain")
+            return EngineReply(url, problem.status, problem.model_dump_json().encode(), PROBLEM_TYPE, False)
+        return EngineReply(url, answer.status, answer.body, answer.headers.get("content-type") or "text/plain")
 
     async def step(self, url: str, path: str, body: Json | None = None, timeout_s: float | None = None) -> Any:
         """A POST that may be repeated, with what it answered. Raises Failure."""

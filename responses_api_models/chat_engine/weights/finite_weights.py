@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from rollyard.responses_api_models.chat_engine.weights.rejections import refused
+from rollyard.responses_api_models.chat_engine.weights.rejections import bad_request
 from rollyard.responses_api_models.chat_engine.weights.safetensors_headers import Tensor
 
 PIECE = 8 * 1024 * 1024
@@ -43,9 +43,9 @@ def check_finite(tensors: Iterable[Tensor]) -> None:
                 for tensor in inside:
                     if not _is_finite(opened, tensor, buffer):
                         told = f"{tensor.name} in {file} holds a NaN or an infinity"
-                        raise refused(f"{told}: did the training diverge? Send an earlier checkpoint")
+                        raise bad_request(f"{told}: did the training diverge? Send an earlier checkpoint")
         except OSError as error:
-            raise refused(f"{file} cannot be read ({error})") from error
+            raise bad_request(f"{file} cannot be read ({error})") from error
 
 
 def _is_finite(opened: Any, tensor: Tensor, buffer: np.ndarray[Any, Any]) -> bool:
@@ -67,5 +67,5 @@ def _fill(opened: Any, piece: np.ndarray[Any, Any], tensor: Tensor) -> None:
     view = piece.data
     while view:
         if not (count := opened.readinto(view)):
-            raise refused(f"{tensor.file} became shorter while it was read; is it still being written?")
+            raise bad_request(f"{tensor.file} became shorter while it was read; is it still being written?")
         view = view[count:]

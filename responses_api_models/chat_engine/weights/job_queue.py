@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
-class Jobs:
+class JobQueue:
     """Those of one server."""
 
     def __init__(self) -> None:

@@ -12,10 +12,10 @@ import logging
 import time
 
 from rollyard.responses_api_models.chat_engine.weights.call_gate import ASLEEP, PAUSED, RESYNCING, Gate
-from rollyard.responses_api_models.chat_engine.weights.engine_group import Engines
-from rollyard.responses_api_models.chat_engine.weights.job_queue import Jobs
-from rollyard.responses_api_models.chat_engine.weights.policy_versions import Versions
-from rollyard.responses_api_models.chat_engine.weights.weight_loader import FilesChanged, Loader
+from rollyard.responses_api_models.chat_engine.weights.engine_group import EngineGroup
+from rollyard.responses_api_models.chat_engine.weights.job_queue import JobQueue
+from rollyard.responses_api_models.chat_engine.weights.policy_versions import PolicyVersions
+from rollyard.responses_api_models.chat_engine.weights.weight_loader import FilesChanged, WeightLoader
 from rollyard.services.errors import Failure
 
 log = logging.getLogger(__name__)
@@ -24,16 +24,18 @@ LOOK_S = 5.0
 """Pause between two looks at engines that are lost."""
 
 
-class Newcomers:
+class JoiningEngines:
     """What is done with them."""
 
-    def __init__(self, engines: Engines, loader: Loader, versions: Versions, gate: Gate, jobs: Jobs) -> None:
+    def __init__(
+        self, engines: EngineGroup, loader: WeightLoader, versions: PolicyVersions, gate: Gate, jobs: JobQueue
+    ) -> None:
         self._engines = engines
         self._loader = loader
         self._versions = versions
         self._gate = gate
         self._jobs = jobs
-        self._mending: asyncio.Task[None] | None = None
+        self._resyncing: asyncio.Task[None] | None = None
         self._next_look = 0.0
         self._waiting: dict[str, int] = {}
         """Engines for which the policy's files are gone -> `Versions.mark` then: only another version helps."""
@@ -51,7 +53,7 @@ class Newcomers:
         elif difference := self._versions.difference(urls):
             log.error("%s: model calls are refused", difference)
 
-    async def adopt(self, url: str) -> None:
+    async def register_engine(self, url: str) -> None:
         """Add an engine that has just been started to the pool, once it holds the policy's weights.
 
         Raises Failure when it does not take them; it is not in the pool then. Where the weights came from a trainer and
@@ -59,9 +61,9 @@ class Newcomers:
         folder holds other files by now, it waits outside the pool for the next update; as the only engine it is added,
         and model calls are refused with the reason.
         """
-        await self._jobs.run(self._adopt(url))
+        await self._jobs.run(self._register_engine(url))
 
-    async def adopt_as_started(self, url: str) -> None:
+    async def register_with_start_weights(self, url: str) -> None:
         """As `adopt`, for engines whose weights cannot be changed: it holds what it was started with, if the files are
         the ones from before.
         """
@@ -69,17 +71,17 @@ class Newcomers:
             await self._loader.check_start(url)
         except FilesChanged as changed:
             self._engines.add(url)
-            self._set_aside(url, changed)
+            self._exclude(url, changed)
         else:
             self._engines.add(url)
 
-    async def mend(self) -> None:
+    async def resync(self) -> None:
         """Bring engines that were started again since they were lost to the policy's weights."""
-        if self._mending is None or self._mending.done():
+        if self._resyncing is None or self._resyncing.done():
             if time.monotonic() < self._next_look:
                 return
-            self._mending = asyncio.create_task(self._look())
-        await asyncio.shield(self._mending)
+            self._resyncing = asyncio.create_task(self._look())
+        await asyncio.shield(self._resyncing)
 
     async def watch(self) -> None:
         """For ever: bring lost engines back into the pool once they answer and hold the policy's weights, let those go
@@ -88,16 +90,16 @@ class Newcomers:
         while True:
             await asyncio.sleep(LOOK_S)
             for url in list(self._engines.urls):
-                if self._stopped or self._waits(url) or url in self._versions.spoilt:
+                if self._stopped or self._waits(url) or url in self._versions.invalid:
                     continue
                 if await self._loader.is_new(url):
                     with contextlib.suppress(Failure):
-                        await self._jobs.run(self._mend())
+                        await self._jobs.run(self._resync())
             # Asked outside the queue: one that is still silent must not make a trainer wait.
             for url in list(self._engines.lost):
                 if not self._stopped and not self._waits(url) and await self._loader.answers(url):
                     with contextlib.suppress(Failure):  # Jobs logs it
-                        await self._jobs.run(self._come_back(url))
+                        await self._jobs.run(self._rejoin(url))
             for url in list(self._engines.unresumed):
                 if await self._loader.answers(url):
                     with contextlib.suppress(Failure):
@@ -113,12 +115,12 @@ class Newcomers:
     def _stopped(self) -> bool:
         return self._gate.waits_for(PAUSED) or self._gate.waits_for(ASLEEP)
 
-    async def _adopt(self, url: str) -> None:
+    async def _register_engine(self, url: str) -> None:
         try:
             await self._loader.catch_up(url)
         except FilesChanged as changed:
             self._engines.add(url)
-            self._set_aside(url, changed)
+            self._exclude(url, changed)
             return
         self._engines.add(url)
         if difference := self._versions.difference([url]):
@@ -126,13 +128,13 @@ class Newcomers:
 
     async def _look(self) -> None:
         try:
-            await self._jobs.run(self._mend())
+            await self._jobs.run(self._resync())
         except Failure as failure:  # those that wait look at the difference itself
             log.error("%s", failure)
         finally:
             self._next_look = time.monotonic() + LOOK_S
 
-    async def _mend(self) -> None:
+    async def _resync(self) -> None:
         for url in self._engines.urls:
             if self._versions.difference([url]) and not self._waits(url) and await self._loader.started_again(url):
                 log.warning("%s was started again: it is brought to version %r", url, self._versions.now)
@@ -140,14 +142,14 @@ class Newcomers:
                     for failure in (await self._engines.all([url], self._catch_up)).values():
                         log.error("%s", failure)
                         if isinstance(failure, FilesChanged):
-                            self._set_aside(url, failure)
+                            self._exclude(url, failure)
 
     async def _release(self, url: str) -> None:
         if url in self._engines.unresumed and not self._stopped:
             await self._loader.release(url)
             self._engines.unresumed.discard(url)
 
-    async def _come_back(self, url: str) -> None:
+    async def _rejoin(self, url: str) -> None:
         if self._stopped or url not in self._engines.lost or not await self._loader.back(url):
             return
         if self._versions.held(url) != self._versions.now:
@@ -168,7 +170,7 @@ class Newcomers:
     def _waits(self, url: str) -> bool:
         return self._waiting.get(url) == self._versions.mark
 
-    def _set_aside(self, url: str, changed: FilesChanged) -> None:
+    def _exclude(self, url: str, changed: FilesChanged) -> None:
         self._waiting[url] = self._versions.mark
         if not self._engines.lose(url, str(changed)):
             log.error("model calls are refused: %s", changed)

@@ -15,7 +15,7 @@ from typing import Any
 import orjson
 
 from rollyard.responses_api_models.chat_engine.weights.config_changes import config_changes
-from rollyard.responses_api_models.chat_engine.weights.rejections import refused
+from rollyard.responses_api_models.chat_engine.weights.rejections import bad_request
 from rollyard.responses_api_models.chat_engine.weights.safetensors_headers import Tensor, read_json
 from rollyard.services.types import Json
 
@@ -30,7 +30,7 @@ _COMPUTED = "rotary_emb.inv_freq"
 
 
 @dataclass(frozen=True)
-class Profile:
+class ModelSignature:
     """A model's configuration, tensors, output head and vocabulary."""
 
     config: Json
@@ -52,9 +52,9 @@ class Profile:
         return self.config.get("tie_word_embeddings", default) is not False and not self.has_own_head
 
 
-def profile_of(folder: Path, tensors: Mapping[str, Tensor]) -> Profile:
+def model_signature(folder: Path, tensors: Mapping[str, Tensor]) -> ModelSignature:
     """Of a checkpoint whose tensors were read. Raises Failure bad_request."""
-    return Profile(
+    return ModelSignature(
         config=read_json(folder / "config.json"),
         shapes={name: tensor.shape for name, tensor in tensors.items()},
         dtypes={name: tensor.dtype for name, tensor in tensors.items()},
@@ -63,7 +63,7 @@ def profile_of(folder: Path, tensors: Mapping[str, Tensor]) -> Profile:
     )
 
 
-def compare(folder: str, new: Profile, engine: Profile | None) -> list[str]:
+def compare(folder: str, new: ModelSignature, engine: ModelSignature | None) -> list[str]:
     """Warnings about the checkpoint in `folder`, which goes to engines that were started with the model of `engine`;
     None where that is not known. Raises Failure bad_request.
     """
@@ -72,16 +72,18 @@ def compare(folder: str, new: Profile, engine: Profile | None) -> list[str]:
         return ["the model that the engines were started with is not visible here, so the two were not compared"]
     for name, ours, theirs in config_changes(new.config, engine.config):
         told = f"{name} is {_cut(ours)} in config.json, and the engines' is {_cut(theirs)}"
-        raise refused(f"{folder} is another model: {told}")
+        raise bad_request(f"{folder} is another model: {told}")
     if new.vocabulary and engine.vocabulary and new.vocabulary != engine.vocabulary:
-        raise refused(f"{folder} is another model: its tokenizer.json gives tokens other ids than the engines' does")
+        raise bad_request(
+            f"{folder} is another model: its tokenizer.json gives tokens other ids than the engines' does"
+        )
     if not engine.shapes:
         return ["the engines' own folder holds no *.safetensors, so the tensors were not compared"]
     _compare_shapes(folder, new, engine)
     return _compare_types(folder, new, engine)
 
 
-def check_announced(request: Json, engine: Profile | None) -> None:
+def check_announced(request: Json, engine: ModelSignature | None) -> None:
     """The tensors that a trainer is about to send its own way, where it names them (`update_info` of vLLM's NCCL
     transfer). Raises Failure bad_request: one has another shape than the engines' model. Names that are not known here
     pass: a trainer may send parts that the engine has joined.
@@ -93,19 +95,21 @@ def check_announced(request: Json, engine: Profile | None) -> None:
     for name, shape in zip(names, shapes, strict=False):
         known = engine.shapes.get(name) if isinstance(name, str) else None
         if known is not None and list(known) != shape:
-            raise refused(f"update_info: {name} has the shape {_cut(shape)}, and the engines' model has {list(known)}")
+            raise bad_request(
+                f"update_info: {name} has the shape {_cut(shape)}, and the engines' model has {list(known)}"
+            )
 
 
-def _check_head(folder: str, new: Profile) -> None:
+def _check_head(folder: str, new: ModelSignature) -> None:
     """A load without the head is answered 200 by vLLM, which goes on with the old one."""
     named = new.config.get("architectures")
     is_causal = isinstance(named, list) and any(str(name).endswith("ForCausalLM") for name in named)
     has_embeddings = any(name.endswith(EMBEDDINGS) for name in new.shapes)
     if is_causal and has_embeddings and not new.is_tied and not any(name.endswith(HEAD) for name in new.shapes):
-        raise refused(f"{folder} is not whole: it lacks {HEAD}, and tie_word_embeddings is false")
+        raise bad_request(f"{folder} is not whole: it lacks {HEAD}, and tie_word_embeddings is false")
 
 
-def _compare_shapes(folder: str, new: Profile, engine: Profile) -> None:
+def _compare_shapes(folder: str, new: ModelSignature, engine: ModelSignature) -> None:
     shapes, known = new.shapes, engine.shapes
     other = [
         f"{name} {list(shapes[name])} for {list(shape)}"
@@ -113,29 +117,29 @@ def _compare_shapes(folder: str, new: Profile, engine: Profile) -> None:
         if shapes.get(name, shape) != shape
     ]
     if other:
-        raise refused(f"{folder} is another model: {_some(other)}")
+        raise bad_request(f"{folder} is another model: {_some(other)}")
     if missing := [name for name in known if name not in shapes and not _is_optional(name, engine)]:
-        raise refused(f"{folder} is not whole: it lacks {_some(missing)}, which the engines' model has")
+        raise bad_request(f"{folder} is not whole: it lacks {_some(missing)}, which the engines' model has")
     if extra := [name for name in shapes if name not in known and not _is_optional(name, engine)]:
-        raise refused(f"{folder} is another model: it has {_some(extra)}, which the engines' model has not")
+        raise bad_request(f"{folder} is another model: it has {_some(extra)}, which the engines' model has not")
     if new.has_own_head and engine.is_tied:
-        raise refused(
+        raise bad_request(
             f"{folder} is another model: it has a {HEAD} of its own, and the engines take the embeddings for it"
         )
 
 
-def _compare_types(folder: str, new: Profile, engine: Profile) -> list[str]:
+def _compare_types(folder: str, new: ModelSignature, engine: ModelSignature) -> list[str]:
     known = engine.dtypes
     changed = [(name, dtype, known[name]) for name, dtype in new.dtypes.items() if known.get(name, dtype) != dtype]
     if wrong := [f"{name} {now} for {then}" for name, now, then in changed if not {now, then} <= FLOATS]:
-        raise refused(f"{folder} has tensors of another type: {_some(wrong)}")
+        raise bad_request(f"{folder} has tensors of another type: {_some(wrong)}")
     if changed:
         name, now, then = changed[0]
         return [f"{len(changed)} tensors are {now} where the engines' folder has {then} ({name}): engines convert them"]
     return []
 
 
-def _is_optional(name: str, engine: Profile) -> bool:
+def _is_optional(name: str, engine: ModelSignature) -> bool:
     return name.endswith(_COMPUTED) or (name.endswith(HEAD) and engine.is_tied)
 
 

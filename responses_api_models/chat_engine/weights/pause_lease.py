@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl, urlencode
 
-from rollyard.responses_api_models.chat_engine.weights.rejections import refused
+from rollyard.responses_api_models.chat_engine.weights.rejections import bad_request
 from rollyard.services.types import Json
 
 T = TypeVar("T")
@@ -21,7 +21,7 @@ LONGEST_S = 7 * 24 * 3600.0
 FIELD = "lease_s"
 
 
-class Lease:
+class PauseLease:
     """At most one at a time: that of the last pause."""
 
     def __init__(self, on_end: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -99,6 +99,8 @@ def split_lease(query: str, request: Json) -> tuple[float | None, str, Json]:
     except (TypeError, ValueError):
         length_s = math.nan
     if not 0 < length_s <= LONGEST_S:
-        raise refused(f"{FIELD}: found {str(given)[:50]!r}; expected seconds, more than 0 and at most {LONGEST_S:.0f}")
+        raise bad_request(
+            f"{FIELD}: found {str(given)[:50]!r}; expected seconds, more than 0 and at most {LONGEST_S:.0f}"
+        )
     rest = urlencode([(name, value) for name, value in pairs if name != FIELD])
     return length_s, rest, {name: value for name, value in request.items() if name != FIELD}

@@ -11,7 +11,7 @@ from pathlib import PurePath
 from typing import Any
 
 from rollyard.responses_api_models.chat_engine.weights.checkpoint import Checkpoint
-from rollyard.responses_api_models.chat_engine.weights.model_signature import Profile
+from rollyard.responses_api_models.chat_engine.weights.model_signature import ModelSignature
 from rollyard.responses_api_models.chat_engine.weights.rejections import conflict
 from rollyard.services.errors import Failure, FailureKind
 from rollyard.services.responses.response_validity import malformed
@@ -23,7 +23,7 @@ CHANGING = "changing"
 """The label of an engine in the middle of an update: who finds it there later knows that the update was broken off."""
 
 
-class Versions:
+class PolicyVersions:
     """The versions of one policy, in order."""
 
     def __init__(self, first: str, *, ours: bool) -> None:
@@ -33,7 +33,7 @@ class Versions:
         a trainer sent them its own way."""
         self.root = ""
         """What the engines were started with, as they name it; empty where that is not visible here."""
-        self.spoilt: set[str] = set()
+        self.invalid: set[str] = set()
         """Engines that have lost their weights, or are just exchanging them, and so can load no others (loader.py)."""
         self._ours = ours
         self._past = [first]
@@ -63,7 +63,7 @@ class Versions:
             self._checkpoints[self.first] = checkpoint
 
     @property
-    def model(self) -> Profile | None:
+    def model(self) -> ModelSignature | None:
         """The model that the engines were started with, or that of the first update where it is not visible here."""
         return next((known.profile for known in self._checkpoints.values() if known.profile), None)
 
@@ -148,12 +148,12 @@ class Versions:
         return named
 
 
-def following(previous: str, folder: str) -> str:
+def next_version(previous: str, folder: str) -> str:
     """The version that comes after `previous` where nobody names one: the next number, else the folder's name."""
     return str(int(previous) + 1) if previous.isdecimal() else PurePath(folder).name
 
 
-def checked(version: Any) -> str:
+def checked_version(version: Any) -> str:
     """A version as a request names it. Raises Failure bad_request."""
     if isinstance(version, int) and not isinstance(version, bool):
         version = str(version)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rollyard.services.errors import Failure, FailureKind
 
 
-def refused(told: str) -> Failure:
+def bad_request(told: str) -> Failure:
     """What was asked for can never work: a mistake in the request or in the checkpoint."""
     return Failure(FailureKind.BAD_REQUEST, told)
 

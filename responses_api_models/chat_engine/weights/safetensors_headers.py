@@ -13,7 +13,7 @@ from typing import Any
 
 import orjson
 
-from rollyard.responses_api_models.chat_engine.weights.rejections import refused
+from rollyard.responses_api_models.chat_engine.weights.rejections import bad_request
 from rollyard.services.types import Json
 
 INDEX = "model.safetensors.index.json"
@@ -48,10 +48,10 @@ def weight_files(folder: Path) -> list[Path]:
     named = _weight_map(folder).values()
     odd = next((name for name in named if not isinstance(name, str) or PurePath(name).name != name), None)
     if odd is not None:
-        raise refused(f"{folder / INDEX} names {str(odd)[:100]!r}; the name of a file in that folder is expected")
+        raise bad_request(f"{folder / INDEX} names {str(odd)[:100]!r}; the name of a file in that folder is expected")
     if (folder / SINGLE).exists() and SINGLE not in named:
         told = f"{folder} holds {SINGLE} and an index that names other files, so which of them are meant is unclear"
-        raise refused(f"{told}: save each version into an empty folder")
+        raise bad_request(f"{told}: save each version into an empty folder")
     return [folder / name for name in sorted(set(named))]
 
 
@@ -61,7 +61,7 @@ def read_tensors(folder: Path) -> dict[str, Tensor]:
     for file in weight_files(folder):
         for tensor in read_header(file):
             if tensor.name in found:
-                raise refused(f"{tensor.name} is in both {found[tensor.name].file} and {file}: which one is meant?")
+                raise bad_request(f"{tensor.name} is in both {found[tensor.name].file} and {file}: which one is meant?")
             found[tensor.name] = tensor
     if (folder / INDEX).exists():
         _compare_index(folder, found)
@@ -79,18 +79,22 @@ def read_header(file: Path) -> list[Tensor]:
             tensors = [_tensor(name, entry, file, 8 + length) for name, entry in header.items() if _is_one(name)]
             found = file.stat().st_size
     except FileNotFoundError:
-        raise refused(f"{file} is missing, though {INDEX} names it") from None
+        raise bad_request(f"{file} is missing, though {INDEX} names it") from None
     except (OSError, ValueError, AttributeError, KeyError, TypeError, OverflowError) as error:
         reason = f"{type(error).__name__}: {error}"[:200]
-        raise refused(f"{file} cannot be read as safetensors ({reason}); is it still being written?") from error
+        raise bad_request(f"{file} cannot be read as safetensors ({reason}); is it still being written?") from error
     tensors.sort(key=lambda tensor: (tensor.start, tensor.end))
     place = 8 + length
     for tensor in tensors:
         if tensor.start != place or tensor.end < place:
-            raise refused(f"{file} is damaged: the bytes of {tensor.name} do not follow those of the tensor before it")
+            raise bad_request(
+                f"{file} is damaged: the bytes of {tensor.name} do not follow those of the tensor before it"
+            )
         place = tensor.end
     if found != place:
-        raise refused(f"{file} is not whole: it has {found} bytes and should have {place}; is it still being written?")
+        raise bad_request(
+            f"{file} is not whole: it has {found} bytes and should have {place}; is it still being written?"
+        )
     return tensors
 
 
@@ -113,14 +117,14 @@ def _tensor(name: str, entry: Json, file: Path, base: int) -> Tensor:
 def _weight_map(folder: Path) -> Json:
     named = read_json(folder / INDEX).get("weight_map")
     if not isinstance(named, dict) or not named:
-        raise refused(f"{folder / INDEX} has no weight_map, which says in which file each tensor is")
+        raise bad_request(f"{folder / INDEX} has no weight_map, which says in which file each tensor is")
     return named
 
 
 def _compare_index(folder: Path, found: dict[str, Tensor]) -> None:
     for name, file in _weight_map(folder).items():
         if name not in found or found[name].file.name != file:
-            raise refused(f"{folder / INDEX} says that {name} is in {file}, and it is not there")
+            raise bad_request(f"{folder / INDEX} says that {name} is in {file}, and it is not there")
 
 
 def read_json(file: Path) -> Json:
@@ -129,7 +133,7 @@ def read_json(file: Path) -> Json:
         value: Any = orjson.loads(file.read_bytes())
     except (OSError, ValueError) as error:
         told = f"{file} cannot be read ({error}); expected a folder as save_pretrained writes it"
-        raise refused(told) from error
+        raise bad_request(told) from error
     if not isinstance(value, dict):
-        raise refused(f"{file} is not a JSON object")
+        raise bad_request(f"{file} is not a JSON object")
     return value

@@ -17,20 +17,20 @@ from fastapi.responses import Response
 from rollyard.responses_api_models.chat_engine.settings import ChatEngineSettings
 from rollyard.responses_api_models.chat_engine.weights.call_gate import Gate
 from rollyard.responses_api_models.chat_engine.weights.control_endpoints import GETS, POSTS, answer
-from rollyard.responses_api_models.chat_engine.weights.cpu_limits import Cpu
-from rollyard.responses_api_models.chat_engine.weights.engine_group import Engines
-from rollyard.responses_api_models.chat_engine.weights.job_queue import Jobs
-from rollyard.responses_api_models.chat_engine.weights.joining_engines import Newcomers
-from rollyard.responses_api_models.chat_engine.weights.policy_versions import Versions, checked
-from rollyard.responses_api_models.chat_engine.weights.vllm_control import Protocol
-from rollyard.responses_api_models.chat_engine.weights.weight_loader import Loader
-from rollyard.responses_api_models.chat_engine.weights.weight_update import Weights
+from rollyard.responses_api_models.chat_engine.weights.cpu_limits import CpuLimits
+from rollyard.responses_api_models.chat_engine.weights.engine_group import EngineGroup
+from rollyard.responses_api_models.chat_engine.weights.job_queue import JobQueue
+from rollyard.responses_api_models.chat_engine.weights.joining_engines import JoiningEngines
+from rollyard.responses_api_models.chat_engine.weights.policy_versions import PolicyVersions, checked_version
+from rollyard.responses_api_models.chat_engine.weights.vllm_control import VllmControl
+from rollyard.responses_api_models.chat_engine.weights.weight_loader import WeightLoader
+from rollyard.responses_api_models.chat_engine.weights.weight_update import WeightUpdates
 from rollyard.responses_api_models.streaming import stream_proxy
 from rollyard.responses_api_models.upstream.answers import json_bytes
-from rollyard.responses_api_models.upstream.request_context import Passage
+from rollyard.responses_api_models.upstream.request_context import RequestContext
 from rollyard.responses_api_models.upstream.upstream import Upstream
 from rollyard.services.errors import Failure, FailureKind, OperatorError
-from rollyard.services.http.request import Call, Handler, Reply
+from rollyard.services.http.request import Handler, RawRequest, RawResponse
 from rollyard.services.responses.stream_events import SSE, STREAM_HEADERS
 from rollyard.services.server.app import Context, Server
 from rollyard.services.types import Json
@@ -51,7 +51,7 @@ PASSED = {
 _SAMPLE = ("/v1/completions", "/inference/v1/generate")
 
 
-class Trainer:
+class TrainerApi:
     """What a trainer needs of one model server. `route` and `mount` put it there."""
 
     def __init__(
@@ -59,7 +59,7 @@ class Trainer:
         upstream: Upstream,
         settings: ChatEngineSettings,
         context: Context,
-        on_spoilt: Callable[[str], None],
+        on_invalid: Callable[[str], None],
         locate: Callable[[str], str],
     ) -> None:
         if settings.trainer_endpoints and not context.keys.token:
@@ -68,28 +68,28 @@ class Trainer:
         self._upstream = upstream
         self._model = settings.model
         self._open = settings.trainer_endpoints
-        self.versions = Versions(settings.policy_version, ours=self._open)
-        self._engines = Engines(upstream)
+        self.versions = PolicyVersions(settings.policy_version, ours=self._open)
+        self._engines = EngineGroup(upstream)
         self._gate = Gate(self.versions, lambda: self._engines.urls, settings.request_timeout_s)
-        self._jobs = Jobs()
-        loader = Loader(self._engines, self.versions, locate)
+        self._jobs = JobQueue()
+        loader = WeightLoader(self._engines, self.versions, locate)
         self._loader = loader
-        self._cpu = Cpu(loader.runs_on_cpu)
+        self._cpu = CpuLimits(loader.runs_on_cpu)
         self._seeds = (settings.extra_body, settings.sampling_overrides)
-        self._weights = Weights(
-            self._engines, loader, self.versions, self._gate, self._cpu, on_spoilt, settings.weights_check
+        self._weights = WeightUpdates(
+            self._engines, loader, self.versions, self._gate, self._cpu, on_invalid, settings.weights_check
         )
-        self._newcomers = Newcomers(self._engines, loader, self.versions, self._gate, self._jobs)
-        self._gate.mend = self._newcomers.mend
-        self._protocol = Protocol(
+        self._joining_engines = JoiningEngines(self._engines, loader, self.versions, self._gate, self._jobs)
+        self._gate.resync = self._joining_engines.resync
+        self._protocol = VllmControl(
             self._engines,
             loader,
             self.versions,
             self._gate,
             self._jobs,
-            self._newcomers,
+            self._joining_engines,
             self._cpu,
-            on_spoilt,
+            on_invalid,
             settings.pause_lease_s,
         )
         self._watching: asyncio.Task[None] | None = None
@@ -119,10 +119,10 @@ class Trainer:
     async def start(self) -> None:
         """Ask engines that were there before this server what they hold."""
         if self._open:
-            await self._newcomers.learn()
+            await self._joining_engines.learn()
             await self._cpu.learn(self._engines.urls)
             self._cpu.check_settings(self._name, self._seeds)
-            self._watching = asyncio.create_task(self._newcomers.watch())
+            self._watching = asyncio.create_task(self._joining_engines.watch())
 
     async def stop(self) -> None:
         """Bring what was begun to its end."""
@@ -131,13 +131,13 @@ class Trainer:
         self._protocol.lease.end()
         await self._jobs.settle()
 
-    async def adopt(self, url: str) -> None:
+    async def register_engine(self, url: str) -> None:
         """Add an engine to the pool once it holds the policy's weights. Raises Failure."""
         if self._open:
             await self._cpu.learn([url])
-            await self._newcomers.adopt(url)
+            await self._joining_engines.register_engine(url)
         else:
-            await self._newcomers.adopt_as_started(url)
+            await self._joining_engines.register_with_start_weights(url)
 
     async def started_with(self, root: str) -> None:
         """Note the files of a folder that engines are about to be started with: others may be there when one of them
@@ -183,7 +183,7 @@ class Trainer:
         }
         return _response(self._gate.stamped(orjson.dumps(status)))
 
-    async def _update(self, call: Call) -> Reply:
+    async def _update(self, call: RawRequest) -> RawResponse:
         """New weights on every engine: `{"path": a folder, "version": its name}`. In flight is kept, see docs."""
         request = call.json()
         if unknown := request.keys() - {"path", "version"}:
@@ -191,34 +191,36 @@ class Trainer:
         folder, version = request.get("path"), request.get("version")
         if not isinstance(folder, str) or not folder:
             raise Failure(FailureKind.BAD_REQUEST, f"path: found {folder!r}; the folder of the new weights is expected")
-        name = checked(version) if version is not None else None
+        name = checked_version(version) if version is not None else None
         done = await self._protocol.update(lambda: self._weights.update(folder, name))
         return self._gate.stamped(orjson.dumps(done))
 
     def _passing(self, path: str, target: str) -> Handler:
-        async def passed(call: Call) -> bytes | Reply:
+        async def passed(call: RawRequest) -> bytes | RawResponse:
             body = call.json()
             body["model"] = self._model
             if path in _SAMPLE:
                 await self.check_seed(body)
-            passage = Passage.of(call)
+            request_context = RequestContext.of(call)
             if path in _SAMPLE and body.get("stream"):
-                chunks = await self._upstream.stream(target, orjson.dumps(body), passage)
-                events = stream_proxy.chat(chunks, stream_proxy.teller(self._name, call))
-                return Reply(stream=events, content_type=SSE, headers=(*STREAM_HEADERS, *passage.answer_headers))
-            whole = await self._upstream.post(target, orjson.dumps(body), json_bytes, passage)
-            return Reply(whole, headers=passage.answer_headers)
+                chunks = await self._upstream.stream(target, orjson.dumps(body), request_context)
+                events = stream_proxy.chat(chunks, stream_proxy.event_reporter(self._name, call))
+                return RawResponse(
+                    stream=events, content_type=SSE, headers=(*STREAM_HEADERS, *request_context.answer_headers)
+                )
+            whole = await self._upstream.post(target, orjson.dumps(body), json_bytes, request_context)
+            return RawResponse(whole, headers=request_context.answer_headers)
 
         passed.__doc__ = f"The engine's own {path}: the least busy one's, or the one of the episode (x-session-id)."
         return passed
 
     def _posting(self, path: str, reason: str) -> Handler:
-        async def posted(call: Call) -> Reply:
+        async def posted(call: RawRequest) -> RawResponse:
             said = await self._protocol.post(path, call.query.decode("latin-1"), call.body)
             status, body, content_type = answer(said)
             lease_s = self._protocol.lease.length_s
             headers = ((LEASE_HEADER, f"{lease_s:g}".encode()),) if lease_s else ()
-            return self._gate.stamped(Reply(body, status, headers, content_type.encode()))
+            return self._gate.stamped(RawResponse(body, status, headers, content_type.encode()))
 
         posted.__doc__ = f"On every engine: {reason}."
         return posted
@@ -226,7 +228,7 @@ class Trainer:
     def _getting(self, path: str) -> Callable[[Request], Awaitable[Response]]:
         async def got(request: Request) -> Response:
             status, body, content_type = answer(await self._protocol.get(path, request.url.query))
-            return _response(self._gate.stamped(Reply(body, status, content_type=content_type.encode())))
+            return _response(self._gate.stamped(RawResponse(body, status, content_type=content_type.encode())))
 
         return got
 
@@ -239,6 +241,6 @@ def _closed(server: str) -> Any:
     return closed
 
 
-def _response(reply: Reply) -> Response:
+def _response(reply: RawResponse) -> Response:
     headers = {name.decode(): value.decode("latin-1") for name, value in reply.headers}
     return Response(reply.body, reply.status, headers, reply.content_type.decode())

@@ -18,8 +18,8 @@ import orjson
 
 from rollyard.responses_api_models.chat_engine.weights import checkpoint
 from rollyard.responses_api_models.chat_engine.weights.checkpoint import Checkpoint
-from rollyard.responses_api_models.chat_engine.weights.engine_group import Engines
-from rollyard.responses_api_models.chat_engine.weights.policy_versions import CHANGING, STARTED, Versions
+from rollyard.responses_api_models.chat_engine.weights.engine_group import EngineGroup
+from rollyard.responses_api_models.chat_engine.weights.policy_versions import CHANGING, STARTED, PolicyVersions
 from rollyard.services.errors import Failure, FailureKind
 
 log = logging.getLogger(__name__)
@@ -34,10 +34,10 @@ class FilesChanged(Failure):
     """The files that a version was loaded from are others now, or gone: it cannot be loaded again."""
 
 
-class Loader:
+class WeightLoader:
     """The steps. All raise Failure."""
 
-    def __init__(self, engines: Engines, versions: Versions, locate: Callable[[str], str]) -> None:
+    def __init__(self, engines: EngineGroup, versions: PolicyVersions, locate: Callable[[str], str]) -> None:
         self._engines = engines
         self._versions = versions
         self._locate = locate
@@ -62,12 +62,12 @@ class Loader:
         """
         self._versions.hold(url, None)
         await self._name(url, CHANGING)
-        self._versions.spoilt.add(url)
+        self._versions.invalid.add(url)
         load = {"method": "reload_weights", "kwargs": {"weights_path": source.folder}}
         said = await self._engines.ask(url, "POST", "/collective_rpc", orjson.dumps(load))
         if not said.ok:
             raise said.failure("/collective_rpc")
-        self._versions.spoilt.discard(url)
+        self._versions.invalid.discard(url)
         # With it, requests in flight are computed anew by the new weights; without, their blocks keep the cache alive.
         reset = await self._engines.step(url, "/reset_prefix_cache?reset_running_requests=true", timeout_s=STEP_S)
         if isinstance(reset, dict) and reset.get("success") is False:
@@ -123,7 +123,7 @@ class Loader:
         version = self._versions.named(label)
         self._versions.hold(url, version)
         if version is None:
-            self._versions.spoilt.add(url)
+            self._versions.invalid.add(url)
         if label == STARTED:
             await self._name(url, self._versions.first)
 
@@ -134,7 +134,7 @@ class Loader:
 
     async def started_with(self, root: str) -> None:
         """Note the files of a folder, before engines are started with it."""
-        if seen := await asyncio.to_thread(lambda: checkpoint.started_from(self._locate(root))):
+        if seen := await asyncio.to_thread(lambda: checkpoint.start_checkpoint(self._locate(root))):
             self._versions.started_with(root, seen)
 
     async def runs_on_cpu(self, url: str) -> bool | None:
@@ -160,7 +160,7 @@ class Loader:
         if not said.ok or not isinstance(said.value, dict) or said.value.get("weight_version") != STARTED:
             return False
         self._versions.hold(url, None, "it was started again")
-        self._versions.spoilt.discard(url)
+        self._versions.invalid.discard(url)
         return True
 
     async def is_new(self, url: str) -> bool:
@@ -185,17 +185,17 @@ class Loader:
             version = self._versions.named(label) if label != STARTED else None
             self._versions.hold(url, version)
             if label == STARTED:
-                self._versions.spoilt.discard(url)
+                self._versions.invalid.discard(url)
             elif version is None:
-                self._versions.spoilt.add(url)
-        return url not in self._versions.spoilt
+                self._versions.invalid.add(url)
+        return url not in self._versions.invalid
 
     async def put_back(self, url: str, version: str | None) -> None:
         """It kept what it held: an update that was announced did not begin."""
         if version is not None:
             await self._name(url, version)
         self._versions.hold(url, version)
-        self._versions.spoilt.discard(url)
+        self._versions.invalid.discard(url)
 
     async def source(self, url: str) -> Checkpoint:
         """Where the policy's weights can be loaded from on that engine: a folder, or a name on the hub."""

@@ -15,28 +15,28 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from rollyard.responses_api_models.chat_engine.weights import checkpoint
 from rollyard.responses_api_models.chat_engine.weights.call_gate import ASLEEP, PAUSED, UPDATING, Gate
 from rollyard.responses_api_models.chat_engine.weights.checkpoint import Checkpoint, Depth
-from rollyard.responses_api_models.chat_engine.weights.cpu_limits import Cpu
-from rollyard.responses_api_models.chat_engine.weights.engine_group import Engines, NoAnswer
-from rollyard.responses_api_models.chat_engine.weights.policy_versions import Versions, following
+from rollyard.responses_api_models.chat_engine.weights.cpu_limits import CpuLimits
+from rollyard.responses_api_models.chat_engine.weights.engine_group import EngineGroup, EngineUnreachable
+from rollyard.responses_api_models.chat_engine.weights.policy_versions import PolicyVersions, next_version
 from rollyard.responses_api_models.chat_engine.weights.rejections import conflict
-from rollyard.responses_api_models.chat_engine.weights.weight_loader import Loader
+from rollyard.responses_api_models.chat_engine.weights.weight_loader import WeightLoader
 from rollyard.services.errors import Failure, FailureKind
 from rollyard.services.types import Json
 
 log = logging.getLogger(__name__)
 
 
-class Weights:
+class WeightUpdates:
     """Those of one policy, on all its engines."""
 
     def __init__(
         self,
-        engines: Engines,
-        loader: Loader,
-        versions: Versions,
+        engines: EngineGroup,
+        loader: WeightLoader,
+        versions: PolicyVersions,
         gate: Gate,
-        cpu: Cpu,
-        on_spoilt: Callable[[str], None],
+        cpu: CpuLimits,
+        on_invalid: Callable[[str], None],
         depth: Depth,
     ) -> None:
         self._engines = engines
@@ -44,7 +44,7 @@ class Weights:
         self._versions = versions
         self._gate = gate
         self._cpu = cpu
-        self._on_spoilt = on_spoilt
+        self._on_invalid = on_invalid
         self._depth = depth
 
     async def update(self, folder: str, version: str | None) -> Json:
@@ -52,11 +52,11 @@ class Weights:
         began, previous, urls = time.monotonic(), self._versions.now, self._engines.urls
         if not urls:
             raise Failure(FailureKind.UNREACHABLE, "no engine is up")
-        await self._check_spoilt(urls)
+        await self._check_invalid(urls)
         started = self._versions.model
         found = await asyncio.to_thread(checkpoint.check, folder, started, self._depth)
         await self._cpu.check_head(started or found.profile, urls)
-        version = version or following(previous, found.folder)
+        version = version or next_version(previous, found.folder)
         self._versions.check_name(version, found.fingerprint)
         with self._gate.shut_while(UPDATING):
             await self._change(urls, found, version)
@@ -68,9 +68,9 @@ class Weights:
         lost = {"lost": [url for url in urls if url in self._engines.lost]} if len(left) < len(urls) else {}
         return {**answer, **files, **lost, "warnings": list(found.warnings)}
 
-    async def _check_spoilt(self, urls: Sequence[str]) -> None:
-        spoilt = [url for url in urls if url in self._versions.spoilt]
-        left = [url for url in spoilt if not await self._loader.started_again(url) and url in self._engines.urls]
+    async def _check_invalid(self, urls: Sequence[str]) -> None:
+        invalid = [url for url in urls if url in self._versions.invalid]
+        left = [url for url in invalid if not await self._loader.started_again(url) and url in self._engines.urls]
         if left:
             told = f"{', '.join(left)} lost the weights in an update that failed or is not finished"
             told += ", and vLLM cannot load others then"
@@ -94,7 +94,7 @@ class Weights:
 
     async def _load(self, urls: Sequence[str], found: Checkpoint, version: str) -> None:
         failed = await self._engines.all(urls, lambda url: self._loader.bring(url, found, version))
-        self._end_spoilt(url for url in urls if url in self._engines.lost)
+        self._end_invalid(url for url in urls if url in self._engines.lost)
         if failed or version not in map(self._versions.held, self._here(urls)):
             await self._take_back(self._here(urls), version, failed)
         # Before they go on: what is in flight then ends under the new version.
@@ -103,15 +103,15 @@ class Weights:
     def _here(self, urls: Sequence[str]) -> list[str]:
         return [url for url in urls if url in self._engines.urls]
 
-    def _end_spoilt(self, urls: Iterable[str]) -> None:
+    def _end_invalid(self, urls: Iterable[str]) -> None:
         for url in urls:
-            if url in self._versions.spoilt:
-                self._on_spoilt(url)
+            if url in self._versions.invalid:
+                self._on_invalid(url)
 
     async def _resume(self, urls: Sequence[str]) -> Failure | None:
         """Let them go on. One that refuses is out of the pool; where it is the only one, model calls wait for it."""
         for url, failure in (await self._engines.all(self._here(urls), self._loader.resume)).items():
-            if isinstance(failure, NoAnswer):
+            if isinstance(failure, EngineUnreachable):
                 self._engines.unresumed.add(url)
             elif self._engines.lose(url, str(failure)):
                 continue
@@ -125,7 +125,7 @@ class Weights:
         previous = self._versions.now
 
         async def restore(url: str) -> None:
-            if url not in self._versions.spoilt:
+            if url not in self._versions.invalid:
                 await self._loader.restore(url)
 
         failed = [*failures.values(), *(await self._engines.all(urls, restore)).values()]
@@ -133,11 +133,11 @@ class Weights:
         told = f"the update to {version!r} failed"
         if not (difference := self._versions.difference(left)):
             raise _failed(f"{told} and was taken back, the policy stays version {previous!r}", failed)
-        spoilt = [url for url in left if url in self._versions.spoilt]
+        invalid = [url for url in left if url in self._versions.invalid]
         # A request that runs on weights which are not there ends vLLM's process: those in flight end here.
-        await self._engines.all(spoilt, self._loader.abort)
-        self._end_spoilt(spoilt)
-        again = f"; {', '.join(spoilt)} must be started again" if spoilt else ""
+        await self._engines.all(invalid, self._loader.abort)
+        self._end_invalid(invalid)
+        again = f"; {', '.join(invalid)} must be started again" if invalid else ""
         raise _failed(f"{told}: {difference}{again}", failed)
 
 

@@ -15,7 +15,7 @@ from rollyard.services.cli.diagnostics.findings import Finding, failed, ok, show
 from rollyard.services.cli.diagnostics.rollout import tried
 from rollyard.services.cli.options import EXIT_DONE, EXIT_FAILED, Options, read_options
 from rollyard.services.config.load import RunConfig, load
-from rollyard.services.errors import OperatorError, RunError, nearest
+from rollyard.services.errors import OperatorError, RunError, did_you_mean
 from rollyard.services.io.search_path import INSTALLED
 from rollyard.services.runtime.preflight import Preflight
 from rollyard.services.runtime.process_setup import raise_file_limit
@@ -50,7 +50,7 @@ def run(arguments: Sequence[str]) -> int:
     """
     options, overrides = read_options(DoctorOptions, arguments, rest=True)
     if overrides and not options.config_paths:
-        hint = nearest(overrides[0].top, DoctorOptions.model_fields)
+        hint = did_you_mean(overrides[0].top, DoctorOptions.model_fields)
         raise OperatorError(
             f"unknown option {overrides[0].shown!r}{hint}; settings of servers need +config_paths=[...]"
         )

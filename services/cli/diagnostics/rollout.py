@@ -14,7 +14,7 @@ from rollyard.services.config.load import RunConfig, ServerSpec
 from rollyard.services.datasets.tasks import TaskFile
 from rollyard.services.errors import OperatorError, RollyardError, RunError
 from rollyard.services.rollouts.collector import Collector, Limits
-from rollyard.services.rollouts.progress import Tally
+from rollyard.services.rollouts.progress import CollectionProgress
 from rollyard.services.rollouts.store import RolloutStore, StorePaths
 from rollyard.services.runtime.launcher import LocalLauncher
 from rollyard.services.runtime.run_dir import RunFolder
@@ -53,11 +53,11 @@ async def play(
 
 async def _collected(stack: Stack, tasks: TaskFile, output: Path) -> Json:
     store = RolloutStore(StorePaths(output), {}, {}, resume=True, overwrite=False)
-    tally = Tally(tasks.count)
+    progress = CollectionProgress(tasks.count)
     try:
-        store.load(tally.count)
+        store.load(progress.count)
         limits = Limits(parallel=1, max_attempts=2, rollout_timeout_s=LONGEST_S)
-        collector = Collector(tasks.rollouts(1), {"temperature": 0}, stack.client, store, tally, limits)
+        collector = Collector(tasks.rollouts(1), {"temperature": 0}, stack.client, store, progress, limits)
         await collector.run()
     finally:
         store.close()

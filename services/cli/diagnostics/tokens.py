@@ -16,8 +16,8 @@ from rollyard.services.cli.find_run import find_run
 from rollyard.services.cli.options import EXIT_DONE, EXIT_FAILED, Options, read_options
 from rollyard.services.config.load import load
 from rollyard.services.config.overrides import Override
-from rollyard.services.errors import OperatorError, nearest
-from rollyard.services.head.client import HeadLink
+from rollyard.services.errors import OperatorError, did_you_mean
+from rollyard.services.head.client import RegistryClient
 from rollyard.services.http.client import AddressBook, ServerClient
 from rollyard.services.http.transport import HttpTransport
 from rollyard.services.io.search_path import INSTALLED
@@ -73,7 +73,7 @@ async def _ask(options: TokenOptions, overrides: list[Override]) -> Json:
 @asynccontextmanager
 async def _running(options: TokenOptions, overrides: list[Override]) -> AsyncIterator[ServerClient]:
     if overrides:
-        hint = nearest(overrides[0].top, TokenOptions.model_fields)
+        hint = did_you_mean(overrides[0].top, TokenOptions.model_fields)
         raise OperatorError(
             f"unknown option {overrides[0].shown!r}{hint}; settings of servers need +config_paths=[...]"
         )
@@ -81,7 +81,7 @@ async def _running(options: TokenOptions, overrides: list[Override]) -> AsyncIte
     try:
         head = await find_run(transport, Path.cwd(), options.head, options.token or os.environ.get("ROLLYARD_TOKEN"))
         keys = Keys(run_id=head.run_id, secret="", token=head.token)
-        yield ServerClient(transport, keys, AddressBook(HeadLink(transport, head.url, keys).directory))
+        yield ServerClient(transport, keys, AddressBook(RegistryClient(transport, head.url, keys).directory))
     finally:
         await transport.close()
 

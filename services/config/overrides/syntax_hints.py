@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from rollyard.services.config.overrides.hydra_grammar import open_bracket, pieces, quoted, written
-from rollyard.services.errors import nearest
+from rollyard.services.errors import did_you_mean
 from rollyard.services.server.settings import REDACTED, is_secret
 
 _KEY = re.compile(r"(?:[A-Za-z_$][\w\-$]*)(?:\.[\w\-$]+)*", re.ASCII)
@@ -229,7 +229,7 @@ def _reads(value: str) -> bool:
 def _nearest(name: str, known: Mapping[str, str]) -> str:
     if starting := [one for one in known if len(name) > 2 and (one.startswith(name) or name in re.split(r"[_.]", one))]:
         return starting[0]
-    near = nearest(name, known)
+    near = did_you_mean(name, known)
     return near.split("'")[1] if near else ""
 
 

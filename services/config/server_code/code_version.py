@@ -39,7 +39,7 @@ def code_of(folder: Path, kind: type[Server], families: Iterable[str], settings:
     `families`: top-level packages of plug-ins.
     """
     folder = folder.resolve()
-    reached = _Reached(folder, str(settings.get("entrypoint", "app.py")), frozenset(families))
+    reached = _CodeClosure(folder, str(settings.get("entrypoint", "app.py")), frozenset(families))
     left_out = {*kind.Settings.NOT_IDENTITY, "entrypoint"}
     deciding = {key: value for key, value in settings.items() if key not in left_out and not is_secret(key)}
     settled = set(_strings(deciding))
@@ -52,7 +52,7 @@ def code_of(folder: Path, kind: type[Server], families: Iterable[str], settings:
     return ServerCode(digest=whole.hexdigest()[:_SHORT], files=dict(sorted(files.items())), packages=packages)
 
 
-class _Reached:
+class _CodeClosure:
     """Code files of a server's folder, what they import, what that imports, and so on."""
 
     def __init__(self, folder: Path, entrypoint: str, families: frozenset[str]) -> None:

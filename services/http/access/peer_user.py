@@ -86,6 +86,6 @@ def own_uid() -> int:
     return os.geteuid()
 
 
-def asking(peers: Peers) -> type[asyncio.Protocol]:
+def peer_protocol(peers: Peers) -> type[asyncio.Protocol]:
     """The protocol as uvicorn's `http` setting takes it."""
     return cast(type[asyncio.Protocol], partial(PeerProtocol, peers=peers))

@@ -44,7 +44,7 @@ def word(text: str, longest: int = 100) -> str:
 
 
 @dataclass(frozen=True)
-class Words:
+class CategoryColumn:
     """A column of texts, each stored once."""
 
     codes: NDArray[np.int32]
@@ -64,8 +64,8 @@ class Unmeasured:
     output_tokens: Floats
     seconds: Floats
     """Of the whole episode."""
-    kind: Words
-    agent: Words
+    kind: CategoryColumn
+    agent: CategoryColumn
 
 
 @dataclass(frozen=True)
@@ -96,13 +96,13 @@ class Columns:
     """Those of them whose prompt does not begin with exactly the turn before."""
     trail_segments: Floats
     """Pieces into which the breaks part the episode."""
-    end: Words
+    end: CategoryColumn
     """`finish_reason`."""
-    agent: Words
-    model: Words
-    dataset: Words
+    agent: CategoryColumn
+    model: CategoryColumn
+    dataset: CategoryColumn
     """`dataset_name`: which part of a mixture."""
-    code: Words
+    code: CategoryColumn
     """`_ng_code`: which version of the servers' code, FIRST_CODE where the row carries none."""
     stages: dict[str, Floats]
     """Stage -> seconds, from `timings`."""
@@ -128,8 +128,8 @@ def merged(parts: list[Columns]) -> Columns:
         name: np.concatenate([columns.pop(name) for columns in kept])[order] for name in (*INTS, *FLOATS)
     }
     for name in WORDS:
-        words = joined_words([columns.pop(name) for columns in kept])
-        made[name] = Words(words.codes[order], words.names)
+        words = joined_categories([columns.pop(name) for columns in kept])
+        made[name] = CategoryColumn(words.codes[order], words.names)
     seconds = {name: np.concatenate([columns.pop(name) for columns in timed])[order] for name in stages}
     return Columns(**made, stages=seconds, unmeasured=lost)
 
@@ -138,11 +138,11 @@ def _joined_unmeasured(parts: Sequence[Unmeasured]) -> Unmeasured:
     made: dict[str, Any] = {
         name: np.concatenate([getattr(part, name) for part in parts]) for name in (*LOST_INTS, *LOST_FLOATS)
     }
-    made |= {name: joined_words([getattr(part, name) for part in parts]) for name in LOST_WORDS}
+    made |= {name: joined_categories([getattr(part, name) for part in parts]) for name in LOST_WORDS}
     return Unmeasured(**made)
 
 
-def joined_words(parts: Iterable[Words]) -> Words:
+def joined_categories(parts: Iterable[CategoryColumn]) -> CategoryColumn:
     """The texts of all parts, one after the other."""
     known: dict[str, int] = {}
     codes = []
@@ -153,13 +153,15 @@ def joined_words(parts: Iterable[Words]) -> Words:
         # The last entry stands for "the row says nothing", whose code is -1.
         there = [known.get(name, known.get(OTHERS, -1)) for name in part.names]
         codes.append(np.array([*there, -1], np.int32)[part.codes])
-    return Words(np.concatenate(codes), tuple(known))
+    return CategoryColumn(np.concatenate(codes), tuple(known))
 
 
 def chosen(columns: Columns, there: NDArray[np.bool_]) -> Columns:
     """The rollouts for which `there` holds, and all that are unmeasured."""
     made: dict[str, Any] = {name: getattr(columns, name)[there] for name in (*INTS, *FLOATS)}
-    made |= {name: Words(words.codes[there], words.names) for name in WORDS if (words := getattr(columns, name))}
+    made |= {
+        name: CategoryColumn(words.codes[there], words.names) for name in WORDS if (words := getattr(columns, name))
+    }
     stages = {name: seconds[there] for name, seconds in columns.stages.items()}
     return Columns(**made, stages=stages, unmeasured=columns.unmeasured)
 

@@ -8,7 +8,7 @@ from rollyard.services.datasets.data_files import DataFile
 from rollyard.services.metrics.loader.columns import chosen, word
 from rollyard.services.metrics.loader.parallel_reader import Progress, Read, read
 from rollyard.services.metrics.profile import Run, run_of
-from rollyard.services.metrics.run_plan import asked_of
+from rollyard.services.metrics.run_plan import read_run_plan
 
 
 def load(
@@ -23,10 +23,10 @@ def load(
 ) -> Run:
     """The run of one file, under `name` (default: the file's). Raises OperatorError and RunError as `read` does."""
     file = read(path, workers=workers, progress=progress)
-    return made(path, name, file, pass_threshold=pass_threshold, inputs=inputs, materialized=materialized)
+    return run_from_columns(path, name, file, pass_threshold=pass_threshold, inputs=inputs, materialized=materialized)
 
 
-def made(
+def run_from_columns(
     path: Path,
     name: str,
     file: Read,
@@ -36,7 +36,7 @@ def made(
     materialized: Path | None = None,
 ) -> Run:
     """The run of what was read of `path`, and of what stands beside it. Raises OperatorError as `load` does."""
-    asked = asked_of(path, inputs=inputs, materialized=materialized)
+    asked = read_run_plan(path, inputs=inputs, materialized=materialized)
     notes = []
     if file.torn:
         notes.append(

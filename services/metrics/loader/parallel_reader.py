@@ -26,7 +26,7 @@ import orjson
 
 from rollyard.services.errors import OperatorError, RunError
 from rollyard.services.metrics.loader.columns import Columns, merged
-from rollyard.services.metrics.loader.rollout_parser import Gatherer
+from rollyard.services.metrics.loader.rollout_parser import RolloutParser
 
 PART = 32 << 20
 """Bytes a process reads before it hands its columns over."""
@@ -149,14 +149,14 @@ def read_parts(
         for start, stop in ranges:
             yield _part(path, start, stop, indexed)
         return
-    with _deaf():
+    with _ignore_interrupts():
         futures = deque(pool.submit(_part, path, start, stop, indexed) for start, stop in ranges)
     while futures:
         yield futures.popleft().result()
 
 
 def _part(path: Path, start: int, stop: int, indexed: bool) -> Part:
-    gatherer = Gatherer(indexed=indexed)
+    gatherer = RolloutParser(indexed=indexed)
     whole, bad, bad_lines = 0, None, 0
     for offset, line in _lines(path, start, stop):
         if not line.strip():
@@ -234,7 +234,7 @@ def _line(path: Path, offset: int) -> int:
 
 
 @contextmanager
-def _deaf() -> Iterator[None]:
+def _ignore_interrupts() -> Iterator[None]:
     """Processes started in here do not hear Ctrl-C, not even while they start: it is their parent's to handle."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:

@@ -19,9 +19,9 @@ from rollyard.services.metrics.loader.columns import (
     MOST_WORDS,
     OTHERS,
     WORDS,
+    CategoryColumn,
     Columns,
     Unmeasured,
-    Words,
     padded,
     word,
 )
@@ -33,7 +33,7 @@ _NONE: Json = {}
 _MOST = 2**53
 
 
-class Gatherer:
+class RolloutParser:
     """Takes rows one by one and gives their Columns."""
 
     def __init__(self, *, indexed: bool = True) -> None:
@@ -139,9 +139,9 @@ class Vocabulary:
             code = self._known.setdefault(kept, len(self._known))
         self._codes.append(code)
 
-    def words(self) -> Words:
+    def words(self) -> CategoryColumn:
         """What was added so far."""
-        return Words(np.array(self._codes, np.int32), tuple(self._known))
+        return CategoryColumn(np.array(self._codes, np.int32), tuple(self._known))
 
 
 def _index(row: Json) -> tuple[int, int]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from rollyard.services.config.load import RunConfig, ServerSpec
 from rollyard.services.errors import Failure, FailureKind, OperatorError, RunError
-from rollyard.services.head.client import HeadLink
+from rollyard.services.head.client import RegistryClient
 from rollyard.services.http.access.hosts import is_loopback
 from rollyard.services.http.transport import HttpTransport
 from rollyard.services.runtime.serve import serve
@@ -91,7 +91,7 @@ async def join_run(
 async def _directory(keys: Keys, head_url: str, say: Callable[[str], None], patience_s: float) -> Directory:
     """The head's, as soon as it answers."""
     transport = HttpTransport()
-    link, began, told = HeadLink(transport, head_url, keys), time.monotonic(), False
+    link, began, told = RegistryClient(transport, head_url, keys), time.monotonic(), False
     try:
         while True:
             try:

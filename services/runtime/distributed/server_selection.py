@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from rollyard.services.config.load import ServerSpec
 from rollyard.services.config.plugins import ALIASES, FAMILIES
-from rollyard.services.errors import OperatorError, nearest
+from rollyard.services.errors import OperatorError, did_you_mean
 
 
 def chosen(servers: Sequence[ServerSpec], only: Sequence[str]) -> list[ServerSpec]:
@@ -16,7 +16,7 @@ def chosen(servers: Sequence[ServerSpec], only: Sequence[str]) -> list[ServerSpe
     for word in only:
         if word not in names and ALIASES.get(word, word) not in families:
             known = [*sorted(names), *FAMILIES]
-            hint = nearest(word, known)
+            hint = did_you_mean(word, known)
             raise OperatorError(f"+only names {word!r}, no server and no family{hint} (known: {', '.join(known)})")
     found = [spec for spec in servers if spec.name in only or spec.family in families]
     if only and not found:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from rollyard.services.sandbox.inside.channel import Channel
-from rollyard.services.sandbox.inside.exceptions import revived, told
+from rollyard.services.sandbox.inside.exceptions import describe_exception, to_exception
 from rollyard.services.sandbox.inside.program_runner import run
 from rollyard.services.sandbox.inside.value_codec import decode, encode
 
@@ -22,7 +22,7 @@ MODULE = "answer"
 """The answer's `__name__`: what stands under `if __name__ == "__main__":` is not run."""
 
 
-class Guest:
+class AnswerProcess:
     """The answer's names, and the objects that the tests know by number."""
 
     def __init__(self, channel: Channel) -> None:
@@ -44,7 +44,7 @@ class Guest:
         try:
             reply = self._done(verb, number, arguments)
         except BaseException as error:  # SystemExit too is for the tests to hear of
-            reply = ["raised", *told(error)]
+            reply = ["raised", *describe_exception(error)]
         with contextlib.suppress(Exception):
             sys.stdout.flush()
         self._channel.send(reply)
@@ -68,7 +68,7 @@ class Guest:
         return ["value", encode(value, self._keep)]
 
     def _keep(self, value: Any) -> int:
-        if isinstance(value, _Borrowed):
+        if isinstance(value, _TestFunction):
             return value.number
         if (number := self._numbers.get(id(value))) is None:  # what is kept lives on, and so its id is its own
             number = self._numbers[id(value)] = len(self._kept)
@@ -76,7 +76,7 @@ class Guest:
         return number
 
     def _found(self, number: int) -> Any:
-        return self._kept[number] if number >= 0 else _Borrowed(number, self._call_back)
+        return self._kept[number] if number >= 0 else _TestFunction(number, self._call_back)
 
     def _call_back(self, number: int, *given: Any) -> Any:
         self._channel.send(["lent", number, *[encode(part, self._keep) for part in given]])
@@ -85,11 +85,11 @@ class Guest:
             if kind == "value":
                 return decode(rest[0], self._found)
             if kind == "raised":
-                raise revived(*rest)
+                raise to_exception(*rest)
             self._answer(kind, *rest)  # the tests' function uses what it was given
 
 
-class _Borrowed:
+class _TestFunction:
     """A function of the tests."""
 
     def __init__(self, number: int, call: Callable[..., Any]) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 LARGEST = 32 * 1024 * 1024
 
 
-class Closed(Exception):
+class ChannelClosed(Exception):
     """The other side is gone, or what it sent is no message."""
 
 
@@ -31,17 +31,17 @@ class Channel:
         try:
             self._end.sendall(framed(message))
         except OSError as error:
-            raise Closed(str(error)) from error
+            raise ChannelClosed(str(error)) from error
 
     def receive(self) -> Any:
         """The next message. Raises Closed."""
         (length,) = struct.unpack("=I", self._exactly(4))
         if length > LARGEST:
-            raise Closed(f"a message of {length} bytes; at most {LARGEST} are read")
+            raise ChannelClosed(f"a message of {length} bytes; at most {LARGEST} are read")
         try:
             return json.loads(self._exactly(length))
         except (ValueError, RecursionError) as error:
-            raise Closed(f"not a message: {error}") from error
+            raise ChannelClosed(f"not a message: {error}") from error
 
     def _exactly(self, count: int) -> bytes:
         pieces = []
@@ -49,9 +49,9 @@ class Channel:
             try:
                 piece = self._end.recv(min(count, 1 << 20))
             except OSError as error:
-                raise Closed(str(error)) from error
+                raise ChannelClosed(str(error)) from error
             if not piece:
-                raise Closed("end of the stream")
+                raise ChannelClosed("end of the stream")
             pieces.append(piece)
             count -= len(piece)
         return b"".join(pieces)

@@ -9,7 +9,7 @@ MOST_DELAY = 10
 """So many times the deadline is the end also on a machine that has no time for the jail."""
 
 
-class Clock:
+class DeadlineClock:
     """Seconds since the start, less those in which the jail was ready to run and the machine gave it no processor."""
 
     def __init__(self, limit_s: float, proc: int, child: int) -> None:

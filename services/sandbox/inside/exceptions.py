@@ -8,11 +8,11 @@ _NEVER_REVIVED = (AssertionError, StopIteration, StopAsyncIteration)
 """Assertions are for the tests to raise; the others would end a test's own `map(f, cases)` before its cases do."""
 
 
-class Foreign(Exception):
+class ForeignException(Exception):
     """The other side raised something that is no ordinary exception of Python's own, or none that it may raise here."""
 
 
-def told(error: BaseException) -> list[str]:
+def describe_exception(error: BaseException) -> list[str]:
     """Name and text."""
     try:
         return [type(error).__name__, str(error)[:2000]]
@@ -20,7 +20,7 @@ def told(error: BaseException) -> list[str]:
         return [type(error).__name__, "(its text cannot be made)"]
 
 
-def revived(name: str, text: str) -> Exception:
+def to_exception(name: str, text: str) -> Exception:
     """What the other side has told of."""
     known = getattr(builtins, name, None)
     if isinstance(known, type) and issubclass(known, Exception) and not issubclass(known, _NEVER_REVIVED):
@@ -28,4 +28,4 @@ def revived(name: str, text: str) -> Exception:
             return known(text)
         except TypeError:  # UnicodeDecodeError and the like want more than a text
             pass
-    return Foreign(f"{name}: {text}")
+    return ForeignException(f"{name}: {text}")

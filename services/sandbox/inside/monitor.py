@@ -16,10 +16,10 @@ import traceback
 from typing import Any
 
 from rollyard.services.sandbox.inside import jail, libc
-from rollyard.services.sandbox.inside.deadline import Clock
+from rollyard.services.sandbox.inside.deadline import DeadlineClock
 from rollyard.services.sandbox.inside.jail_plan import Plan
-from rollyard.services.sandbox.inside.pipe_reader import Outlet
-from rollyard.services.sandbox.inside.test_runner import judge
+from rollyard.services.sandbox.inside.pipe_reader import PipeReader
+from rollyard.services.sandbox.inside.test_runner import run_tests
 
 _REPORT_BYTES = 64 * 1024
 _MOMENT_S = 1.0
@@ -57,12 +57,12 @@ def _kept(plan: Plan, job: int) -> tuple[str, dict[str, Any], bytes, bool, float
     proc = os.open("/proc", os.O_PATH | os.O_DIRECTORY)  # the jail hides it from this process too
     child = os.fork()
     if child == 0:
-        _judge(plan, job, said, printed, (heard, shown, proc))
+        _run_tests(plan, job, said, printed, (heard, shown, proc))
     os.close(said)
     os.close(printed)
-    report, output = Outlet(heard, _REPORT_BYTES), Outlet(shown, plan.output)
+    report, output = PipeReader(heard, _REPORT_BYTES), PipeReader(shown, plan.output)
     try:
-        ended = _waited(Clock(plan.wall_s, proc, child), job, report, output)
+        ended = _waited(DeadlineClock(plan.wall_s, proc, child), job, report, output)
     finally:
         # Process 1 takes its whole namespace with it; elsewhere the group is all there can be, as nobody may fork.
         for kill in (os.kill, os.killpg):
@@ -78,7 +78,7 @@ def _kept(plan: Plan, job: int) -> tuple[str, dict[str, Any], bytes, bool, float
     return ended, read, output.data, output.cut, used.ru_utime + used.ru_stime
 
 
-def _waited(clock: Clock, job: int, report: Outlet, output: Outlet) -> str:
+def _waited(clock: DeadlineClock, job: int, report: PipeReader, output: PipeReader) -> str:
     """Until the tests' process ends, the deadline passes or the server hangs up; which of them.
 
     What it reports is the last that it does: from there on the deadline does not count.
@@ -105,13 +105,13 @@ def _waited(clock: Clock, job: int, report: Outlet, output: Outlet) -> str:
         os.close(alive)
 
 
-def _judge(plan: Plan, job: int, report: int, output: int, others: tuple[int, ...]) -> None:
+def _run_tests(plan: Plan, job: int, report: int, output: int, others: tuple[int, ...]) -> None:
     """The child: never returns."""
     try:
         for descriptor in others:
             os.close(descriptor)
         try:
-            told = judge(plan, job, report, output)
+            told = run_tests(plan, job, report, output)
         except (OSError, MemoryError) as error:
             told = {"state": "no_jail", "passed": 0, "reason": f"{type(error).__name__}: {error}"}
         os.write(report, json.dumps(told).encode())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 
-class Outlet:
+class PipeReader:
     """What comes out of a pipe: the first bytes are kept, the others read and forgotten."""
 
     def __init__(self, descriptor: int, most: int) -> None:

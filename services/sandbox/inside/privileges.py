@@ -21,7 +21,7 @@ def give_up_root() -> None:
         return
     library = os.path.dirname(os.__file__)  # noqa: PTH120 (pathlib is not loaded)
     os.chdir(library)
-    become_nobody()
+    drop_to_unprivileged_user()
     try:
         os.close(os.open(os.__file__, os.O_RDONLY))
         os.chdir("/")
@@ -29,7 +29,7 @@ def give_up_root() -> None:
         _find_modules_here(library)
 
 
-def become_nobody() -> None:
+def drop_to_unprivileged_user() -> None:
     """As root: another user, in no group, without a way back. Ends the process where root may not change its user."""
     try:
         os.setgroups([])

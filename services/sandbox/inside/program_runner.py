@@ -6,7 +6,7 @@ import __future__
 import ast
 from typing import Any
 
-from rollyard.services.sandbox.inside.exceptions import told
+from rollyard.services.sandbox.inside.exceptions import describe_exception
 
 _FILE = "<answer>"
 _POSTPONED = __future__.annotations.compiler_flag
@@ -32,4 +32,4 @@ def run(code: str, wanted: list[str] | None, names: dict[str, Any]) -> str | Non
             first = first or error
     if first is not None and not all(name in names for name in wanted):
         raise first
-    return None if first is None else ": ".join(told(first))
+    return None if first is None else ": ".join(describe_exception(first))

@@ -11,43 +11,43 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from rollyard.services.sandbox.inside.channel import Channel, Closed
-from rollyard.services.sandbox.inside.exceptions import revived, told
+from rollyard.services.sandbox.inside.channel import Channel, ChannelClosed
+from rollyard.services.sandbox.inside.exceptions import describe_exception, to_exception
 from rollyard.services.sandbox.inside.value_codec import decode, encode
 
 
-class AnswerGone(BaseException):
+class AnswerProcessExited(BaseException):
     """The answer's process has ended, or speaks nonsense. No exception that a test expects of an answer."""
 
 
-class Answer:
+class AnswerClient:
     """The answer's process."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
-        self._known: dict[int, Remote] = {}
+        self._known: dict[int, RemoteObject] = {}
         self._lent: list[Callable[..., Any]] = []
         self._gone = ""
 
     def run(self, code: str, wanted: list[str] | None = None) -> str:
-        """Execute the answer; what was passed over for the sake of `wanted`. Raises what it raised, AnswerGone."""
+        """Execute the answer; returns what was skipped because of `wanted`. Raises its error or AnswerProcessExited."""
         return str(self._ask("run", 0, code, wanted) or "")
 
     def name(self, name: str) -> Any:
-        """What the answer calls `name`. Raises NameError, AnswerGone."""
+        """What the answer calls `name`. Raises NameError, AnswerProcessExited."""
         return self._ask("name", 0, name)
 
     def ask(self, verb: str, number: int, *arguments: Any) -> Any:
-        """Do something with the answer's object of that number. Raises what it raised, AnswerGone."""
+        """Do something with the answer's object of that number. Raises what it raised, AnswerProcessExited."""
         return self._ask(verb, number, *[encode(argument, self._number) for argument in arguments])
 
-    def still_there(self) -> None:
-        """Raises AnswerGone, also when a test has swallowed that before."""
+    def check_alive(self) -> None:
+        """Raises AnswerProcessExited, also when a test has swallowed that before."""
         self.run("")
 
     def _ask(self, *request: Any) -> Any:
         if self._gone:
-            raise AnswerGone(self._gone)
+            raise AnswerProcessExited(self._gone)
         try:
             self._channel.send(list(request))
             kind, *rest = self._channel.receive()
@@ -59,17 +59,17 @@ class Answer:
             if kind == "module" and rest[0] in sys.stdlib_module_names:
                 return importlib.import_module(rest[0])
             name, text = map(str, rest)
-        except (Closed, ValueError, TypeError, KeyError, IndexError, RecursionError) as error:
+        except (ChannelClosed, ValueError, TypeError, KeyError, IndexError, RecursionError) as error:
             self._gone = str(error) or type(error).__name__
-            raise AnswerGone(self._gone) from error
-        raise revived(name, text)
+            raise AnswerProcessExited(self._gone) from error
+        raise to_exception(name, text)
 
     def _remote(self, number: int) -> Any:
-        return self._known.setdefault(number, Remote(self, int(number))) if number >= 0 else self._lent[~number]
+        return self._known.setdefault(number, RemoteObject(self, int(number))) if number >= 0 else self._lent[~number]
 
     def _number(self, value: Any) -> int:
         """The answer's own objects have numbers from 0 up, what it is lent from -1 down."""
-        if isinstance(value, Remote):
+        if isinstance(value, RemoteObject):
             number: int = object.__getattribute__(value, "_number")
             return number
         if not callable(value):
@@ -83,20 +83,20 @@ class Answer:
         try:
             return ["value", encode(function(*given, **more), self._number)]
         except Exception as error:
-            return ["raised", *told(error)]
+            return ["raised", *describe_exception(error)]
 
 
-class Remote:
+class RemoteObject:
     """An object of the answer's own class: what can be asked of it comes as data. It equals nothing but itself."""
 
     __slots__ = ("_answer", "_number")
 
-    def __init__(self, answer: Answer, number: int) -> None:
+    def __init__(self, answer: AnswerClient, number: int) -> None:
         object.__setattr__(self, "_answer", answer)
         object.__setattr__(self, "_number", number)
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
-        """Call it over there. Raises what it raises, AnswerGone."""
+        """Call it over there. Raises what it raises, AnswerProcessExited."""
         return self._answer.ask("call", self._number, list(arguments), named)
 
     def __getattr__(self, name: str) -> Any:

@@ -18,11 +18,11 @@ from types import CodeType
 from typing import Any, NoReturn
 
 from rollyard.services.sandbox.inside import jail, libc
-from rollyard.services.sandbox.inside.answer_process import Guest
-from rollyard.services.sandbox.inside.channel import Channel, Closed
-from rollyard.services.sandbox.inside.exceptions import Foreign
+from rollyard.services.sandbox.inside.answer_process import AnswerProcess
+from rollyard.services.sandbox.inside.channel import Channel, ChannelClosed
+from rollyard.services.sandbox.inside.exceptions import ForeignException
 from rollyard.services.sandbox.inside.jail_plan import Plan
-from rollyard.services.sandbox.inside.rpc_client import Answer, AnswerGone
+from rollyard.services.sandbox.inside.rpc_client import AnswerClient, AnswerProcessExited
 
 _FILE = "<tests>"
 _FIRST_FREE = 3
@@ -30,7 +30,7 @@ _MOST_SAID = 2000
 """Characters of a reason."""
 
 
-def judge(plan: Plan, job: int, report: int, output: int) -> dict[str, Any]:
+def run_tests(plan: Plan, job: int, report: int, output: int) -> dict[str, Any]:
     """Run the job that comes in on descriptor `job`; the report. Raises OSError where the jail cannot be made."""
     libc.die_with_parent(signal.SIGKILL)
     os.setsid()
@@ -49,11 +49,11 @@ def judge(plan: Plan, job: int, report: int, output: int) -> dict[str, Any]:
     ending = _Ending(answer)
     try:
         Channel(ours).receive()
-    except Closed as error:
+    except ChannelClosed as error:
         raise OSError(f"the answer's process did not come up: {error}") from error
     # The answer is to blame for what goes wrong from here on: it must not turn a loss into a failure of ours.
     try:
-        told = _tried(order, Answer(Channel(ours)), ending)
+        told = _tried(order, AnswerClient(Channel(ours)), ending)
         ending.bring_about()
     except (OSError, MemoryError) as error:
         told = _failed(0, "broken", f"the tests' process broke: {type(error).__name__}: {error}")
@@ -89,7 +89,7 @@ class _Ending:
         return f"ended itself with status {os.WEXITSTATUS(status)}"
 
 
-def _tried(order: dict[str, Any], answer: Answer, ending: _Ending) -> dict[str, Any]:
+def _tried(order: dict[str, Any], answer: AnswerClient, ending: _Ending) -> dict[str, Any]:
     names: dict[str, Any] = {"__name__": "tests"}
     passed = 0
     try:
@@ -112,7 +112,7 @@ def _tried(order: dict[str, Any], answer: Answer, ending: _Ending) -> dict[str, 
             state, reason = _blame(error, ending, _line(order["tests"][number], test))
             return _failed(passed, state, reason, passed_over)
     try:
-        answer.still_there()
+        answer.check_alive()
     except BaseException as error:
         return _failed(passed, *_blame(error, ending, ""), passed_over)
     return {"state": "passed", "passed": passed, "reason": "", "passed_over": passed_over, "secret": order["secret"]}
@@ -125,12 +125,12 @@ def _failed(passed: int, state: str, reason: str, passed_over: str = "") -> dict
 def _blame(error: BaseException, ending: _Ending, line: str) -> tuple[str, str]:
     """What ended the tests, as a word and as a sentence."""
     where = f" at: {line}" if line else " outside the tests"
-    if isinstance(error, AnswerGone):
+    if isinstance(error, AnswerProcessExited):
         words = ending.words()
         return ("cpu" if words == "cpu limit" else "gone"), f"the answer's process is gone ({words}){where}"
     if isinstance(error, AssertionError):
         return "wrong", f"wrong{where}" + (f" ({error})" if str(error) else "")
-    told = str(error) if isinstance(error, Foreign) else f"{type(error).__name__}: {error}"
+    told = str(error) if isinstance(error, ForeignException) else f"{type(error).__name__}: {error}"
     return "raised", f"{told}{where}"
 
 
@@ -156,9 +156,9 @@ def _become_answer(plan: Plan, channel: socket.socket, output: int) -> NoReturn:
         jail.confine(plan, answer=True)
         os.closerange(_FIRST_FREE + 1, 1024)
         link = Channel(socket.socket(fileno=_FIRST_FREE))
-        with contextlib.suppress(Closed):
+        with contextlib.suppress(ChannelClosed):
             link.send("ready")
-            Guest(link).serve()
+            AnswerProcess(link).serve()
     except BaseException:
         traceback.print_exc()
     finally:

@@ -13,7 +13,7 @@ Outcome = Literal["measured", "failed"]
 """A rollout with a reward; or one that has none: a masked row, or one whose attempts all failed."""
 
 
-class Opened(Record):
+class RunFileStatus(Record):
     """One rollout file, as far as it is read."""
 
     run: int
@@ -42,7 +42,7 @@ class Overview(Record):
     title: str
     version: str
     """Of this program."""
-    runs: list[Opened]
+    runs: list[RunFileStatus]
 
 
 class Numbers(Record):
@@ -53,7 +53,7 @@ class Numbers(Record):
     profile: Profile
 
 
-class Line(Record):
+class RolloutLine(Record):
     """A rollout in the list."""
 
     task: int
@@ -79,7 +79,7 @@ class Page(Record):
     """Rollouts that pass the filters; with a text search, those found so far."""
     start: int
     """Place of the first of `lines` among them."""
-    lines: list[Line]
+    lines: list[RolloutLine]
     searched: float = 1.0
     """Share of the file that a text search has gone through; the page asks again until it is 1."""
     ends: tuple[str, ...] = ()
@@ -132,11 +132,11 @@ class Attempt(Record):
     """Unix seconds."""
 
 
-class Story(Record):
+class RolloutView(Record):
     """GET /api/runs/{run}/rollouts/{task}/{repeat}: one rollout, to be read."""
 
     run: int
-    line: Line
+    line: RolloutLine
     events: list[Event]
     replay: Replay | None
     """Boards, where the world's folder can draw them."""
@@ -148,12 +148,12 @@ class Story(Record):
     next: tuple[int, int] | None
 
 
-class TaskStories(Record):
+class TaskRollouts(Record):
     """GET /api/runs/{run}/tasks/{task}?start=&limit=: the repeats of a task, side by side; 64 at a time, no tokens."""
 
     run: int
     task: int
-    stories: list[Story]
+    stories: list[RolloutView]
     total: int = 0
     """Repeats in all."""
     start: int = 0

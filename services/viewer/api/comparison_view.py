@@ -12,14 +12,14 @@ from rollyard.services.metrics.loader.columns import Floats, Ints
 from rollyard.services.metrics.profile import Run
 from rollyard.services.metrics.task_pairing import SAME_INPUT, Side, pair
 from rollyard.services.viewer.api.api_records import Comparison, TaskPair
-from rollyard.services.viewer.index.run_file import OpenedRun
-from rollyard.services.viewer.index.throttled_cache import Fresh
+from rollyard.services.viewer.index.run_file import RunFile
+from rollyard.services.viewer.index.throttled_cache import ThrottledCache
 
 SORTS = ("task", "change", "first", "second")
 
 
 @dataclass(frozen=True)
-class Compared:
+class ComparedTasks:
     """The tasks of two runs; NaN and -1 where one of them lacks a task. Empty where none can be paired."""
 
     difference: Difference
@@ -30,7 +30,7 @@ class Compared:
     measured: tuple[Ints, Ints]
 
     @classmethod
-    def of(cls, first: Run, second: Run) -> Compared:
+    def of(cls, first: Run, second: Run) -> ComparedTasks:
         """Of two runs."""
         found = pair(first, second)
         empty = np.empty(0, np.int64)
@@ -79,18 +79,18 @@ class Compared:
         return np.lexsort((task, way * values))
 
 
-class Comparing:
+class RunDifferences:
     """Pairs of runs, each compared anew when one of the two has changed. Any thread may ask."""
 
-    def __init__(self, runs: Sequence[OpenedRun]) -> None:
+    def __init__(self, runs: Sequence[RunFile]) -> None:
         self._runs = runs
-        self._pairs: dict[tuple[int, int], Fresh[Compared]] = {}
+        self._pairs: dict[tuple[int, int], ThrottledCache[ComparedTasks]] = {}
 
-    def of(self, first: int, second: int) -> Compared:
+    def of(self, first: int, second: int) -> ComparedTasks:
         """The comparison of two runs, by number."""
         (end_a, a), (end_b, b) = (self._runs[number].numbers() for number in (first, second))
-        made = self._pairs.setdefault((first, second), Fresh())
-        return made.get((end_a, end_b, id(a), id(b)), lambda: Compared.of(a, b))
+        made = self._pairs.setdefault((first, second), ThrottledCache())
+        return made.get((end_a, end_b, id(a), id(b)), lambda: ComparedTasks.of(a, b))
 
 
 def _spread(found: Side | None, keys: Ints) -> tuple[Ints, Floats, Floats, Ints]:

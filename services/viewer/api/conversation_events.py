@@ -10,7 +10,7 @@ from rollyard.services.types import Json
 from rollyard.services.viewer.api.api_records import Event, Speaker
 from rollyard.services.viewer.api.message_content import thoughts, words_of
 from rollyard.services.viewer.api.token_view import tokens_of
-from rollyard.services.viewer.api.untrusted_values import items, mapping, number, pretty, sound, text_of
+from rollyard.services.viewer.api.untrusted_values import items, mapping, number, pretty, sanitize, text_of
 
 _ROLES: dict[str, Speaker] = {"system": "system", "developer": "system", "user": "user", "assistant": "answer"}
 _CALLS = ("arguments", "input", "action", "operation", "code", "queries", "query")
@@ -141,6 +141,6 @@ def _parsed(text: str) -> Any:
     if text.lstrip()[:1] not in ("{", "["):
         return None
     try:
-        return sound(loads(text.encode("utf-8", "replace")))
+        return sanitize(loads(text.encode("utf-8", "replace")))
     except ValueError:
         return None

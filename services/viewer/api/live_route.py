@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from fastapi import APIRouter
 
 from rollyard.services.errors import Failure, RunError
-from rollyard.services.head.run_snapshot import Live, look
+from rollyard.services.head.run_snapshot import RunSnapshot, fetch_snapshot
 from rollyard.services.http.transport import Transport
 from rollyard.services.types import HeadFile
 
@@ -30,13 +30,13 @@ def live_router(transport: Transport, find: Callable[[], Awaitable[HeadFile]]) -
 class _Cache:
     """One look for all who ask at about the same time."""
 
-    def __init__(self, look: Callable[[], Awaitable[Live]]) -> None:
-        self._look = look
+    def __init__(self, fetch_snapshot: Callable[[], Awaitable[RunSnapshot]]) -> None:
+        self._look = fetch_snapshot
         self._lock = asyncio.Lock()
-        self._kept: Live | None = None
+        self._kept: RunSnapshot | None = None
         self._until = 0.0
 
-    async def read(self) -> Live:
+    async def read(self) -> RunSnapshot:
         """What goes on: servers, episodes by stage, what is stuck, collections, failures."""
         async with self._lock:
             if self._kept is None or time.monotonic() > self._until:
@@ -45,8 +45,8 @@ class _Cache:
             return self._kept
 
 
-async def _now(transport: Transport, find: Callable[[], Awaitable[HeadFile]]) -> Live:
+async def _now(transport: Transport, find: Callable[[], Awaitable[HeadFile]]) -> RunSnapshot:
     try:
-        return await look(transport, await find())
+        return await fetch_snapshot(transport, await find())
     except (RunError, Failure) as error:
-        return Live(time=time.time(), note=str(error))
+        return RunSnapshot(time=time.time(), note=str(error))

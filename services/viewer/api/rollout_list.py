@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
-from rollyard.services.metrics.loader.columns import Words
+from rollyard.services.metrics.loader.columns import CategoryColumn
 from rollyard.services.viewer.api.api_records import Outcome, Page
 from rollyard.services.viewer.index.table import Table
 
@@ -131,7 +131,7 @@ def _order(table: Table, sort: str) -> Places:
     return np.argsort(-values if descending else values, kind="stable")
 
 
-def _ranks(words: Words) -> NDArray[np.float64]:
+def _ranks(words: CategoryColumn) -> NDArray[np.float64]:
     """Places in the alphabet; NaN for none."""
     ranks = np.empty(len(words.names) + 1)
     ranks[np.argsort(np.array(words.names, str))] = np.arange(len(words.names))
@@ -139,12 +139,12 @@ def _ranks(words: Words) -> NDArray[np.float64]:
     return ranks[words.codes]
 
 
-def _named(words: Words, name: str) -> NDArray[np.bool_]:
+def _named(words: CategoryColumn, name: str) -> NDArray[np.bool_]:
     code = words.names.index(name) if name in words.names else -1 if name == "" else -2
     return np.asarray(words.codes == code)
 
 
-def _used(words: Words) -> set[str]:
+def _used(words: CategoryColumn) -> set[str]:
     return {words.names[code] for code in np.unique(words.codes).tolist() if code >= 0}
 
 

@@ -7,50 +7,50 @@ from collections.abc import Callable
 from rollyard.services.errors import RunError
 from rollyard.services.rollouts.replay import Replay
 from rollyard.services.types import Json
-from rollyard.services.viewer.api.api_records import Story, TaskStories
+from rollyard.services.viewer.api.api_records import RolloutView, TaskRollouts
 from rollyard.services.viewer.api.conversation_events import events_of
-from rollyard.services.viewer.api.row_fields import facts_of
+from rollyard.services.viewer.api.row_fields import row_facts
 from rollyard.services.viewer.index.line_reader import as_row
-from rollyard.services.viewer.index.run_file import OpenedRun
+from rollyard.services.viewer.index.run_file import RunFile
 from rollyard.services.viewer.index.table import Table
 
 MOST_STORIES = 64
 Replays = Callable[[Json], Replay | None]
 
 
-class Gone(RunError):
+class RowChanged(RunError):
     """The row that the index points to is another one now: the file was changed, and is read anew."""
 
 
-def story_of(run: OpenedRun, table: Table, index: int, replays: Replays) -> Story:
+def rollout_view(run: RunFile, table: Table, index: int, replays: Replays) -> RolloutView:
     """The rollout at `index` of the run's table. Raises OSError, Gone."""
     line, row = table.line(index), row_of(run, table, index)
-    return Story(
+    return RolloutView(
         run=run.number,
         line=line,
         events=events_of(row),
         replay=replays(row) if row else None,
-        facts=facts_of(row),
+        facts=row_facts(row),
         attempts=run.attempts.of(line.task, line.repeat),
         previous=_key(table, index - 1),
         next=_key(table, index + 1),
     )
 
 
-def task_stories(run: OpenedRun, task: int, replays: Replays, start: int = 0, limit: int = MOST_STORIES) -> TaskStories:
+def task_rollouts(run: RunFile, task: int, replays: Replays, start: int = 0, limit: int = MOST_STORIES) -> TaskRollouts:
     """The repeats of a task, without tokens. Raises OSError, Gone."""
     table = run.table
     low, high = table.of_task(task)
     chosen = range(low, high)[start : start + limit]
-    stories = [_without_tokens(story_of(run, table, index, replays)) for index in chosen]
+    stories = [_without_tokens(rollout_view(run, table, index, replays)) for index in chosen]
     previous = int(table.task[low - 1]) if low else None
     following = int(table.task[high]) if high < len(table) else None
-    return TaskStories(
+    return TaskRollouts(
         run=run.number, task=task, stories=stories, total=high - low, start=start, previous=previous, next=following
     )
 
 
-def row_line(run: OpenedRun, table: Table, index: int) -> bytes:
+def row_line(run: RunFile, table: Table, index: int) -> bytes:
     """The line of the rollout at `index`; empty where it has none. Raises OSError, Gone."""
     line = run.line(table, index)
     if line is not None:
@@ -58,18 +58,18 @@ def row_line(run: OpenedRun, table: Table, index: int) -> bytes:
     return line or b""
 
 
-def row_of(run: OpenedRun, table: Table, index: int) -> Json:
+def row_of(run: RunFile, table: Table, index: int) -> Json:
     """The row of the rollout at `index`; {} where it has none. Raises OSError, Gone."""
     line = run.line(table, index)
     return {} if line is None else _checked(run, table, index, as_row(line))
 
 
-def _checked(run: OpenedRun, table: Table, index: int, row: Json | None) -> Json:
+def _checked(run: RunFile, table: Table, index: int, row: Json | None) -> Json:
     key = int(table.task[index]), int(table.repeat[index])
     found = None if row is None else (row.get("_ng_task_index"), row.get("_ng_rollout_index"))
     if row is None or (run.file.snapshot.says_task and found != key):
         run.file.doubt()
-        raise Gone(f"the row of task {key[0]}, repeat {key[1]} is no longer where it was: the file was changed")
+        raise RowChanged(f"the row of task {key[0]}, repeat {key[1]} is no longer where it was: the file was changed")
     return row
 
 
@@ -77,6 +77,6 @@ def _key(table: Table, index: int) -> tuple[int, int] | None:
     return (int(table.task[index]), int(table.repeat[index])) if 0 <= index < len(table) else None
 
 
-def _without_tokens(story: Story) -> Story:
+def _without_tokens(story: RolloutView) -> RolloutView:
     events = [event.model_copy(update={"tokens": None}) if event.tokens else event for event in story.events]
     return story.model_copy(update={"events": events})

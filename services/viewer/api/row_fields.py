@@ -14,7 +14,7 @@ _LONGEST = 2000
 _CONVERSATION = {"responses_create_params": ("input", "instructions"), "response": ("output", "instructions", "tools")}
 
 
-def facts_of(row: Json) -> Json:
+def row_facts(row: Json) -> Json:
     """Everything but the conversation, small values only."""
     facts: Json = {}
     for key, value in row.items():

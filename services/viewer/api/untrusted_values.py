@@ -48,7 +48,7 @@ def pretty(value: Any) -> str:
     return orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS).decode()
 
 
-def sound(value: Any, deep: int = 0) -> Any:
+def sanitize(value: Any, deep: int = 0) -> Any:
     """The same value as JSON can carry it: no NaN, no lone surrogate, no number of a thousand digits, not too deep."""
     kind = type(value)
     if kind is str:
@@ -61,6 +61,6 @@ def sound(value: Any, deep: int = 0) -> Any:
         if deep >= DEEPEST:
             return "(nested too deep to be shown)"
         if kind is list:
-            return [sound(each, deep + 1) for each in value]
-        return {sound(key, deep + 1): sound(each, deep + 1) for key, each in value.items()}
+            return [sanitize(each, deep + 1) for each in value]
+        return {sanitize(key, deep + 1): sanitize(each, deep + 1) for key, each in value.items()}
     return value

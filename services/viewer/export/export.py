@@ -9,11 +9,11 @@ import orjson
 
 from rollyard.services.types import Json, Record
 from rollyard.services.viewer.api.api_records import Numbers
-from rollyard.services.viewer.api.comparison_view import Comparing
+from rollyard.services.viewer.api.comparison_view import RunDifferences
 from rollyard.services.viewer.api.rollout_list import Places
-from rollyard.services.viewer.api.rollout_view import Replays, story_of
-from rollyard.services.viewer.export.single_file_page import one_file
-from rollyard.services.viewer.index.library import Library
+from rollyard.services.viewer.api.rollout_view import Replays, rollout_view
+from rollyard.services.viewer.export.single_file_page import single_page
+from rollyard.services.viewer.index.library import FileIndex
 from rollyard.services.viewer.index.table import Table
 
 MOST_EXPORTED = 200
@@ -21,25 +21,25 @@ _MOST_TASKS = 5000
 """Tasks of a comparison."""
 
 
-def export(library: Library, replays: Replays, limit: int = MOST_EXPORTED) -> bytes:
+def export(file_index: FileIndex, replays: Replays, limit: int = MOST_EXPORTED) -> bytes:
     """The page, with `limit` rollouts of each file. The library is read through. Raises OSError, Gone."""
-    data: Json = {"overview": library.overview(), "profiles": {}, "pages": {}, "stories": {}, "comparison": None}
+    data: Json = {"overview": file_index.overview(), "profiles": {}, "pages": {}, "stories": {}, "comparison": None}
     said = []
-    for run in library.runs:
+    for run in file_index.runs:
         end, numbers = run.numbers()
         data["profiles"][str(run.number)] = Numbers(indexed=end, profile=numbers.profile)
         listing, table = run.listing, run.listing.table
         places = chosen(table, limit)
         data["pages"][str(run.number)] = listing.page_of(places, len(places))
         for place in places.tolist():
-            story = story_of(run, table, place, replays)
+            story = rollout_view(run, table, place, replays)
             data["stories"][f"{run.number}/{story.line.task}/{story.line.repeat}"] = story
         said.append(_left_out(run.name, len(places), len(table)))
-    if len(library.runs) > 1:
-        compared = Comparing(library.runs).of(0, 1)
+    if len(file_index.runs) > 1:
+        compared = RunDifferences(file_index.runs).of(0, 1)
         data["comparison"] = compared.page((0, 1), "task", 0, _MOST_TASKS)
         said += _left_out_tasks(len(compared.tasks[0]))
-    return one_file(orjson.dumps(data, default=_plain), " ".join(filter(None, said)))
+    return single_page(orjson.dumps(data, default=_plain), " ".join(filter(None, said)))
 
 
 def chosen(table: Table, limit: int) -> Places:

@@ -25,7 +25,7 @@ _IMPORT = re.compile(r"""(\bfrom\s*|\bimport\s*\(?\s*)(['"])(\.{1,2}/[^'"]+)\2""
 _UNSAFE = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
 
 
-def one_file(data: bytes, note: str) -> bytes:
+def single_page(data: bytes, note: str) -> bytes:
     """The page with `data` (JSON) in its element `embedded`, and `note` above it."""
     page = (STATIC / "index.html").read_text(encoding="utf-8")
     style = "\n".join((STATIC / name).read_text(encoding="utf-8") for name in _STYLE.findall(page))

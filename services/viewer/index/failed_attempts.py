@@ -10,13 +10,13 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from rollyard.services.metrics.loader.columns import Ints, Words
+from rollyard.services.metrics.loader.columns import CategoryColumn, Ints
 from rollyard.services.metrics.loader.parallel_reader import loads
 from rollyard.services.metrics.loader.rollout_parser import Vocabulary
 from rollyard.services.types import Json
 from rollyard.services.viewer.api.api_records import Attempt
 from rollyard.services.viewer.api.untrusted_values import number, text_of, whole_number
-from rollyard.services.viewer.index.file_fingerprint import Mark
+from rollyard.services.viewer.index.file_fingerprint import FileFingerprint
 from rollyard.services.viewer.index.line_reader import row_at
 
 _STEP = 16 << 20
@@ -31,8 +31,8 @@ class Failed:
     offset: Ints
     terminal: NDArray[np.bool_]
     """No other attempt follows in the same command."""
-    kind: Words
-    agent: Words
+    kind: CategoryColumn
+    agent: CategoryColumn
 
 
 class AttemptFile:
@@ -41,7 +41,7 @@ class AttemptFile:
     def __init__(self, path: Path) -> None:
         """Nothing is read yet."""
         self.path = path
-        self._mark: Mark | None = None
+        self._mark: FileFingerprint | None = None
         self._forget()
 
     @property
@@ -62,7 +62,7 @@ class AttemptFile:
             self._read()
             # A step that is not full has met the end of the file, or an unfinished line before it.
             self._size, self._through = stat.st_size, self._end < before + _STEP
-            self._mark = Mark.of(self.path, self._end, stat, whole=self._through)
+            self._mark = FileFingerprint.of(self.path, self._end, stat, whole=self._through)
         except OSError:
             changed = self._end > 0
             self._forget()

@@ -12,7 +12,7 @@ _BLOCKS = 64
 
 
 @dataclass(frozen=True)
-class Mark:
+class FileFingerprint:
     """A file that was read up to the byte `end`."""
 
     end: int
@@ -22,7 +22,7 @@ class Mark:
     """Of its first and last bytes before `end`, and of samples between them."""
 
     @classmethod
-    def of(cls, path: Path, end: int, stat: os.stat_result, *, whole: bool) -> Mark:
+    def of(cls, path: Path, end: int, stat: os.stat_result, *, whole: bool) -> FileFingerprint:
         """The mark of `path`; `stat` was taken before it was read, `whole`: to its end. Raises OSError."""
         size, written = (stat.st_size, stat.st_mtime_ns) if whole else (-1, -1)
         return cls(end, size, written, _digest(path, end))

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from rollyard.services.metrics.loader.parallel_reader import PART, Part, read_parts, says_task
 from rollyard.services.rollouts.store import StorePaths
-from rollyard.services.viewer.index.file_fingerprint import Mark
+from rollyard.services.viewer.index.file_fingerprint import FileFingerprint
 from rollyard.services.viewer.index.index_file import save, saved
 from rollyard.services.viewer.index.index_snapshot import Snapshot, empty, extended
 
@@ -43,7 +43,7 @@ class FollowedFile:
         self._part = part
         self._waiting: list[Part] = []
         """Read, and not put in order yet."""
-        self._mark: Mark | None = None
+        self._mark: FileFingerprint | None = None
         self._saved = -1
         """Bytes that the saved index covers; -1: it was not looked for."""
         self._rest_until = 0.0
@@ -121,7 +121,7 @@ class FollowedFile:
         self._waiting += parts
         # A step that found no whole line has met an unfinished one, which goes to the end of the file.
         self.through = not parts or ranges[-1][1] == self.size or self.reached >= self.size
-        self._mark = Mark.of(self.path, self.reached, stat, whole=self.through)
+        self._mark = FileFingerprint.of(self.path, self.reached, stat, whole=self.through)
 
     def _next_ranges(self, most: int) -> Iterator[tuple[int, int]]:
         start = self.reached
@@ -153,7 +153,7 @@ class FollowedFile:
 
     def _keep(self, stat: os.stat_result) -> None:
         try:
-            save(self._index, self.snapshot, Mark.of(self.path, self.snapshot.end, stat, whole=self.through))
+            save(self._index, self.snapshot, FileFingerprint.of(self.path, self.snapshot.end, stat, whole=self.through))
             self._saved = self.snapshot.end
         except OSError:
             # A folder that is not ours, or a full disk: the index then lives in memory alone.

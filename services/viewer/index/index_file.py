@@ -17,18 +17,18 @@ from rollyard.services.metrics.loader.columns import (
     LOST_INTS,
     LOST_WORDS,
     WORDS,
+    CategoryColumn,
     Columns,
     Unmeasured,
-    Words,
 )
-from rollyard.services.viewer.index.file_fingerprint import Mark
+from rollyard.services.viewer.index.file_fingerprint import FileFingerprint
 from rollyard.services.viewer.index.index_snapshot import Snapshot
 
 FORMAT = 4
 """Raised whenever what stands in the file, or how it is counted, changes: older files are then read anew."""
 
 
-def save(path: Path, snapshot: Snapshot, mark: Mark) -> None:
+def save(path: Path, snapshot: Snapshot, mark: FileFingerprint) -> None:
     """Write the index; a reader sees the old one or the new one. Raises OSError."""
     columns, lost = snapshot.columns, snapshot.columns.unmeasured
     arrays: dict[str, Any] = {name: getattr(columns, name) for name in (*INTS, *FLOATS)}
@@ -58,7 +58,7 @@ def save(path: Path, snapshot: Snapshot, mark: Mark) -> None:
         raise
 
 
-def saved(path: Path) -> tuple[Snapshot, Mark] | None:
+def saved(path: Path) -> tuple[Snapshot, FileFingerprint] | None:
     """What was saved, or None where there is nothing that can be used."""
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
@@ -68,7 +68,7 @@ def saved(path: Path) -> tuple[Snapshot, Mark] | None:
         return None
 
 
-def _restored(arrays: Any) -> tuple[Snapshot, Mark] | None:
+def _restored(arrays: Any) -> tuple[Snapshot, FileFingerprint] | None:
     said = orjson.loads(arrays["said"].tobytes())
     if said["format"] != FORMAT:
         return None
@@ -91,7 +91,7 @@ def _restored(arrays: Any) -> tuple[Snapshot, Mark] | None:
         bad=bad,
         twice=int(said["twice"]),
     )
-    return snapshot, Mark(int(end), int(size), int(mtime_ns), str(digest))
+    return snapshot, FileFingerprint(int(end), int(size), int(mtime_ns), str(digest))
 
 
 def _column(array: Any, kind: Any) -> Any:
@@ -100,13 +100,13 @@ def _column(array: Any, kind: Any) -> Any:
     return array
 
 
-def _words(codes: Any, names: Any) -> Words:
+def _words(codes: Any, names: Any) -> CategoryColumn:
     if _column(codes, np.int32).size and not -1 <= codes.min() <= codes.max() < len(names):
         raise ValueError("a code without a name")
-    return Words(codes, tuple(map(str, names)))
+    return CategoryColumn(codes, tuple(map(str, names)))
 
 
 def _check(count: int, *columns: Any) -> None:
     for column in columns:
-        if len(column.codes if isinstance(column, Words) else column) != count:
+        if len(column.codes if isinstance(column, CategoryColumn) else column) != count:
             raise ValueError("columns of different lengths")

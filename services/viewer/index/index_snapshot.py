@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rollyard.services.metrics.loader.columns import Columns, Words, merged
+from rollyard.services.metrics.loader.columns import CategoryColumn, Columns, merged
 from rollyard.services.metrics.loader.parallel_reader import Part
-from rollyard.services.metrics.loader.rollout_parser import Gatherer
+from rollyard.services.metrics.loader.rollout_parser import RolloutParser
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Snapshot:
 
 def empty() -> Snapshot:
     """Of a file that is not read yet."""
-    return Snapshot(Gatherer().columns())
+    return Snapshot(RolloutParser().columns())
 
 
 def extended(snapshot: Snapshot, parts: Sequence[Part], *, says_task: bool) -> Snapshot:
@@ -77,8 +77,8 @@ def _chosen(columns: Columns, which: NDArray[np.bool_]) -> Columns:
     made: dict[str, Any] = {}
     for field in fields(columns):
         value = getattr(columns, field.name)
-        if isinstance(value, Words):
-            made[field.name] = Words(value.codes[which], value.names)
+        if isinstance(value, CategoryColumn):
+            made[field.name] = CategoryColumn(value.codes[which], value.names)
         elif isinstance(value, dict):
             made[field.name] = {name: seconds[which] for name, seconds in value.items()}
         elif isinstance(value, np.ndarray):

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from rollyard.services.metrics.loader.parallel_reader import PART, reading_pool
 from rollyard.services.viewer.api.api_records import Overview
-from rollyard.services.viewer.index.run_file import OpenedRun
+from rollyard.services.viewer.index.run_file import RunFile
 
 log = logging.getLogger(__name__)
 
@@ -27,7 +27,7 @@ class _Closed(Exception):
     """The library is being closed while files are read."""
 
 
-class Library:
+class FileIndex:
     """Opened runs by their number. `start` begins to read, `close` ends it and keeps what was read."""
 
     def __init__(
@@ -44,7 +44,7 @@ class Library:
         that read a large file, default one a processor; `part`: bytes that one reads at a time.
         """
         self.runs = [
-            OpenedRun(number, path, name, threshold=threshold, part=part) for number, (name, path) in enumerate(files)
+            RunFile(number, path, name, threshold=threshold, part=part) for number, (name, path) in enumerate(files)
         ]
         self._version = version
         self._workers = workers or len(os.sched_getaffinity(0))

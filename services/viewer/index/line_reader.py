@@ -6,7 +6,7 @@ from pathlib import Path
 
 from rollyard.services.metrics.loader.parallel_reader import loads
 from rollyard.services.types import Json
-from rollyard.services.viewer.api.untrusted_values import sound
+from rollyard.services.viewer.api.untrusted_values import sanitize
 
 
 def line_at(path: Path, offset: int) -> bytes:
@@ -24,7 +24,7 @@ def row_at(path: Path, offset: int) -> Json:
 def as_row(line: bytes) -> Json | None:
     """The object of a line, with nothing in it that could not be written as JSON; None where it holds none."""
     try:
-        row = sound(loads(line))
+        row = sanitize(loads(line))
     except ValueError:
         return None
     return row if isinstance(row, dict) else None

@@ -1,4 +1,4 @@
-"""OpenedRun: one rollout file with what stands beside it, as the page asks about it."""
+"""RunFile: one rollout file with what stands beside it, as the page asks about it."""
 
 from __future__ import annotations
 
@@ -8,27 +8,27 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from rollyard.services.metrics.loader.columns import Words, word
-from rollyard.services.metrics.loader.load_run import made
+from rollyard.services.metrics.loader.columns import CategoryColumn, word
+from rollyard.services.metrics.loader.load_run import run_from_columns
 from rollyard.services.metrics.loader.parallel_reader import PART, Read
 from rollyard.services.metrics.profile import Run
 from rollyard.services.rollouts.store import StorePaths
 from rollyard.services.types import CollectionStatus
-from rollyard.services.viewer.api.api_records import Opened, Page
+from rollyard.services.viewer.api.api_records import Page, RunFileStatus
 from rollyard.services.viewer.api.rollout_list import Listing, Query
 from rollyard.services.viewer.index.failed_attempts import AttemptFile, Failed
 from rollyard.services.viewer.index.growing_index import FollowedFile
 from rollyard.services.viewer.index.line_reader import line_at
-from rollyard.services.viewer.index.search_cache import Searches
+from rollyard.services.viewer.index.search_cache import SearchCache
 from rollyard.services.viewer.index.table import NOWHERE, Table, table_of
-from rollyard.services.viewer.index.throttled_cache import Fresh
+from rollyard.services.viewer.index.throttled_cache import ThrottledCache
 
 _SILENT_S = 60.0
 """A collection whose status is older is not running any more, whatever it says."""
 _SEARCH_WAIT_S = 0.2
 
 
-class OpenedRun:
+class RunFile:
     """One thread calls `advance`; any may ask."""
 
     def __init__(self, number: int, path: Path, name: str, *, threshold: float | None = None, part: int = PART) -> None:
@@ -43,10 +43,10 @@ class OpenedRun:
         self._listed = 0
         """Bytes whose rollouts are in the list."""
         self._threshold = threshold
-        self._searches = Searches(path)
+        self._searches = SearchCache(path)
         self._generation = 0
         self._was_running = False
-        self._numbers = Fresh[tuple[int, Run]]()
+        self._numbers = ThrottledCache[tuple[int, Run]]()
 
     @property
     def table(self) -> Table:
@@ -73,10 +73,10 @@ class OpenedRun:
             self.listing = Listing(table_of(self.file.snapshot.columns, given_up, self._threshold))
             self._listed = self.file.snapshot.end
 
-    def opened(self) -> Opened:
+    def opened(self) -> RunFileStatus:
         """How far it is read."""
         file, snapshot, measured = self.file, self.file.snapshot, self.table.measured
-        return Opened(
+        return RunFileStatus(
             run=self.number,
             name=word(self.name),
             path=word(str(self.path), 4096),
@@ -115,7 +115,7 @@ class OpenedRun:
     def _made(self) -> tuple[int, Run]:
         snapshot = self.file.snapshot
         read = Read(snapshot.columns, self.file.size, self._torn(), snapshot.says_task)
-        return snapshot.end, made(self.path, self.name, read, pass_threshold=self._threshold)
+        return snapshot.end, run_from_columns(self.path, self.name, read, pass_threshold=self._threshold)
 
     def _torn(self) -> int:
         return max(self.file.size - self.file.reached, 0) if self.file.through else 0
@@ -136,8 +136,8 @@ def _given_up(failed: Failed, running: bool) -> Failed:
         failed.repeat[ended],
         failed.offset[ended],
         failed.terminal[ended],
-        Words(failed.kind.codes[ended], failed.kind.names),
-        Words(failed.agent.codes[ended], failed.agent.names),
+        CategoryColumn(failed.kind.codes[ended], failed.kind.names),
+        CategoryColumn(failed.agent.codes[ended], failed.agent.names),
     )
 
 

@@ -11,7 +11,7 @@ from rollyard.services.viewer.index.text_search import Search
 _MOST = 4
 
 
-class Searches:
+class SearchCache:
     """Any thread may ask."""
 
     def __init__(self, path: Path) -> None:

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rollyard.services.metrics.loader.columns import Columns, Floats, Ints, Words, joined_words
+from rollyard.services.metrics.loader.columns import CategoryColumn, Columns, Floats, Ints, joined_categories
 from rollyard.services.metrics.solved import which_solved
-from rollyard.services.viewer.api.api_records import Line
+from rollyard.services.viewer.api.api_records import RolloutLine
 from rollyard.services.viewer.index.failed_attempts import Failed
 
 NOWHERE = -1
@@ -33,8 +33,8 @@ class Table:
     turns: Floats
     output_tokens: Floats
     seconds: Floats
-    end: Words
-    agent: Words
+    end: CategoryColumn
+    agent: CategoryColumn
 
     def __len__(self) -> int:
         return len(self.task)
@@ -50,10 +50,10 @@ class Table:
         low, high = np.searchsorted(self.task, [task, task + 1])
         return int(low), int(high)
 
-    def line(self, index: int) -> Line:
+    def line(self, index: int) -> RolloutLine:
         """The record of one."""
         success = _float(self.success[index])
-        return Line(
+        return RolloutLine(
             task=int(self.task[index]),
             repeat=int(self.repeat[index]),
             outcome="measured" if self.measured[index] else "failed",
@@ -97,19 +97,27 @@ def _lost(columns: Columns) -> Table:
     """Rows without a reward, the last of a rollout first."""
     lost = columns.unmeasured
     numbers = [getattr(lost, name)[::-1] for name in _NUMBERS]
-    kind, agent = Words(lost.kind.codes[::-1], lost.kind.names), Words(lost.agent.codes[::-1], lost.agent.names)
+    kind, agent = (
+        CategoryColumn(lost.kind.codes[::-1], lost.kind.names),
+        CategoryColumn(lost.agent.codes[::-1], lost.agent.names),
+    )
     return _failed(lost.task[::-1], lost.repeat[::-1], lost.offset[::-1], numbers, kind, agent)
 
 
 def _given_up(failed: Failed) -> Table:
     """The last attempt of a rollout first."""
-    kind, agent = Words(failed.kind.codes[::-1], failed.kind.names), Words(failed.agent.codes[::-1], failed.agent.names)
+    kind, agent = (
+        CategoryColumn(failed.kind.codes[::-1], failed.kind.names),
+        CategoryColumn(failed.agent.codes[::-1], failed.agent.names),
+    )
     nothing = np.full(len(failed.task), np.nan)
     nowhere = np.full(len(failed.task), NOWHERE)
     return _failed(failed.task[::-1], failed.repeat[::-1], nowhere, [nothing] * len(_NUMBERS), kind, agent)
 
 
-def _failed(task: Ints, repeat: Ints, offset: Ints, numbers: list[Floats], kind: Words, agent: Words) -> Table:
+def _failed(
+    task: Ints, repeat: Ints, offset: Ints, numbers: list[Floats], kind: CategoryColumn, agent: CategoryColumn
+) -> Table:
     nothing, measured = np.full(len(task), np.nan), np.zeros(len(task), bool)
     calls, turns, tokens, seconds = numbers
     return Table(task, repeat, offset, measured, nothing, nothing, calls, turns, tokens, seconds, kind, agent)
@@ -126,8 +134,8 @@ def _joined(parts: list[Table]) -> Table:
     order = order[(np.diff(task, prepend=-1) != 0) | (np.diff(repeat, prepend=-1) != 0)]
     chosen = {name: array[order] for name, array in arrays.items()}
     for name in ("end", "agent"):
-        words = joined_words([getattr(part, name) for part in parts])
-        chosen[name] = Words(words.codes[order], words.names)
+        words = joined_categories([getattr(part, name) for part in parts])
+        chosen[name] = CategoryColumn(words.codes[order], words.names)
     return Table(**chosen)
 
 
@@ -139,6 +147,6 @@ def _whole(value: float) -> int | None:
     return None if math.isnan(value) else int(value)
 
 
-def _name(words: Words, index: int) -> str:
+def _name(words: CategoryColumn, index: int) -> str:
     code = words.codes[index]
     return words.names[code] if code >= 0 else ""

@@ -12,7 +12,7 @@ _REST = 5
 """It is made anew after this many times what making it took: at most a sixth of a core goes into it."""
 
 
-class Fresh(Generic[T]):
+class ThrottledCache(Generic[T]):
     """Any thread may ask; one makes it, the others take the last one, or wait for the first."""
 
     def __init__(self) -> None:

@@ -1,7 +1,7 @@
 /** Starts the page. */
 import { html, render } from './vendor/htm-preact.js';
-import { Shell } from './shell.js';
+import { App } from './shell.js';
 import { applyTheme } from './theme.js';
 
 applyTheme();
-render(html`<${Shell} />`, document.getElementById('app'));
+render(html`<${App} />`, document.getElementById('app'));

@@ -8,7 +8,7 @@ const FRAME_MS = 1000;
  * It starts at the last frame, because readers look for the outcome first, and stays there while frames arrive.
  * @param {number} length
  */
-export function usePlayer(length) {
+export function usePlayback(length) {
   const last = Math.max(0, length - 1);
   const [chosen, setAt] = useState(/** @type {number | null} */ (null));
   const at = Math.min(chosen ?? last, last);

@@ -2,7 +2,7 @@
 import { html, useEffect, useRef, useState } from './vendor/htm-preact.js';
 import { ALONE, useData } from './data.js';
 import { Help } from './parts/help.js';
-import { Message, Trail } from './parts/message.js';
+import { Notice, Breadcrumbs } from './parts/message.js';
 import { useKeys } from './keys.js';
 import { nextTheme, theme } from './theme.js';
 import { go, link, useRoute } from './route.js';
@@ -44,7 +44,7 @@ function pageFor(path, runs) {
 }
 
 /** The whole page. */
-export function Shell() {
+export function App() {
   const route = useRoute();
   const [helping, setHelping] = useState(false);
   const { value: overview, error } = useData('overview', again);
@@ -90,9 +90,9 @@ function Bar({ route, runs, help }) {
   </header>`;
 }
 
-function Nowhere() {
-  return html`<${Trail} name="No such page" title="No such page" steps=${[['Overview', link([])]]} />
-    <${Message} says="The address leads nowhere: there is no such run or page." />`;
+function NotFound() {
+  return html`<${Breadcrumbs} name="No such page" title="No such page" steps=${[['Overview', link([])]]} />
+    <${Notice} says="The address leads nowhere: there is no such run or page." />`;
 }
 
 function Main({ route, overview, error }) {
@@ -107,10 +107,10 @@ function Main({ route, overview, error }) {
   }, [place]);
   const Page = overview && pageFor(route.path, overview.runs);
   return html`<main id="main" tabindex="-1" ref=${main}>
-    ${error && html`<${Message} error=${error} />`}
-    ${!overview && !error && html`<${Message} busy="Opening …" />`}
+    ${error && html`<${Notice} error=${error} />`}
+    ${!overview && !error && html`<${Notice} busy="Opening …" />`}
     ${overview && (Page
       ? html`<${Page} key=${Page.name} route=${route} overview=${overview} />`
-      : html`<${Nowhere} />`)}
+      : html`<${NotFound} />`)}
   </main>`;
 }

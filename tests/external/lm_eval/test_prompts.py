@@ -8,7 +8,7 @@ from pathlib import Path
 import orjson
 import pytest
 
-from rollyard.resources_servers.answers.grader import Judge, Reading
+from rollyard.resources_servers.answers.grader import AnswerForm, AnswerGrader
 from rollyard.resources_servers.gsm8k import prepare as gsm8k
 from rollyard.resources_servers.gsm8k.prompt_formats import READINGS as GSM8K
 from rollyard.resources_servers.gsm8k.prompt_formats import gold_number
@@ -112,9 +112,9 @@ def test_humaneval_is_asked_as_lm_eval_asks_it(tmp_path: Path, monkeypatch: pyte
     assert ours(humaneval.main, tmp_path, rows, "--form", "lm_eval") == asked(real, 0)
 
 
-async def strict(golds: list[str], said: list[str], reading: Reading) -> list[float]:
+async def strict(golds: list[str], said: list[str], reading: AnswerForm) -> list[float]:
     """Our strict scores."""
-    return [float(one.strict) for one in await judged(Judge(None), reading, zip(golds, said, strict=True))]
+    return [float(one.strict) for one in await judged(AnswerGrader(None), reading, zip(golds, said, strict=True))]
 
 
 @pytest.mark.parametrize(("name", "form"), [("gsm8k", "lm_eval"), ("gsm8k_cot", "lm_eval_cot")])

@@ -10,7 +10,7 @@ from pathlib import Path
 import orjson
 
 from rollyard.services.rollouts.manifest_records import Manifest
-from rollyard.services.rollouts.progress import Tally
+from rollyard.services.rollouts.progress import CollectionProgress
 from rollyard.services.rollouts.store import StorePaths
 from rollyard.services.types import Json
 from tests.support.commands import Finished, environment
@@ -50,7 +50,7 @@ def collection(folder: Path, count: int = COUNT, created: float = 0.0) -> Path:
     grow(paths.output, count)
     identity = {"agent_name": "player", "settings": {"world": {"level": 3, "names": ["a", "b"]}}}
     paths.manifest.write_text(Manifest(identity=identity, versions={"python": "3"}, created=created).model_dump_json())
-    status = Tally(count).status("complete").model_copy(update={"failures": {"timeout": 2}})
+    status = CollectionProgress(count).status("complete").model_copy(update={"failures": {"timeout": 2}})
     paths.status.write_text(status.model_dump_json())
     return paths.output
 

@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 
 from rollyard.responses_api_models.local_vllm_model.settings import LocalVllmModelSettings
-from rollyard.responses_api_models.local_vllm_model.startup import Plan, Start
+from rollyard.responses_api_models.local_vllm_model.startup import EngineStart, StartPlan
 from rollyard.services.http.transport import HttpTransport
 
 LONGEST = 4096
@@ -63,8 +63,8 @@ class Engine:
         )
         with _loop() as run:
             transport = HttpTransport()
-            plan = Plan("the engine", settings, (), "", os.environ, folder / "engine.log", transport)
-            start = Start(plan)
+            plan = StartPlan("the engine", settings, (), "", os.environ, folder / "engine.log", transport)
+            start = EngineStart(plan)
             try:
                 run(start.run())
                 engine = cls(start.url.removesuffix("/v1"))

@@ -83,7 +83,7 @@ async def test_the_synchronous_client_reads_a_stream_too(engine: Engine) -> None
         assert await in_a_thread(client, use)
 
 
-async def test_the_turn_goes_back_with_the_worlds_answer(engine: Engine) -> None:
+async def test_the_turn_goes_back_with_the_environments_answer(engine: Engine) -> None:
     async with front(engine) as client:
         first = await respond(client)
         answer = {"type": "function_call_output", "call_id": first.output[-1].call_id, "output": "#####\n#_PX#\n#####"}

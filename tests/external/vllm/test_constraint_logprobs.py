@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 import pytest
 
-from rollyard.services.responses.policy_logprobs import temperature_of, why_not_the_policys
+from rollyard.services.responses.policy_logprobs import temperature_of, why_not_policy_logprobs
 from rollyard.services.types import Json
 from tests.external.vllm.constrained import ENDS, from_record
 from tests.external.vllm.engine import Engine
@@ -93,7 +93,7 @@ async def test_under_the_recorded_constraints_the_logprobs_are_those_of_a_forwar
     )
     is_the_policys = plain == pytest.approx(recorded, abs=CLOSE)
     assert is_the_policys is not (case in BY_GRAMMAR or (case in OTHERS and mode == "processed_logprobs"))
-    assert (why_not_the_policys(item) == "") is is_the_policys
+    assert (why_not_policy_logprobs(item) == "") is is_the_policys
 
 
 async def test_a_turn_by_the_chat_endpoint_names_the_same_constraints(engine: Engine) -> None:
@@ -131,7 +131,7 @@ def test_rollouts_of_the_seeds_own_strict_rows_equal_a_forward_pass_under_the_re
     assert len(turns) > len(rows)
     for item in turns:
         assert item["token_trace"]["sampling"]["constrained"] == ["strict_tools", "logit_bias"]
-        assert why_not_the_policys(item).startswith("strict_tools, logit_bias changed")
+        assert why_not_policy_logprobs(item).startswith("strict_tools, logit_bias changed")
         assert from_record(reference, item) == pytest.approx(item["generation_log_probs"], abs=CLOSE)
     assert all(row["token_trail"]["constrained"] == ["logit_bias", "strict_tools"] for row in rows)
 

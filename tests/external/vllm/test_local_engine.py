@@ -81,7 +81,7 @@ def mark_of(stack: Stack) -> str:
 async def answered(stack: Stack) -> str:
     """A model's answer through the run; it waits while the engine comes up again."""
     async with asyncio.timeout(LONG_S):
-        while not (urls := stack.roster.directory().servers["policy_model"]):
+        while not (urls := stack.registry.directory().servers["policy_model"]):
             await asyncio.sleep(0.1)
     body = orjson.dumps({"input": "Play.", "max_output_tokens": 100})
     answer = await stack.client.transport.send(
@@ -91,7 +91,7 @@ async def answered(stack: Stack) -> str:
     return str(orjson.loads(answer.body)["output"][-1]["type"])
 
 
-async def test_an_engine_of_our_own_has_its_four_processes_under_a_keeper(stack: Stack) -> None:
+async def test_an_engine_of_our_own_has_its_four_processes_under_a_reaper(stack: Stack) -> None:
     assert await answered(stack)
     assert {ENGINE_CORE, WORKER, API, "keeper"} <= set(processes_of(mark_of(stack)))
 
@@ -99,7 +99,7 @@ async def test_an_engine_of_our_own_has_its_four_processes_under_a_keeper(stack:
 @pytest.mark.parametrize("victim", [WORKER, API, "keeper", "model server"])
 async def test_kill_9_leaves_nothing_and_the_run_answers_again(victim: str, stack: Stack) -> None:
     before = processes_of(mark_of(stack))
-    (server,) = (shown for shown in stack.roster.instances() if shown.server_name == "policy_model")
+    (server,) = (shown for shown in stack.registry.instances() if shown.server_name == "policy_model")
     assert server.pid is not None
     os.kill({**before, "model server": server.pid}[victim], signal.SIGKILL)
     async with asyncio.timeout(LONG_S):
@@ -116,11 +116,11 @@ async def test_kill_9_of_the_engine_amid_a_collection_costs_no_rollout(stack: St
             await asyncio.sleep(0.05)
     before = processes_of(mark_of(stack))
     os.kill(before[ENGINE_CORE], signal.SIGKILL)
-    state, tally = await collecting
+    state, progress = await collecting
     assert not any(alive(pid) for pid in before.values())
     rows = read_rows(output)
     tasks = len(EXAMPLES.read_text().splitlines())
-    assert (state, tally.failed) == ("complete", 0)
+    assert (state, progress.failed) == ("complete", 0)
     assert keys_of(rows) == [(task, repeat) for task in range(tasks) for repeat in range(12)]
     assert all(row["response"]["output"] and row["finish_reason"] != "failed" for row in rows)
 

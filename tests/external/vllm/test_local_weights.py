@@ -23,7 +23,7 @@ TOKEN = "the run's token"
 
 async def sent(stack: Stack, method: str, path: str, body: Any = None) -> tuple[int, Any]:
     """Status and body of a call to the model server."""
-    (url,) = stack.roster.directory().servers["policy_model"]
+    (url,) = stack.registry.directory().servers["policy_model"]
     headers = {"content-type": "application/json", "authorization": f"Bearer {TOKEN}"}
     content = b"" if body is None else orjson.dumps(body)
     answer = await stack.client.transport.send(method, url + path, content, headers, LONG_S)

@@ -103,7 +103,7 @@ def test_every_turn_begins_with_exactly_the_turn_before(rows: list[Json]) -> Non
             assert turn["prompt_token_ids"][: len(seen)] == seen
 
 
-def test_between_two_turns_stands_nothing_but_the_worlds_answer(rows: list[Json], engine: Engine) -> None:
+def test_between_two_turns_stands_nothing_but_the_environments_answer(rows: list[Json], engine: Engine) -> None:
     row = max(rows, key=lambda row: len(turns_of(row)))
     answers = [item["output"] for item in row["response"]["output"] if item["type"] == "function_call_output"]
     turns = turns_of(row)
@@ -147,10 +147,10 @@ def test_the_sampling_that_was_really_used_stands_beside_the_tokens(rows: list[J
 async def test_sent_as_messages_turns_drift_and_each_break_is_on_record(engine: Engine, tmp_path: Path) -> None:
     chosen = run_config(engine, tmp_path, token_in="off")
     async with colocated(chosen, tmp_path) as stack:
-        state, tally = await collect(stack, tmp_path / "rollouts.jsonl", rows=EXAMPLES, repeats=2)
+        state, progress = await collect(stack, tmp_path / "rollouts.jsonl", rows=EXAMPLES, repeats=2)
     assert state == "complete"
-    assert tally.drift is not None
-    assert tally.drift > 0.5
+    assert progress.drift is not None
+    assert progress.drift > 0.5
     for row in read_rows(tmp_path / "rollouts.jsonl"):
         segment = 0
         for before, turn in itertools.pairwise(turns_of(row)):

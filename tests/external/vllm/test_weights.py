@@ -120,8 +120,8 @@ async def test_rollouts_go_on_through_updates_and_each_token_is_by_the_version_o
             body = {"path": str(folders[version]), "version": version}
             await stack.client.post("policy_model", "/weights/update", orjson.dumps(body), 120.0)
             await asyncio.sleep(0.5)
-        state, tally = await collecting
-    assert (state, tally.failed_attempts, len(folders) > 3) == ("complete", 0, True)
+        state, progress = await collecting
+    assert (state, progress.failed_attempts, len(folders) > 3) == ("complete", 0, True)
     references = {folder: Reference(folder) for folder in (tiny_model, other_model)}
     seen: set[str] = set()
     for turn in (item for row in read_rows(tmp_path / "rollouts.jsonl") for item in turns_of(row)):

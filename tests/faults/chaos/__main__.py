@@ -24,7 +24,7 @@ from pathlib import Path
 
 from tests.faults.chaos import catalogue, page
 from tests.faults.chaos.fault import Fault
-from tests.faults.chaos.fault_context import Ground
+from tests.faults.chaos.fault_context import FaultContext
 from tests.faults.chaos.invariants import Broken, NotInjected
 from tests.faults.chaos.result import Result
 from tests.faults.chaos.workspace import HERE
@@ -33,14 +33,14 @@ LIMIT_S = 900.0
 """Of one fault: no promise, but a program that ends."""
 
 
-async def play(fault: Fault, ground: Ground, seed: int) -> Result:
+async def play(fault: Fault, context: FaultContext, seed: int) -> Result:
     """One fault with one seed."""
     chance = random.Random(f"{fault.name} {seed}")
     begun = time.monotonic()
     verdict, why = "held", ""
     try:
         async with asyncio.timeout(LIMIT_S):
-            await fault.play(ground, chance)
+            await fault.play(context, chance)
     except Broken as broken:
         verdict, why = "broken", str(broken)
     except NotInjected as missing:
@@ -54,18 +54,18 @@ async def play(fault: Fault, ground: Ground, seed: int) -> Result:
     return result
 
 
-async def play_all(faults: Sequence[Fault], ground: Ground, seeds: Sequence[int], parallel: int) -> list[Result]:
+async def play_all(faults: Sequence[Fault], context: FaultContext, seeds: Sequence[int], parallel: int) -> list[Result]:
     """Every fault with every seed: some beside each other, those that stop or load everything one by one."""
     slots = asyncio.Semaphore(parallel)
 
     async def one(fault: Fault, seed: int) -> Result:
         async with slots:
-            return await play(fault, ground, seed)
+            return await play(fault, context, seed)
 
     beside = [one(fault, seed) for seed in seeds for fault in faults if not fault.alone]
     results = list(await asyncio.gather(*beside))
     for seed in seeds:
-        results += [await play(fault, ground, seed) for fault in faults if fault.alone]
+        results += [await play(fault, context, seed) for fault in faults if fault.alone]
     return results
 
 
@@ -105,12 +105,12 @@ async def main() -> int:
     seeds = range(options.seed, options.seed + options.rounds)
     begun = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="rollyard-chaos-") as temporary:
-        ground = Ground(options.keep or Path(temporary), options.code.resolve(), short=options.short)
+        context = FaultContext(options.keep or Path(temporary), options.code.resolve(), short=options.short)
         try:
-            results = await play_all(faults, ground, seeds, options.parallel)
+            results = await play_all(faults, context, seeds, options.parallel)
         finally:
-            await ground.close()
-        left = [] if not await ground.left_behind() else ["processes were left behind"]
+            await context.close()
+        left = [] if not await context.left_behind() else ["processes were left behind"]
     bad = [result for result in results if result.verdict != "held"]
     print(f"\n{len(results)} rounds of {len(faults)} faults, {time.monotonic() - begun:.0f} s: {len(bad)} not held")
     for result in bad:

@@ -6,9 +6,9 @@ import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from tests.faults.chaos.fault_context import Ground
+from tests.faults.chaos.fault_context import FaultContext
 
-Play = Callable[[Ground, random.Random], Awaitable[None]]
+Play = Callable[[FaultContext, random.Random], Awaitable[None]]
 """Inject the fault and look. Raises Broken when it broke through, NotInjected when it did not take effect."""
 
 

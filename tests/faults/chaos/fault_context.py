@@ -49,7 +49,7 @@ def stack(
     }
 
 
-class Ground(Workspace):
+class FaultContext(Workspace):
     """A workspace with the plug-ins in it."""
 
     def __init__(self, folder: Path, code: Path, *, short: bool) -> None:

@@ -15,10 +15,10 @@ import time
 
 import orjson
 
-from rollyard.resources_servers.base import Environment, Verdict, Verification, WorldSettings, hosting, tool
+from rollyard.resources_servers.base import Environment, Verdict, Verification, EnvironmentSettings, hosting, tool
 
 
-class WitnessSettings(WorldSettings):
+class WitnessSettings(EnvironmentSettings):
     block_s: float = 0.0
     block_at: int = 60
     twice: bool = False

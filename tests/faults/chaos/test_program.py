@@ -11,18 +11,18 @@ import pytest
 from tests.faults.chaos import catalogue, page
 from tests.faults.chaos.__main__ import play
 from tests.faults.chaos.fault import Fault
-from tests.faults.chaos.fault_context import Ground
+from tests.faults.chaos.fault_context import FaultContext
 from tests.faults.chaos.invariants import LAST_WORD, Broken, NotInjected, incomplete, no_crash
 from tests.faults.chaos.result import Result
 
 
 @pytest.fixture
-def ground(tmp_path: Path) -> Ground:
-    return Ground(tmp_path, tmp_path, short=True)
+def context(tmp_path: Path) -> FaultContext:
+    return FaultContext(tmp_path, tmp_path, short=True)
 
 
 def fault(error: Exception | None) -> Fault:
-    async def play_it(ground: Ground, chance: random.Random) -> None:
+    async def play_it(context: FaultContext, chance: random.Random) -> None:
         if error is not None:
             raise error
 
@@ -40,9 +40,9 @@ def fault(error: Exception | None) -> Fault:
     ids=["nothing", "Broken", "NotInjected", "an error of the program"],
 )
 async def test_only_a_fault_that_was_injected_and_borne_counts_as_held(
-    error: Exception | None, verdict: str, ground: Ground
+    error: Exception | None, verdict: str, context: FaultContext
 ) -> None:
-    assert (await play(fault(error), ground, 0)).verdict == verdict
+    assert (await play(fault(error), context, 0)).verdict == verdict
 
 
 def rollout(task: int, repeat: int, **changed: object) -> dict[str, object]:

@@ -155,12 +155,14 @@ async def forked(
 
 def ready_pid(stack: Stack, server: str) -> int | None:
     """Process id of the ready instance of `server`."""
-    return next((shown.pid for shown in stack.roster.instances() if shown.server_name == server and shown.ready), None)
+    return next(
+        (shown.pid for shown in stack.registry.instances() if shown.server_name == server and shown.ready), None
+    )
 
 
 async def gauge(stack: Stack, server: str, name: str) -> float:
     """A gauge of a server's /metrics."""
-    url = stack.roster.directory().servers[server][0]
+    url = stack.registry.directory().servers[server][0]
     answer = await stack.client.transport.send("GET", f"{url}/metrics", b"", {}, 10.0)
     found = re.search(rf"^{name} (\S+)$", answer.body.decode(), re.MULTILINE)
     assert found is not None

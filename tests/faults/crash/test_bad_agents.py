@@ -11,9 +11,9 @@ import pytest
 from rollyard.services.datasets.tasks import TaskFile
 from rollyard.services.errors import OperatorError
 from rollyard.services.http.client import RUN_HEADER, AddressBook, ServerClient
-from rollyard.services.http.transport import Answer, HttpTransport, LocalTransport, Receive, Scope, Send
+from rollyard.services.http.transport import HttpResponse, HttpTransport, LocalTransport, Receive, Scope, Send
 from rollyard.services.rollouts.collector import Collector, Limits
-from rollyard.services.rollouts.progress import Tally
+from rollyard.services.rollouts.progress import CollectionProgress
 from rollyard.services.rollouts.store import RolloutStore, StorePaths
 from rollyard.services.types import Directory, Json, Keys, State
 from tests.support.stacks import keys_of, read_rows
@@ -25,24 +25,24 @@ GOOD = orjson.dumps({"reward": 1.0, "response": {"output": []}})
 TASKS = 5
 
 BAD = {
-    "nothing": Answer(200, {}, b""),
-    "no JSON": Answer(200, {}, b"<html>"),
-    "torn JSON": Answer(200, {}, GOOD[:-1]),
-    "a list": Answer(200, {}, b"[]"),
-    "no reward": Answer(200, {}, b"{}"),
-    "null reward": Answer(200, {}, b'{"reward": null}'),
-    "true as reward": Answer(200, {}, b'{"reward": true}'),
-    "text as reward": Answer(200, {}, b'{"reward": "1.0"}'),
-    "NaN as reward": Answer(200, {}, b'{"reward": NaN}'),
-    "infinite reward": Answer(200, {}, b'{"reward": 1e999}'),
-    "deep JSON": Answer(200, {}, b'{"reward": 1.0, "deep": ' + b"[" * 600 + b"]" * 600 + b"}"),
-    "a lone surrogate": Answer(200, {}, rb'{"reward": 1.0, "text": "\ud83d"}'),
-    "plain 500": Answer(500, {}, b"Internal Server Error"),
-    "plain 429": Answer(429, {}, b"slow down"),
-    "a problem without status": Answer(500, {"content-type": PROBLEM}, b'{"title": "oh"}'),
-    "a problem that is none": Answer(500, {"content-type": PROBLEM}, b"oops"),
-    "a problem of a foreign type": Answer(500, {"content-type": PROBLEM}, b'{"type": "urn:x", "status": 500}'),
-    "a redirect": Answer(302, {"location": "http://127.0.0.1:1/"}, b""),
+    "nothing": HttpResponse(200, {}, b""),
+    "no JSON": HttpResponse(200, {}, b"<html>"),
+    "torn JSON": HttpResponse(200, {}, GOOD[:-1]),
+    "a list": HttpResponse(200, {}, b"[]"),
+    "no reward": HttpResponse(200, {}, b"{}"),
+    "null reward": HttpResponse(200, {}, b'{"reward": null}'),
+    "true as reward": HttpResponse(200, {}, b'{"reward": true}'),
+    "text as reward": HttpResponse(200, {}, b'{"reward": "1.0"}'),
+    "NaN as reward": HttpResponse(200, {}, b'{"reward": NaN}'),
+    "infinite reward": HttpResponse(200, {}, b'{"reward": 1e999}'),
+    "deep JSON": HttpResponse(200, {}, b'{"reward": 1.0, "deep": ' + b"[" * 600 + b"]" * 600 + b"}"),
+    "a lone surrogate": HttpResponse(200, {}, rb'{"reward": 1.0, "text": "\ud83d"}'),
+    "plain 500": HttpResponse(500, {}, b"Internal Server Error"),
+    "plain 429": HttpResponse(429, {}, b"slow down"),
+    "a problem without status": HttpResponse(500, {"content-type": PROBLEM}, b'{"title": "oh"}'),
+    "a problem that is none": HttpResponse(500, {"content-type": PROBLEM}, b"oops"),
+    "a problem of a foreign type": HttpResponse(500, {"content-type": PROBLEM}, b'{"type": "urn:x", "status": 500}'),
+    "a redirect": HttpResponse(302, {"location": "http://127.0.0.1:1/"}, b""),
 }
 
 
@@ -56,8 +56,8 @@ def rows(folder: Path, first: Json | None = None) -> Path:
 
 
 async def collected(
-    output: Path, input_file: Path, answer: Callable[[int], Answer], *, failed_before: int = 0
-) -> tuple[State, Tally]:
+    output: Path, input_file: Path, answer: Callable[[int], HttpResponse], *, failed_before: int = 0
+) -> tuple[State, CollectionProgress]:
     """Collect `input_file` from an agent that answers task n with `answer(n)`."""
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
@@ -74,20 +74,20 @@ async def collected(
     client = ServerClient(transport, Keys(run_id="run", secret=""), AddressBook(directory))
     tasks = TaskFile(input_file, agent="agent", limit=None)
     store = RolloutStore(StorePaths(output), {}, {}, resume=True, overwrite=False)
-    tally = Tally(tasks.count)
-    tally.failed = failed_before
-    tally.resumed()
+    progress = CollectionProgress(tasks.count)
+    progress.failed = failed_before
+    progress.resumed()
     limits = Limits(parallel=1, max_attempts=2, first_pause_s=0.0, longest_pause_s=0.0)
     try:
-        return await Collector(tasks.rollouts(1), {}, client, store, tally, limits, seeded=True).run(), tally
+        return await Collector(tasks.rollouts(1), {}, client, store, progress, limits, seeded=True).run(), progress
     finally:
         store.close()
 
 
 @pytest.mark.parametrize("bad", BAD.values(), ids=BAD.keys())
-async def test_a_bad_answer_is_one_failed_rollout_and_no_reward(bad: Answer, tmp_path: Path) -> None:
+async def test_a_bad_answer_is_one_failed_rollout_and_no_reward(bad: HttpResponse, tmp_path: Path) -> None:
     output = tmp_path / "rollouts.jsonl"
-    good = Answer(200, {}, GOOD)
+    good = HttpResponse(200, {}, GOOD)
     state, _ = await collected(output, rows(tmp_path), lambda task: good if task else bad)
     assert state == "incomplete"
     assert keys_of(read_rows(output)) == [(task, 0) for task in range(1, TASKS)]
@@ -102,7 +102,7 @@ async def test_a_row_that_cannot_be_seeded_ends_no_collection_in_the_middle(meta
     output = tmp_path / "rollouts.jsonl"
     input_file = rows(tmp_path, {"input": "play", "metadata": metadata})
     try:
-        state, _ = await collected(output, input_file, lambda task: Answer(200, {}, GOOD))
+        state, _ = await collected(output, input_file, lambda task: HttpResponse(200, {}, GOOD))
     except OperatorError as refused:
         assert "row 1" in str(refused) or "line 1" in str(refused)
         assert not output.exists()
@@ -116,9 +116,9 @@ async def test_rollouts_that_were_hopeless_before_do_not_stop_a_resume_at_its_fi
     """The command counts them as failed when it resumes; the failure rate is about what it collects itself."""
     asked: list[int] = []
 
-    def answer(task: int) -> Answer:
+    def answer(task: int) -> HttpResponse:
         asked.append(task)
-        return Answer(200, {}, GOOD) if len(asked) > 1 else Answer(500, {}, b"once")
+        return HttpResponse(200, {}, GOOD) if len(asked) > 1 else HttpResponse(500, {}, b"once")
 
-    state, tally = await collected(tmp_path / "rollouts.jsonl", rows(tmp_path), answer, failed_before=25)
-    assert (state, tally.measured) == ("complete", TASKS)
+    state, progress = await collected(tmp_path / "rollouts.jsonl", rows(tmp_path), answer, failed_before=25)
+    assert (state, progress.measured) == ("complete", TASKS)

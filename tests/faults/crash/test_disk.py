@@ -213,7 +213,7 @@ def test_overwrite_moves_every_file_aside_and_loses_nothing(output: Path) -> Non
     for number in range(3):
         again = store(output, {"agent": f"new {number}"}, overwrite=True)
         again.load()
-        assert len(again.done) == len(again.hopeless) == 0
+        assert len(again.done) == len(again.permanently_failed) == 0
         again.append((number, 0), row(number, 0))
         again.close()
     assert kept <= {path.read_bytes() for path in output.parent.iterdir()}
@@ -232,7 +232,7 @@ def test_failures_of_an_older_run_cannot_block_a_new_one(output: Path) -> None:
     StorePaths(output).manifest.unlink()
     new = store(output, {"input": "new"})
     new.load()
-    assert (0, 0) not in new.hopeless
+    assert (0, 0) not in new.permanently_failed
     assert new.notes
     new.close()
     assert [found["_ng_task_index"] for found in read_rows(output.parent / "rollouts_failures.jsonl.stale")] == [0]

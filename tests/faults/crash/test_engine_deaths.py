@@ -22,7 +22,7 @@ def kill(pid: int) -> None:
     os.kill(pid, signal.SIGKILL)
 
 
-async def test_an_engine_that_is_up_answers_whoever_shows_its_key(tmp_path: Path) -> None:
+async def test_an_engine_that_is_up_answers_every_caller_with_its_key(tmp_path: Path) -> None:
     async with bench(tmp_path) as made:
         await made.engine.start()
         (url,) = made.up
@@ -122,7 +122,7 @@ def _sleeper(folder: Path) -> subprocess.Popen[bytes]:
     return subprocess.Popen(["sleep", "3600"], env={**os.environ, orphaned_processes.MARK: str(folder)})
 
 
-async def test_a_process_whose_keeper_is_gone_is_ended_when_a_server_starts_and_no_other(tmp_path: Path) -> None:
+async def test_a_process_whose_reaper_has_exited_is_ended_when_a_server_starts_and_no_other(tmp_path: Path) -> None:
     gone = tmp_path / "rollyard-engine-gone"
     gone.mkdir()
     (gone / "alive").touch()

@@ -31,7 +31,7 @@ def a_run(folder: Path, environment: dict[str, str] | None = None, **more: Any) 
 
 async def asked(stack: Stack) -> int:
     """Process id of the engine that answered."""
-    (url,) = stack.roster.directory().servers["policy_model"]
+    (url,) = stack.registry.directory().servers["policy_model"]
     body = orjson.dumps({"messages": [{"role": "user", "content": "who are you?"}]})
     answer = await stack.client.transport.send(
         "POST", f"{url}/v1/chat/completions", body, {"content-type": "application/json"}, LONG_S
@@ -60,16 +60,16 @@ async def test_calls_wait_for_the_engine_that_comes_up_again(tmp_path: Path) -> 
 async def test_kill_9_of_the_model_server_takes_its_engine_along_and_both_come_up_again(tmp_path: Path) -> None:
     async with processes(a_run(tmp_path), tmp_path) as stack:
         first = await asked(stack)
-        (server,) = stack.roster.instances()
+        (server,) = stack.registry.instances()
         assert server.pid is not None
         os.kill(server.pid, signal.SIGKILL)
         await until(lambda: not alive(first), LONG_S)
-        await until(lambda: stack.roster.directory().servers["policy_model"] not in ([], [server.url]), LONG_S)
+        await until(lambda: stack.registry.directory().servers["policy_model"] not in ([], [server.url]), LONG_S)
         assert await asked(stack) != first
     await all_gone(tmp_path.name)
 
 
-async def test_a_start_that_fails_shows_cause_and_log_to_whoever_started_the_run(tmp_path: Path) -> None:
+async def test_a_start_that_fails_shows_cause_and_log_to_the_user_who_started_the_run(tmp_path: Path) -> None:
     crash = tmp_path / "crash.txt"
     crash.write_text("(EngineCore pid=2) ERROR [core.py:1201] torch.OutOfMemoryError: CUDA out of memory.")
     with pytest.raises(RunError) as raised:

@@ -20,17 +20,17 @@ from rollyard.services.report.document import Report
 from rollyard.services.report.html import html
 from rollyard.services.report.markdown import markdown
 from rollyard.services.report.task_rows import task_rows
-from rollyard.services.rollouts.progress import Tally
+from rollyard.services.rollouts.progress import CollectionProgress
 from rollyard.services.rollouts.rollout_keys import Expected
 from rollyard.services.rollouts.store import RolloutStore, StorePaths
-from rollyard.services.tracking.reservoir_sample import Sample
-from rollyard.services.tracking.rollout_metrics import Figures
+from rollyard.services.tracking.reservoir_sample import RolloutSample
+from rollyard.services.tracking.rollout_metrics import RolloutMetrics
 from rollyard.services.tracking.tail import rows as followed
 from rollyard.services.types import Json
 from rollyard.services.viewer.api.rollout_list import SORTS, Query
-from rollyard.services.viewer.api.rollout_view import story_of, task_stories
+from rollyard.services.viewer.api.rollout_view import rollout_view, task_rollouts
 from rollyard.services.viewer.export.export import export
-from rollyard.services.viewer.index.library import Library
+from rollyard.services.viewer.index.library import FileIndex
 
 HUGE = [2**53, 2**63, 2**64, 10**300, 10**400, -(2**63), 1e308, -1e308, 5e-324]
 DEEP: Any = []
@@ -112,11 +112,11 @@ def taken_by_every_reader(lines: list[bytes]) -> None:
         expected = Expected(2, 2)
         store = RolloutStore(StorePaths(output), {"rows": 2, "num_repeats": 2}, {}, resume=True, overwrite=False)
         store.load(None, expected)
-        tally = Tally(4)
+        progress = CollectionProgress(4)
         for number, line in enumerate(lines):
             store.append((number // 2, number % 2), line)
-            tally.count(loads(line))
-        store.write_status(tally.status("complete"))
+            progress.count(loads(line))
+        store.write_status(progress.status("complete"))
         store.verify()
         store.close()
         resumed(output, expected)
@@ -126,11 +126,11 @@ def taken_by_every_reader(lines: list[bytes]) -> None:
 
 
 def resumed(output: Path, expected: Expected) -> None:
-    tally = Tally(4)
+    progress = CollectionProgress(4)
     store = RolloutStore(StorePaths(output), {"rows": 2, "num_repeats": 2}, {}, resume=True, overwrite=False)
-    store.load(tally.count, expected)
+    store.load(progress.count, expected)
     store.close()
-    assert len(store.done) == tally.measured == 4
+    assert len(store.done) == progress.measured == 4
 
 
 def profiled(output: Path) -> None:
@@ -143,7 +143,7 @@ def profiled(output: Path) -> None:
 
 
 def viewed(output: Path) -> None:
-    library = Library([("a", output), ("b", output)], workers=1)
+    library = FileIndex([("a", output), ("b", output)], workers=1)
     library.read_through()
     assert library.overview().model_dump_json()
     for run in library.runs:
@@ -151,14 +151,14 @@ def viewed(output: Path) -> None:
         for sort in SORTS:
             assert run.page(Query(sort=sort)).total == 4
         for index in range(4):
-            assert story_of(run, run.table, index, lambda row: None).model_dump_json()
-        assert task_stories(run, 0, lambda row: None).model_dump_json()
+            assert rollout_view(run, run.table, index, lambda row: None).model_dump_json()
+        assert task_rollouts(run, 0, lambda row: None).model_dump_json()
     assert export(library, lambda row: None)
     library.close()
 
 
 def tracked(output: Path) -> None:
-    figures, sample = Figures(), Sample(3)
+    figures, sample = RolloutMetrics(), RolloutSample(3)
     for row in followed(output, follow=False):
         if row is not None and figures.add(row):
             sample.offer(row)

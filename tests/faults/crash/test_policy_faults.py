@@ -14,7 +14,7 @@ import pytest_asyncio
 
 from rollyard.services.datasets.tasks import TaskFile
 from rollyard.services.rollouts.collector import Collector, Limits
-from rollyard.services.rollouts.progress import Tally
+from rollyard.services.rollouts.progress import CollectionProgress
 from rollyard.services.rollouts.store import RolloutStore, StorePaths
 from rollyard.services.runtime.hosting import bind
 from rollyard.services.runtime.stack import Stack
@@ -151,7 +151,9 @@ def collector_of(stack: Stack, output: Path, limits: Limits) -> tuple[Collector,
     tasks = TaskFile(PUZZLES, agent=AGENT, limit=50)
     store = RolloutStore(StorePaths(output), {}, {}, resume=True, overwrite=False)
     params: dict[str, Any] = {"temperature": 0.8}
-    return Collector(tasks.rollouts(4), params, stack.client, store, Tally(200), limits, seeded=True), store
+    return Collector(
+        tasks.rollouts(4), params, stack.client, store, CollectionProgress(200), limits, seeded=True
+    ), store
 
 
 @pytest.mark.parametrize(("config", "engine"), [(direct, POLICY), (behind_vllm, ENGINE)], ids=["direct", "vllm"])
@@ -210,6 +212,6 @@ async def test_an_impossible_row_is_tried_once_for_ever_and_counted_as_missing(t
             (failed,) = failures(output)
             assert (failed["_ng_task_index"], failed["failure_kind"], failed["server"]) == (5, "bad_task", WORLD)
             assert failed["terminal"] is True
-        await until(lambda: stack.roster.instances() != [], "the stack is up")
+        await until(lambda: stack.registry.instances() != [], "the stack is up")
         await falls_to_zero(stack, WORLD, "rollyard_sessions")
     assert len(essences(output)) == 5

@@ -53,9 +53,9 @@ async def test_a_run_interrupted_while_it_starts_leaves_no_process_behind(tmp_pa
 
 BROKEN = """
 import asyncio, os
-from rollyard.resources_servers.base import Environment, Verdict, Verification, WorldSettings, hosting
+from rollyard.resources_servers.base import Environment, Verdict, Verification, EnvironmentSettings, hosting
 
-class Broken(Environment[WorldSettings]):
+class Broken(Environment[EnvironmentSettings]):
     async def verify(self, response: Verification) -> Verdict:
         return Verdict(reward=0.0)
 

@@ -121,7 +121,7 @@ async def test_a_cookie_of_another_run_opens_nothing(stack: Stack, tmp_path: Pat
         assert await _asked_with(stack, cookie, "/step") is FailureKind.SESSION_LOST
 
 
-async def test_a_session_that_nobody_touches_is_closed(tmp_path: Path) -> None:
+async def test_a_session_without_activity_is_closed(tmp_path: Path) -> None:
     idle = f"+{WORLD}.resources_servers.grl_sokoban.session_idle_s=0.2"
     async with colocated(configured(idle), tmp_path) as stack:
         cookie = await _cookie(stack)

@@ -11,22 +11,22 @@ from fastapi import FastAPI, Request, Response
 
 from rollyard.agents.game_agent.app import GameAgent
 from rollyard.agents.simple_agent.app import MOST_STEPS, SimpleAgent
-from rollyard.resources_servers.base import BadTask, Environment, Verdict, Verification, WorldSettings, tool
+from rollyard.resources_servers.base import BadTask, Environment, EnvironmentSettings, Verdict, Verification, tool
 from rollyard.services.errors import Failure, FailureKind
 from rollyard.services.server.app import Context, Server
 from rollyard.services.server.settings import ServerSettings
 from rollyard.services.types import Json
-from tests.support.in_process import Script, Wired, agent, calls, says, wired, world
+from tests.support.in_process import Script, Wired, agent, calls, environment, says, wired
 
 ROW: Json = {"responses_create_params": {"input": "Play."}, "level": 3}
 
 
-class Counter(Environment[WorldSettings]):
+class Counter(Environment[EnvironmentSettings]):
     """Counts up to the row's level."""
 
     closed: list[str] = []  # noqa: RUF012 - what a test looks at
 
-    def __init__(self, task: Any, settings: WorldSettings) -> None:
+    def __init__(self, task: Any, settings: EnvironmentSettings) -> None:
         super().__init__(task, settings)
         if task.get("level") == 13:
             raise BadTask("level 13 does not exist; levels go to 12")
@@ -60,7 +60,7 @@ class Counter(Environment[WorldSettings]):
 
 def playing(script: Script, kind: Any = GameAgent, **settings: Any) -> Any:
     Counter.closed.clear()
-    return wired({"world": world(Counter), "model": script.model, "agent": agent(kind, **settings)})
+    return wired({"world": environment(Counter), "model": script.model, "agent": agent(kind, **settings)})
 
 
 async def test_a_rollout_holds_the_request_the_whole_episode_the_verdict_and_the_rows_own_keys() -> None:
@@ -90,7 +90,7 @@ async def test_every_turn_is_asked_with_the_whole_conversation_so_far() -> None:
     assert orjson.loads(output["output"]) == {"count": 1, "done": False}
 
 
-async def test_the_game_agent_stops_when_the_world_says_done_after_running_all_calls_of_the_turn() -> None:
+async def test_the_game_agent_stops_when_the_environment_says_done_after_running_all_calls_of_the_turn() -> None:
     both = [calls("add", {"amount": 3}, "a"), calls("add", {"amount": 5}, "b")]
     async with playing(Script([both])) as stack:
         rollout = await stack.run(ROW)
@@ -163,7 +163,7 @@ async def test_of_a_tools_string_the_model_reads_the_text() -> None:
     assert rollout["finish_reason"] == "answered"
 
 
-async def test_a_bug_in_the_world_is_a_failure_that_names_the_world() -> None:
+async def test_a_bug_in_the_environment_is_a_failure_that_names_the_environment() -> None:
     async with playing(Script([[calls("explode", {})]])) as stack:
         failure = await failure_of(stack, ROW)
     assert (failure.kind, failure.problem.server) == (FailureKind.SERVER_ERROR, "world")
@@ -171,7 +171,7 @@ async def test_a_bug_in_the_world_is_a_failure_that_names_the_world() -> None:
     assert not failure.terminal
 
 
-async def test_a_row_the_world_refuses_is_a_terminal_failure() -> None:
+async def test_a_row_the_environment_refuses_is_a_terminal_failure() -> None:
     async with playing(Script([[says("hm")]])) as stack:
         failure = await failure_of(stack, {**ROW, "level": 13})
     assert (failure.kind, failure.terminal, failure.problem.status) == (FailureKind.BAD_TASK, True, 422)
@@ -212,7 +212,7 @@ async def test_responses_plays_in_the_session_that_the_caller_holds() -> None:
         assert stack.servers["world"].sessions == 0
 
 
-async def test_a_world_of_another_stack_that_echoes_the_row_and_knows_no_close_is_played() -> None:
+async def test_an_environment_of_another_stack_that_echoes_the_row_and_knows_no_close_is_played() -> None:
     """NeMo Gym's worlds keep their session in a cookie, echo the request in /verify and have no /close."""
 
     class Foreign(Server):

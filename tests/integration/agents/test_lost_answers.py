@@ -10,17 +10,17 @@ import pytest
 
 from rollyard.agents.simple_agent.app import SimpleAgent
 from rollyard.agents.tool_call_checks import MAX_ARGUMENTS
-from rollyard.resources_servers.base import Environment, Verdict, Verification, WorldSettings, tool
+from rollyard.resources_servers.base import Environment, EnvironmentSettings, Verdict, Verification, tool
 from rollyard.services.errors import Failure, FailureKind
 from rollyard.services.http.client import Session
 from rollyard.services.types import Json
 from tests.support.fixtures import until
-from tests.support.in_process import Script, Wired, agent, calls, says, wired, world
+from tests.support.in_process import Script, Wired, agent, calls, environment, says, wired
 
 ROW: Json = {"responses_create_params": {"input": "Go."}}
 
 
-class Slow(Environment[WorldSettings]):
+class Slow(Environment[EnvironmentSettings]):
     """Its seed takes as long as the test wants."""
 
     seeding = 0
@@ -74,7 +74,7 @@ def loses(stack: Wired, path: str, kind: FailureKind) -> list[str]:
 @pytest.mark.parametrize("kind", [FailureKind.CONNECTION_LOST, FailureKind.TIMEOUT])
 async def test_an_answer_that_is_lost_leaks_no_session(path: str, kind: FailureKind) -> None:
     script = Script([[calls("echo", {"value": 1})], [calls("echo", "{")], [says("done")]])
-    async with wired({"world": world(Slow), "model": script.model, "agent": agent(SimpleAgent)}) as stack:
+    async with wired({"world": environment(Slow), "model": script.model, "agent": agent(SimpleAgent)}) as stack:
         if path == "/close":
             loses(stack, "/verify", kind)
         lost = loses(stack, path, kind)
@@ -86,7 +86,7 @@ async def test_an_answer_that_is_lost_leaks_no_session(path: str, kind: FailureK
 
 async def test_an_agent_that_is_cancelled_while_it_seeds_closes_the_session_by_its_name() -> None:
     script = Script([[says("done")]])
-    async with wired({"world": world(Slow), "model": script.model, "agent": agent(SimpleAgent)}) as stack:
+    async with wired({"world": environment(Slow), "model": script.model, "agent": agent(SimpleAgent)}) as stack:
         running = asyncio.create_task(stack.run({**ROW, "slow": True}))
         await until(lambda: Slow.seeding == 1)
         running.cancel()
@@ -96,14 +96,16 @@ async def test_an_agent_that_is_cancelled_while_it_seeds_closes_the_session_by_i
 async def test_a_seed_that_outlasts_the_agents_deadline_leaks_no_session() -> None:
     script = Script([[says("done")]])
     settings = {"tool_timeout_s": 0.05}
-    async with wired({"world": world(Slow), "model": script.model, "agent": agent(SimpleAgent, **settings)}) as stack:
+    async with wired(
+        {"world": environment(Slow), "model": script.model, "agent": agent(SimpleAgent, **settings)}
+    ) as stack:
         with pytest.raises(Failure, match="timeout"):
             await stack.run({**ROW, "slow": True})
         await until(lambda: stack.servers["world"].sessions == 0 and Slow.closed == 1)
 
 
 async def test_a_session_that_no_request_reached_has_nothing_to_close() -> None:
-    async with wired({"world": world(Slow)}) as stack:
+    async with wired({"world": environment(Slow)}) as stack:
         session = Session(stack.client, "nowhere")
         with pytest.raises(Failure):
             await session.post("/seed_session", b"{}", 0.1)
@@ -138,7 +140,7 @@ ODD = [
 @pytest.mark.parametrize("call", ODD)
 async def test_no_tool_call_of_any_shape_costs_the_rollout_its_one_try(call: Json) -> None:
     script = Script([[call], [says("I see")]])
-    async with wired({"world": world(Slow), "model": script.model, "agent": agent(SimpleAgent)}) as stack:
+    async with wired({"world": environment(Slow), "model": script.model, "agent": agent(SimpleAgent)}) as stack:
         rollout = await stack.run(ROW)
     output = rollout["response"]["output"][1]["output"]
     assert (rollout["reward"], list(orjson.loads(output))) == (1.0, ["error"])
@@ -148,7 +150,7 @@ async def test_no_tool_call_of_any_shape_costs_the_rollout_its_one_try(call: Jso
 @pytest.mark.parametrize("call_id", [None, "", 7, {"a": 1}])
 async def test_a_call_without_a_usable_id_is_given_one(call_id: Any) -> None:
     script = Script([[{**calls("echo", {"value": 1}), "call_id": call_id}], [says("I see")]])
-    async with wired({"world": world(Slow), "model": script.model, "agent": agent(SimpleAgent)}) as stack:
+    async with wired({"world": environment(Slow), "model": script.model, "agent": agent(SimpleAgent)}) as stack:
         rollout = await stack.run(ROW)
     call, answer = rollout["response"]["output"][:2]
     assert isinstance(call["call_id"], str) and call["call_id"] == answer["call_id"]

@@ -14,11 +14,11 @@ from openai import AsyncOpenAI
 from rollyard.agents.game_agent.app import GameAgent
 from rollyard.services.errors import Failure, FailureKind
 from rollyard.services.http.client import SESSION_END_HEADER
-from rollyard.services.http.request import Call
+from rollyard.services.http.request import RawRequest
 from rollyard.services.server.app import Context, Server
 from rollyard.services.types import Json
 from tests.integration.agents.test_agents import Counter
-from tests.support.in_process import Script, Wired, agent, calls, says, wired, world
+from tests.support.in_process import Script, Wired, agent, calls, environment, says, wired
 from tests.support.openai_client import official
 from tests.support.scripted_engine import listening
 
@@ -29,7 +29,7 @@ KINDS = ["function_call", "function_call_output", "message", "function_call", "f
 @contextlib.asynccontextmanager
 async def playing(model: Any) -> AsyncIterator[tuple[AsyncOpenAI, Wired, str]]:
     """The client in front of an agent, and the cookie of a session that is open."""
-    async with wired({"world": world(Counter), "model": model, "agent": agent(GameAgent)}) as stack:
+    async with wired({"world": environment(Counter), "model": model, "agent": agent(GameAgent)}) as stack:
         cookie = (await stack.post("world", "/seed_session", {"level": 3})).cookies[0].partition(";")[0]
         async with (
             listening(stack.servers["agent"]) as url,
@@ -89,7 +89,7 @@ async def test_a_failure_of_the_policy_is_the_clients_exception_and_no_episode_i
     def failing(context: Context) -> Server:
         server = Script([]).model(context)
 
-        async def refuse(request: Json, call: Call) -> Json:
+        async def refuse(request: Json, call: RawRequest) -> Json:
             asked.append(request)
             problem = Failure(FailureKind.RATE_LIMITED, "slow down", upstream_status=429).problem
             raise Failure.of(problem.model_copy(update={"retry_after": "7", "request_id": "req-9"}))

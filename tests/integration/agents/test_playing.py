@@ -10,18 +10,18 @@ from typing import Any, ClassVar
 import orjson
 import pytest
 
-from rollyard.agents.active_episodes import Place, Playing, is_stuck
+from rollyard.agents.active_episodes import ActiveEpisodes, EpisodeState, is_stuck
 from rollyard.agents.game_agent.app import GameAgent
-from rollyard.resources_servers.base import Environment, Verdict, Verification, WorldSettings, tool
+from rollyard.resources_servers.base import Environment, EnvironmentSettings, Verdict, Verification, tool
 from rollyard.services.errors import Failure
 from rollyard.services.head.activity import RunningEpisodes, Stage
 from rollyard.services.types import Json
-from tests.support.in_process import Script, Wired, agent, calls, says, wired, world
+from tests.support.in_process import Script, Wired, agent, calls, environment, says, wired
 
 ROW: Json = {"responses_create_params": {"input": "Play."}, "_ng_task_index": 7, "_ng_rollout_index": 2}
 
 
-class Gates(Environment[WorldSettings]):
+class Gates(Environment[EnvironmentSettings]):
     """A world whose every answer waits until the test lets it go."""
 
     reached: ClassVar[asyncio.Queue[str]]
@@ -58,7 +58,9 @@ def gates() -> Iterator[None]:
 @contextlib.asynccontextmanager
 async def stack(**settings: Any) -> AsyncIterator[Wired]:
     script = Script([[calls("look", {})], [says("bye")]])
-    async with wired({"world": world(Gates), "model": script.model, "agent": agent(GameAgent, **settings)}) as made:
+    async with wired(
+        {"world": environment(Gates), "model": script.model, "agent": agent(GameAgent, **settings)}
+    ) as made:
         yield made
 
 
@@ -128,7 +130,7 @@ async def test_an_episode_in_the_callers_session_is_known_by_the_id_that_the_cal
 
 @pytest.mark.parametrize("index", ["7", True, 1.5, None, [7], {}])
 async def test_an_index_that_is_no_number_is_none(index: Any) -> None:
-    playing = Playing("agent", world="world", model="model")
+    playing = ActiveEpisodes("agent", environment="world", model="model")
     with playing.one("e", {"_ng_task_index": index}):
         assert playing.now(None).episodes[0].task is None
 
@@ -148,7 +150,7 @@ def test_stuck_is_over_30_s_and_over_ten_times_the_median_or_five_minutes_withou
 
 
 def test_the_median_is_of_what_ended_lately_and_of_that_stage_alone() -> None:
-    playing = Playing("agent", world="world", model="model")
+    playing = ActiveEpisodes("agent", environment="world", model="model")
     with playing.one("e", {}) as place:
         ended(place, "tool", [1.0] * 300 + [4.0] * 256)
         ended(place, "model", [9.0])
@@ -157,7 +159,7 @@ def test_the_median_is_of_what_ended_lately_and_of_that_stage_alone() -> None:
     assert stage.median_s == pytest.approx(4.0, abs=0.1)
 
 
-def ended(place: Place, stage: Stage, seconds: list[float]) -> None:
+def ended(place: EpisodeState, stage: Stage, seconds: list[float]) -> None:
     for took in seconds:
         place.ended(stage, place.enter(stage, "world") - took)
 
@@ -184,7 +186,7 @@ async def test_calls_that_run_at_the_same_time_are_timed_each_for_itself() -> No
             await asyncio.gather(*(episode.call(call) for call in turn.calls))
             return turn.ending
 
-    class Sleepy(Environment[WorldSettings]):
+    class Sleepy(Environment[EnvironmentSettings]):
         """Answers late."""
 
         @tool
@@ -198,6 +200,6 @@ async def test_calls_that_run_at_the_same_time_are_timed_each_for_itself() -> No
             return Verdict(reward=1.0)
 
     script = Script([[calls("look", {}, "a"), says("and")]])
-    async with wired({"world": world(Sleepy), "model": script.model, "agent": agent(Together)}) as made:
+    async with wired({"world": environment(Sleepy), "model": script.model, "agent": agent(Together)}) as made:
         timings = (await made.run(ROW))["timings"]
     assert timings["tool_s"] >= 0.05 and orjson.dumps(timings)

@@ -12,13 +12,13 @@ import pytest
 from rollyard.agents.base import Agent
 from rollyard.agents.game_agent.app import GameAgent
 from rollyard.agents.simple_agent.app import SimpleAgent
-from rollyard.resources_servers.base import Environment, Verdict, Verification, WorldSettings, tool
+from rollyard.resources_servers.base import Environment, EnvironmentSettings, Verdict, Verification, tool
 from rollyard.responses_api_models.vllm_model.app import VllmModel, VllmModelSettings
 from rollyard.services.errors import Failure, FailureKind
-from rollyard.services.rollouts.progress import Tally
+from rollyard.services.rollouts.progress import CollectionProgress
 from rollyard.services.server.app import Context, Server
 from rollyard.services.types import Json
-from tests.support.in_process import Wired, agent, wired, world
+from tests.support.in_process import Wired, agent, environment, wired
 from tests.support.token_clients import CALL, TOOL, WORDS, turn_of
 from tests.support.token_engine import TokenEngine
 from tests.support.toy_tokenizer import END, encode, spelled
@@ -27,7 +27,7 @@ ROW: Json = {"responses_create_params": {"input": "go up", "tools": [TOOL]}}
 AGENTS = [GameAgent, SimpleAgent]
 
 
-class Wall(Environment[WorldSettings]):
+class Wall(Environment[EnvironmentSettings]):
     """Nothing moves."""
 
     @tool
@@ -48,7 +48,7 @@ async def stack(engine: TokenEngine, kind: type[Agent] = GameAgent, **settings: 
     def model(context: Context) -> Server:
         return VllmModel(VllmModelSettings(**chosen), context)
 
-    async with wired({"world": world(Wall), "model": model, "agent": agent(kind)}) as found:
+    async with wired({"world": environment(Wall), "model": model, "agent": agent(kind)}) as found:
         found.transport.mount("http://engine:1", engine)
         yield found
 
@@ -73,25 +73,25 @@ async def test_a_row_carries_every_turns_tokens_and_each_prompt_begins_with_the_
     assert row["finish_reason"] == "answered"
 
 
-async def test_messages_tokenized_anew_are_breaks_on_the_row_and_the_collections_drift() -> None:
-    tally = Tally(expected=2)
+async def test_messages_retokenized_are_breaks_on_the_row_and_the_collections_drift() -> None:
+    progress = CollectionProgress(expected=2)
     for token_in in ("off", "generate"):
         async with stack(TokenEngine([CALL, CALL, WORDS]), token_in=token_in) as found:
             row = await found.run(ROW)
         if token_in == "off":
             assert row["token_trail"] == {"turns": 2, "breaks": 2, "segments": 3}
             assert [item["token_trace"]["segment"] for item in turns(row)] == [0, 1, 2]
-        tally.count(row)
-    assert (tally.token_turns, tally.token_breaks, tally.drift) == (4, 2, 0.5)
+        progress.count(row)
+    assert (progress.token_turns, progress.token_breaks, progress.drift) == (4, 2, 0.5)
 
 
-async def test_a_row_without_tokens_says_nothing_of_a_trail_and_the_drift_is_unknown() -> None:
-    tally = Tally(expected=1)
+async def test_a_row_without_tokens_reports_no_token_history_and_the_drift_is_unknown() -> None:
+    progress = CollectionProgress(expected=1)
     async with stack(TokenEngine([CALL, WORDS]), return_token_id_information=False) as found:
         row = await found.run(ROW)
-    tally.count(row)
+    progress.count(row)
     assert "token_trail" not in row
-    assert tally.drift is None
+    assert progress.drift is None
 
 
 async def test_a_row_names_the_constraints_that_any_of_its_turns_was_sampled_under() -> None:
@@ -100,7 +100,7 @@ async def test_a_row_names_the_constraints_that_any_of_its_turns_was_sampled_und
     assert row["token_trail"]["constrained"] == ["min_tokens", "top_p"]
 
 
-async def test_a_single_turn_has_a_trail_without_later_turns() -> None:
+async def test_a_single_turn_has_a_token_history_without_later_turns() -> None:
     async with stack(TokenEngine([WORDS])) as found:
         row = await found.run(ROW)
     assert row["token_trail"] == {"turns": 0, "breaks": 0, "segments": 1}
@@ -116,7 +116,7 @@ async def test_agents_send_the_last_turns_tokens_back_and_no_others() -> None:
             return await super().responses(request, call)
 
     chosen = {"base_url": "http://engine:1/v1", "model": "tiny", "return_token_id_information": True}
-    builds = {"world": world(Wall), "agent": agent(GameAgent)}
+    builds = {"world": environment(Wall), "agent": agent(GameAgent)}
     model = {"model": lambda context: Listening(VllmModelSettings(**chosen), context)}
     async with wired({**builds, **model}) as found:
         found.transport.mount("http://engine:1", TokenEngine([CALL, CALL, CALL, WORDS]))

@@ -7,21 +7,28 @@ from typing import Any
 import orjson
 import pytest
 
-from rollyard.resources_servers.base import Environment, ToolMistake, Verdict, Verification, WorldSettings, tool
+from rollyard.resources_servers.base import (
+    Environment,
+    EnvironmentSettings,
+    InvalidToolCall,
+    Verdict,
+    Verification,
+    tool,
+)
 from rollyard.resources_servers.tools import tools_of
 from rollyard.services.errors import FailureKind
 from rollyard.services.types import Json
-from tests.support.in_process import Wired, wired, world
+from tests.support.in_process import Wired, environment, wired
 
 
-class Notes(Environment[WorldSettings]):
+class Notes(Environment[EnvironmentSettings]):
     """Keeps notes."""
 
     @tool
     async def note(self, text: str, times: int = 1) -> str:
         """Write something down."""
         if not text:
-            raise ToolMistake("an empty note says nothing: give it a text")
+            raise InvalidToolCall("an empty note says nothing: give it a text")
         return f"noted {text!r} {times} times"
 
     @tool
@@ -43,7 +50,7 @@ async def foreign(stack: Wired, path: str, body: Json, cookies: tuple[str, ...] 
 
 
 async def test_a_client_that_keeps_only_the_last_answers_cookies_stays_in_its_session() -> None:
-    async with wired({"world": world(Notes)}) as stack:
+    async with wired({"world": environment(Notes)}) as stack:
         _, cookies = await foreign(stack, "/seed_session", {})
         for path, body in (("/note", {"text": "a"}), ("/nothing", {}), ("/note", {"text": ""})):
             _, cookies = await foreign(stack, path, body, cookies)
@@ -59,13 +66,13 @@ async def session(stack: Wired) -> dict[str, str]:
 
 
 async def test_a_tool_mistake_is_words_for_the_model() -> None:
-    async with wired({"world": world(Notes)}) as stack:
+    async with wired({"world": environment(Notes)}) as stack:
         answer = await stack.post("world", "/note", {"text": ""}, await session(stack))
     assert orjson.loads(answer.body) == {"error": "an empty note says nothing: give it a text"}
 
 
-async def test_any_other_exception_of_a_tool_is_a_failure_of_the_world() -> None:
-    async with wired({"world": world(Notes)}) as stack:
+async def test_any_other_exception_of_a_tool_is_a_failure_of_the_environment() -> None:
+    async with wired({"world": environment(Notes)}) as stack:
         answer = await stack.post("world", "/look_up", {"text": "b"}, await session(stack))
     problem = orjson.loads(answer.body)
     assert (answer.status, problem["type"]) == (500, f"urn:rollyard:{FailureKind.SERVER_ERROR}")
@@ -83,7 +90,7 @@ def test_a_tool_may_not_take_a_name_of_the_wire_format(name: str) -> None:
 
 
 async def test_metrics_are_means_over_verify_answers_and_other_bodies_are_refused() -> None:
-    async with wired({"world": world(Notes)}) as stack:
+    async with wired({"world": environment(Notes)}) as stack:
         rows = [{"reward": 1.0, "success": True, "_x": 3}, {"reward": 0.0, "success": False}]
         good = await stack.post("world", "/aggregate_metrics", {"verify_responses": rows})
         bad = await stack.post("world", "/aggregate_metrics", {"verify_responses": [1]})

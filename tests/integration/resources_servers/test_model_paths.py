@@ -8,15 +8,15 @@ from typing import Any
 import orjson
 import pytest
 
-from rollyard.resources_servers.base import BadTask, Environment, Turn, Verdict, Verification, WorldSettings, tool
+from rollyard.resources_servers.base import BadTask, Environment, EnvironmentSettings, Turn, Verdict, Verification, tool
 from rollyard.services.errors import Failure, FailureKind
 from rollyard.services.types import Json
-from tests.support.in_process import Wired, wired, world
+from tests.support.in_process import Wired, environment, wired
 
 REPLY: Json = {"response": {"output": [{"type": "message", "content": "go on"}]}}
 
 
-class Both(Environment[WorldSettings]):
+class Both(Environment[EnvironmentSettings]):
     """Has a tool `step` and the turn-based form."""
 
     @tool
@@ -75,7 +75,7 @@ async def asked(stack: Wired, cookie: dict[str, str], path: str, body: Json | by
     [REPLY, {"response": {}}, {"response": "x"}, b'{"response": {', b'"response"', b'{"response": {"output": NaN}}'],
 )
 async def test_a_session_opened_by_seed_session_takes_every_step_for_the_tool(body: Json | bytes) -> None:
-    async with wired({"world": world(Both)}) as stack:
+    async with wired({"world": environment(Both)}) as stack:
         cookie = await opened(stack, "/seed_session")
         status, said = await asked(stack, cookie, "/step", body)
         assert status == 200 and ("stepped" in said or said["error"].startswith("Invalid call of step"))
@@ -84,7 +84,7 @@ async def test_a_session_opened_by_seed_session_takes_every_step_for_the_tool(bo
 
 @pytest.mark.parametrize("path", ["/power", "/fly", "/step"])
 async def test_a_session_opened_by_reset_has_no_tools(path: str) -> None:
-    async with wired({"world": world(Both)}) as stack:
+    async with wired({"world": environment(Both)}) as stack:
         cookie = await opened(stack, "/reset")
         status, said = await asked(stack, cookie, path, {"exponent": 1, "amount": 1})
         assert (status, said["type"]) == (400, "urn:rollyard:bad_request")
@@ -97,7 +97,7 @@ async def test_a_session_opened_by_reset_has_no_tools(path: str) -> None:
     "name", ["health", "tools", "openapi.json", "Close", "RESET", "v1/responses", "run", "", ".", "%63lose"]
 )
 async def test_a_name_that_is_no_tool_is_words_and_leaves_the_session_open(name: str) -> None:
-    async with wired({"world": world(Both)}) as stack:
+    async with wired({"world": environment(Both)}) as stack:
         cookie = await opened(stack, "/seed_session")
         status, said = await asked(stack, cookie, f"/{name}", {})
         assert (status, said["error"].startswith("There is no tool")) == (200, True)
@@ -106,20 +106,20 @@ async def test_a_name_that_is_no_tool_is_words_and_leaves_the_session_open(name:
 
 @pytest.mark.parametrize("how", ["bad_task", "bad_request", "recursion", "memory", "overflow"])
 async def test_what_a_tool_refuses_because_of_its_arguments_is_words_for_the_model(how: str) -> None:
-    async with wired({"world": world(Both)}) as stack:
+    async with wired({"world": environment(Both)}) as stack:
         status, said = await asked(stack, await opened(stack, "/seed_session"), "/refuse", {"how": how})
     assert (status, list(said)) == (200, ["error"])
 
 
 @pytest.mark.parametrize("how", ["upstream_error", "timeout", "bug"])
 async def test_what_a_machine_or_a_bug_does_to_a_tool_stays_a_failure(how: str) -> None:
-    async with wired({"world": world(Both)}) as stack:
+    async with wired({"world": environment(Both)}) as stack:
         status, said = await asked(stack, await opened(stack, "/seed_session"), "/refuse", {"how": how})
     assert (status >= 500, said["server"]) == (True, "world")
 
 
 async def test_a_message_that_the_environment_refuses_is_an_observation_and_the_game_goes_on() -> None:
-    async with wired({"world": world(Both)}) as stack:
+    async with wired({"world": environment(Both)}) as stack:
         cookie = await opened(stack, "/reset")
         body = {"response": {"output": [{"type": "message", "content": "odd"}]}}
         _, turn = await asked(stack, cookie, "/step", body)
@@ -128,7 +128,7 @@ async def test_a_message_that_the_environment_refuses_is_an_observation_and_the_
 
 
 async def test_a_result_beyond_64_bits_is_written_and_one_beyond_all_digits_is_words() -> None:
-    async with wired({"world": world(Both)}) as stack:
+    async with wired({"world": environment(Both)}) as stack:
         cookie = await opened(stack, "/seed_session")
         answer = await stack.client.send(
             "http://world:1", "/twice", b'{"numbers": [4611686018427387904]}', 30.0, cookie
@@ -143,7 +143,7 @@ async def test_a_result_beyond_64_bits_is_written_and_one_beyond_all_digits_is_w
     [None, 1, [1], [{"type": "message"}], [{"type": "message", "content": [1, {"type": "output_text", "text": None}]}]],
 )
 async def test_a_response_of_any_shape_can_be_verified(output: Any) -> None:
-    async with wired({"world": world(Both)}) as stack:
+    async with wired({"world": environment(Both)}) as stack:
         status, said = await asked(
             stack, await opened(stack, "/seed_session"), "/verify", {"response": {"output": output}}
         )
@@ -151,7 +151,7 @@ async def test_a_response_of_any_shape_can_be_verified(output: Any) -> None:
 
 
 async def test_calls_of_one_session_still_wait_for_one_another() -> None:
-    async with wired({"world": world(Both)}) as stack:
+    async with wired({"world": environment(Both)}) as stack:
         cookie = await opened(stack, "/seed_session")
         answers = await asyncio.gather(*(asked(stack, cookie, "/step", {"amount": number}) for number in range(5)))
     assert [said["stepped"] for _, said in answers] == list(range(5))

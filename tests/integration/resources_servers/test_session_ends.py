@@ -10,26 +10,26 @@ import orjson
 import pytest
 
 from rollyard.resources_servers import session_cleanup, sessions
-from rollyard.resources_servers.base import BadTask, Environment, Verdict, Verification, WorldSettings, tool
-from rollyard.resources_servers.orphaned_sessions import Orphans
+from rollyard.resources_servers.base import BadTask, Environment, EnvironmentSettings, Verdict, Verification, tool
+from rollyard.resources_servers.orphaned_sessions import OrphanedSessions
 from rollyard.services.errors import Failure
 from rollyard.services.http.client import SESSION_HEADER
-from rollyard.services.http.transport import Answer
+from rollyard.services.http.transport import HttpResponse
 from rollyard.services.types import Directory, Json
 from tests.support.fixtures import until
-from tests.support.in_process import Wired, wired, world
+from tests.support.in_process import Wired, environment, wired
 
 NAME = {SESSION_HEADER: "0123456789abcdef0123456789abcdef"}
 
 
-class Room(Environment[WorldSettings]):
+class Room(Environment[EnvironmentSettings]):
     """Does what its row says, and counts."""
 
     made = 0
     closed: list[Any] = []  # noqa: RUF012 - what a test looks at
     hold = asyncio.Event()
 
-    def __init__(self, task: Any, settings: WorldSettings) -> None:
+    def __init__(self, task: Any, settings: EnvironmentSettings) -> None:
         super().__init__(task, settings)
         Room.made += 1
         if task.get("init") == "raises":
@@ -76,7 +76,7 @@ def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session_cleanup, "CLOSE_S", 0.2)
 
 
-async def seed(stack: Wired, row: Json, headers: dict[str, str] | None = None) -> Answer:
+async def seed(stack: Wired, row: Json, headers: dict[str, str] | None = None) -> HttpResponse:
     return await stack.post("world", "/seed_session", row, headers)
 
 
@@ -89,7 +89,7 @@ def open_now(stack: Wired) -> int:
 
 
 async def test_a_close_whose_caller_is_cancelled_while_a_call_works_still_ends_the_episode() -> None:
-    async with wired({"world": world(Room)}) as stack:
+    async with wired({"world": environment(Room)}) as stack:
         named = await cookie(stack, {})
         working = asyncio.create_task(stack.post("world", "/work", {}, named))
         await asyncio.sleep(0)
@@ -105,7 +105,7 @@ async def test_a_close_whose_caller_is_cancelled_while_a_call_works_still_ends_t
 
 @pytest.mark.parametrize("how", ["hangs", "raises", "cancels"])
 async def test_a_close_that_fails_keeps_no_other_session_from_being_reaped(how: str) -> None:
-    async with wired({"world": world(Room, session_idle_s=0.04)}) as stack:
+    async with wired({"world": environment(Room, session_idle_s=0.04)}) as stack:
         for number in range(3):
             await seed(stack, {"close": how, "name": number})
         await until(lambda: len(Room.closed) == 3)
@@ -116,21 +116,21 @@ async def test_a_close_that_fails_keeps_no_other_session_from_being_reaped(how: 
 
 @pytest.mark.parametrize("how", ["hangs", "raises", "cancels"])
 async def test_a_verdict_is_given_even_where_the_close_after_it_fails(how: str) -> None:
-    async with wired({"world": world(Room)}) as stack:
+    async with wired({"world": environment(Room)}) as stack:
         named = {**await cookie(stack, {"close": how}), "x-rollyard-session-end": "1"}
         answer = await stack.post("world", "/verify", {"response": {}}, named)
     assert orjson.loads(answer.body)["reward"] == 1.0
 
 
 async def test_a_server_that_stops_closes_all_sessions_though_one_hangs() -> None:
-    async with wired({"world": world(Room)}) as stack:
+    async with wired({"world": environment(Room)}) as stack:
         for number in range(300):
             await seed(stack, {"close": "hangs" if number == 0 else "", "name": number})
     assert sorted(Room.closed) == list(range(300))
 
 
 async def test_an_environment_is_not_built_where_there_is_no_room_for_its_session() -> None:
-    async with wired({"world": world(Room, max_sessions=1)}) as stack:
+    async with wired({"world": environment(Room, max_sessions=1)}) as stack:
         await seed(stack, {})
         answers = [await seed(stack, {}) for _ in range(3)]
         assert [answer.status for answer in answers] == [503] * 3
@@ -144,13 +144,13 @@ async def test_an_environment_is_not_built_where_there_is_no_room_for_its_sessio
 )
 @pytest.mark.parametrize("path", ["/seed_session", "/reset"])
 async def test_a_session_that_cannot_be_set_up_stays_open_nowhere(path: str, row: Json, closed: int) -> None:
-    async with wired({"world": world(Room)}) as stack:
+    async with wired({"world": environment(Room)}) as stack:
         assert (await stack.post("world", path, row)).status >= 400
         assert (open_now(stack), len(Room.closed)) == (0, closed)
 
 
 async def test_a_seed_whose_caller_is_cancelled_closes_its_session() -> None:
-    async with wired({"world": world(Room)}) as stack:
+    async with wired({"world": environment(Room)}) as stack:
         seeding = asyncio.create_task(seed(stack, {"seed": "slow"}))
         await until(lambda: open_now(stack) == 1)
         seeding.cancel()
@@ -158,14 +158,14 @@ async def test_a_seed_whose_caller_is_cancelled_closes_its_session() -> None:
 
 
 async def test_a_session_can_be_closed_by_the_name_that_its_agent_chose() -> None:
-    async with wired({"world": world(Room)}) as stack:
+    async with wired({"world": environment(Room)}) as stack:
         await seed(stack, {}, NAME)
         assert (await stack.post("world", "/close", {}, NAME)).status == 200
         assert (open_now(stack), Room.closed) == (0, [None])
 
 
 async def test_a_close_by_name_during_the_seed_ends_the_seed_at_once() -> None:
-    async with wired({"world": world(Room)}) as stack:
+    async with wired({"world": environment(Room)}) as stack:
         seeding = asyncio.create_task(seed(stack, {"seed": "slow"}, NAME))
         await until(lambda: open_now(stack) == 1)
         assert (await stack.post("world", "/close", {}, NAME)).status == 200
@@ -174,14 +174,14 @@ async def test_a_close_by_name_during_the_seed_ends_the_seed_at_once() -> None:
 
 
 async def test_a_seed_that_arrives_after_its_close_opens_nothing() -> None:
-    async with wired({"world": world(Room)}) as stack:
+    async with wired({"world": environment(Room)}) as stack:
         assert (await stack.post("world", "/close", {}, NAME)).status == 200
         assert (await seed(stack, {}, NAME)).status == 410
         assert (open_now(stack), Room.made) == (0, 0)
 
 
 async def test_tombstones_are_bounded() -> None:
-    async with wired({"world": world(Room)}) as stack:
+    async with wired({"world": environment(Room)}) as stack:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(sessions, "TOMBSTONES", 5)
             for number in range(20):
@@ -192,13 +192,13 @@ async def test_tombstones_are_bounded() -> None:
 
 @pytest.mark.parametrize("name", ["short", "a.b" * 10, "x" * 65, "../" * 8])
 async def test_a_name_of_another_form_is_refused(name: str) -> None:
-    async with wired({"world": world(Room)}) as stack:
+    async with wired({"world": environment(Room)}) as stack:
         assert (await seed(stack, {}, {SESSION_HEADER: name})).status == 400
         assert Room.made == 0
 
 
 async def test_a_name_opens_nothing_but_the_end_of_its_session() -> None:
-    async with wired({"world": world(Room)}) as stack:
+    async with wired({"world": environment(Room)}) as stack:
         await seed(stack, {}, NAME)
         for path in ("/work", "/verify", "/step"):
             assert (await stack.post("world", path, {"response": {}}, NAME)).status == 410
@@ -214,12 +214,12 @@ async def test_sessions_of_an_agent_whose_process_has_ended_are_closed_and_no_ot
         return Directory(run_id="test", servers={}, instances=present, families={}, settings={})
 
     def opened(owner: str) -> Room:
-        return held.open(lambda: Room({"name": owner}, WorldSettings()), owner=owner).episode
+        return held.open(lambda: Room({"name": owner}, EnvironmentSettings()), owner=owner).episode
 
     held: sessions.Sessions[Room] = sessions.Sessions("secret", idle_s=60.0, limit=10)
     for owner in ("agent#1", "agent#2", "of another run#1", ""):
         opened(owner)
-    watching = asyncio.create_task(Orphans(held, directory, 0.04).watch())
+    watching = asyncio.create_task(OrphanedSessions(held, directory, 0.04).watch())
     await asyncio.sleep(0.1)
     assert len(held) == 4
     present.remove("agent#1")

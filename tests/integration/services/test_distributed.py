@@ -12,7 +12,7 @@ import pytest
 from rollyard.services.cli import run as ng_run
 from rollyard.services.config.load import RunConfig
 from rollyard.services.errors import Failure, OperatorError, RunError
-from rollyard.services.head.registry import Roster
+from rollyard.services.head.registry import ServerRegistry
 from rollyard.services.runtime.distributed.derived_keys import shared_keys
 from rollyard.services.runtime.distributed.join import Place, join_run
 from rollyard.services.runtime.distributed.server_selection import chosen
@@ -108,11 +108,11 @@ async def test_servers_that_join_from_elsewhere_play_as_one_run(tmp_path: Path) 
         ]
         try:
             await asyncio.wait_for(starting, 120)
-            state, tally = await collect(stack, tmp_path / "out.jsonl", repeats=1, limit=2)
+            state, progress = await collect(stack, tmp_path / "out.jsonl", repeats=1, limit=2)
         finally:
             stop.set()
             await asyncio.gather(*parts)
-    assert (state, tally.measured) == ("complete", 2)
+    assert (state, progress.measured) == ("complete", 2)
     assert len([line for line in said if " ready " in line]) == 3
 
 
@@ -149,14 +149,14 @@ async def test_a_head_that_does_not_come_is_named_after_the_patience() -> None:
 
 def test_a_silent_instance_from_elsewhere_makes_room_for_its_successor_and_a_heard_one_stays() -> None:
     now = [0.0]
-    roster = Roster("r", configured().servers, {}, elsewhere=[AGENT], clock=lambda: now[0])
+    registry = ServerRegistry("r", configured().servers, {}, elsewhere=[AGENT], clock=lambda: now[0])
     for instance, at in (("silent", 0.0), ("heard", 8.0), ("new", 11.0)):
         now[0] = at
-        roster.register(Registration(name=AGENT, instance=instance, url="http://h:1", pid=1, ready=True))
-    assert [one.process_name for one in roster.instances() if one.server_name == AGENT] == ["heard", "new"]
+        registry.register(Registration(name=AGENT, instance=instance, url="http://h:1", pid=1, ready=True))
+    assert [one.process_name for one in registry.instances() if one.server_name == AGENT] == ["heard", "new"]
 
 
 def test_a_server_that_starts_with_the_head_is_not_registered_from_elsewhere() -> None:
-    roster = Roster("r", configured().servers, {}, elsewhere=[AGENT])
+    registry = ServerRegistry("r", configured().servers, {}, elsewhere=[AGENT])
     with pytest.raises(Failure, match="not expected"):
-        roster.register(Registration(name="policy_model", instance="guest", url="http://h:1", pid=1))
+        registry.register(Registration(name="policy_model", instance="guest", url="http://h:1", pid=1))

@@ -14,7 +14,7 @@ from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from rollyard.services.head.activity import Collection
-from rollyard.services.head.client import HeadLink
+from rollyard.services.head.client import RegistryClient
 from rollyard.services.io.search_path import INSTALLED
 from rollyard.services.types import DatasetStatus
 from tests.support.stacks import SOKOBAN, collect, colocated, configured
@@ -34,7 +34,7 @@ async def pages(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Pages
     tree: dict[str, Any] = {**yaml.safe_load((INSTALLED / SOKOBAN).read_text()), **HOSTED}
     async with colocated(configured(config=tree, tmp_path=folder), folder) as stack:
         transport = stack.client.transport
-        state, tally = await collect(stack, folder / "rollouts.jsonl", limit=2)
+        state, progress = await collect(stack, folder / "rollouts.jsonl", limit=2)
         assert state == "complete"
         part: dict[str, Any] = {"tasks": 1, "success_stderr": None, "reward_stderr": None}
         parts = {
@@ -42,10 +42,10 @@ async def pages(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Pages
             "essays": DatasetStatus(measured=2, successes=None, mean_reward=0.5, **part),
         }
         told = {"token_turns": 4, "failures": {"timeout": 1}, "datasets": parts}
-        status = tally.status("running").model_copy(update=told)
-        link = HeadLink(transport, stack.head_url, stack.keys)
+        status = progress.status("running").model_copy(update=told)
+        link = RegistryClient(transport, stack.head_url, stack.keys)
         for output in ("/x/rollouts.jsonl", "/y/rollouts.jsonl", "/y//rollouts.jsonl", "/y/ROLLOUTS.jsonl"):
-            await link.tell(Collection(output=output, status=status, failures=[]))
+            await link.report_collection(Collection(output=output, status=status, failures=[]))
         await transport.send("GET", f"{stack.head_url}/nowhere", b"", {}, 5.0)
 
         async def read(url: str) -> str:

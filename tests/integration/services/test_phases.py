@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from rollyard.services.head.client import HeadLink
-from rollyard.services.head.registry import Roster
+from rollyard.services.head.client import RegistryClient
+from rollyard.services.head.registry import ServerRegistry
 from rollyard.services.head.server import Head
 from rollyard.services.http.client import AddressBook
-from rollyard.services.runtime.hosting import Hosted, bind
+from rollyard.services.runtime.hosting import HostedServer, bind
 from rollyard.services.runtime.launcher import Launcher, LocalLauncher
 from rollyard.services.runtime.run_dir import RunFolder
 from rollyard.services.runtime.stack import Stack
@@ -39,9 +39,9 @@ class Slow(Server):
 
 
 @pytest.fixture
-def roster(tmp_path: Path) -> Roster:
+def registry(tmp_path: Path) -> ServerRegistry:
     config = load_text(tmp_path, yaml_of(make_folder(tmp_path)))
-    made = Roster(KEYS.run_id, config.servers, config.identity())
+    made = ServerRegistry(KEYS.run_id, config.servers, config.identity())
     made.expect("world#1")
     return made
 
@@ -50,42 +50,44 @@ def registered(*, ready: bool = False, phase: str = "") -> Registration:
     return Registration(name="world", instance="world#1", url="http://127.0.0.1:7001", pid=1, ready=ready, phase=phase)
 
 
-def test_what_a_start_is_doing_is_listed(roster: Roster) -> None:
-    roster.register(registered(phase="loading weights 3/8"))
-    assert roster.phase("world#1") == roster.instances()[0].phase == "loading weights 3/8"
-    assert roster.instances()[0].status == "starting"
-    assert roster.phase("world#2") == ""
+def test_what_a_start_is_doing_is_listed(registry: ServerRegistry) -> None:
+    registry.register(registered(phase="loading weights 3/8"))
+    assert registry.phase("world#1") == registry.instances()[0].phase == "loading weights 3/8"
+    assert registry.instances()[0].status == "starting"
+    assert registry.phase("world#2") == ""
 
 
-def test_a_phase_that_arrives_late_takes_no_readiness_away(roster: Roster) -> None:
-    roster.register(registered(ready=True))
-    roster.register(registered(phase="almost there"))
-    assert roster.is_ready("world#1")
+def test_a_phase_that_arrives_late_takes_no_readiness_away(registry: ServerRegistry) -> None:
+    registry.register(registered(ready=True))
+    registry.register(registered(phase="almost there"))
+    assert registry.is_ready("world#1")
 
 
-def test_what_a_ready_server_mends_comes_with_its_heartbeat(roster: Roster) -> None:
-    roster.register(registered(ready=True))
-    roster.beat(Heartbeat(instance="world#1", requests=0, in_flight=0, sessions=0, phase="an engine restarts"))
-    assert roster.instances()[0].phase == "an engine restarts"
-    assert roster.instances()[0].ready
+def test_what_a_ready_server_mends_comes_with_its_heartbeat(registry: ServerRegistry) -> None:
+    registry.register(registered(ready=True))
+    registry.record_heartbeat(
+        Heartbeat(instance="world#1", requests=0, in_flight=0, sessions=0, phase="an engine restarts")
+    )
+    assert registry.instances()[0].phase == "an engine restarts"
+    assert registry.instances()[0].ready
 
 
-async def test_a_server_tells_the_head_each_phase_while_it_starts(roster: Roster, tmp_path: Path) -> None:
+async def test_a_server_tells_the_head_each_phase_while_it_starts(registry: ServerRegistry, tmp_path: Path) -> None:
     config = load_text(tmp_path, yaml_of(make_folder(tmp_path)))
     async with network() as transport:
         context = Context("head", KEYS, client_of({}, transport))
-        async with listening(Head(ServerSettings(), context, roster, config)) as head:
-            link = HeadLink(transport, head.url, KEYS)
+        async with listening(Head(ServerSettings(), context, registry, config)) as head:
+            link = RegistryClient(transport, head.url, KEYS)
             slow = Slow(ServerSettings(), Context("world", KEYS, client_of({}, transport)))
             slow.go = asyncio.Event()
-            hosted = Hosted(slow, bind("127.0.0.1", 0))
+            hosted = HostedServer(slow, bind("127.0.0.1", 0))
             joining = asyncio.create_task(hosted.join("world#1", link, AddressBook(link.directory)))
             for phase in ("reading", "writing"):
                 slow.doing = phase
-                await until(lambda: roster.phase("world#1") == slow.doing)
+                await until(lambda: registry.phase("world#1") == slow.doing)
             slow.go.set()
             await joining
-            assert roster.is_ready("world#1")
+            assert registry.is_ready("world#1")
             await hosted.stop()
 
 

@@ -12,13 +12,13 @@ import pytest
 from fastapi import FastAPI
 
 from rollyard.services.errors import Failure, FailureKind, RunError
-from rollyard.services.head.activity import Collection, RunningEpisode, RunningEpisodes, StageNow
-from rollyard.services.head.agent_episodes import Asked, ask_agents
-from rollyard.services.head.client import HeadLink
-from rollyard.services.head.run_snapshot import Live, look
+from rollyard.services.head.activity import Collection, RunningEpisode, RunningEpisodes, StageActivity
+from rollyard.services.head.agent_episodes import AgentActivity, fetch_activity
+from rollyard.services.head.client import RegistryClient
+from rollyard.services.head.run_snapshot import RunSnapshot, fetch_snapshot
 from rollyard.services.http.client import ServerClient
 from rollyard.services.http.transport import HttpTransport
-from rollyard.services.rollouts.progress import Tally
+from rollyard.services.rollouts.progress import CollectionProgress
 from rollyard.services.runtime.stack import Stack
 from rollyard.services.types import FailureRow, HeadFile, ServerInstance
 from rollyard.services.viewer.api.live_route import live_router
@@ -37,8 +37,8 @@ def head_of(stack: Stack) -> HeadFile:
     return HeadFile(run_id=stack.keys.run_id, url=stack.head_url, pid=0)
 
 
-async def seen(stack: Stack) -> Live:
-    return await look(stack.client.transport, head_of(stack))
+async def seen(stack: Stack) -> RunSnapshot:
+    return await fetch_snapshot(stack.client.transport, head_of(stack))
 
 
 async def play(client: ServerClient, repeat: int) -> None:
@@ -63,10 +63,12 @@ async def test_running_rollouts_are_seen_with_task_repeat_stage_and_turn(stack: 
 
 
 async def test_collections_and_their_failures_are_seen(stack: Stack) -> None:
-    link = HeadLink(stack.client.transport, stack.head_url, stack.keys)
+    link = RegistryClient(stack.client.transport, stack.head_url, stack.keys)
     for name, times in (("/a.jsonl", (1.0, 3.0)), ("/b.jsonl", (2.0,))):
         failures = [failure(time) for time in times]
-        await link.tell(Collection(output=name, status=Tally(5).status("running"), failures=failures))
+        await link.report_collection(
+            Collection(output=name, status=CollectionProgress(5).status("running"), failures=failures)
+        )
     live = await seen(stack)
     assert [one.output for one in live.collections] == ["/b.jsonl", "/a.jsonl"]
     assert [row.time for row in live.failures] == [1.0, 2.0, 3.0]
@@ -98,7 +100,7 @@ async def test_an_agent_that_does_not_answer_is_named_and_the_others_are_shown(s
     port = listener.sockets[0].getsockname()[1]
     good = next(one for one in (await seen(stack)).servers if one.server_type == "agents")
     bad = good.model_copy(update={"process_name": "deaf#1", "url": f"http://127.0.0.1:{port}"})
-    asked = await ask_agents(stack.client.transport, [bad, good], {}, 10, deadline_s=2.0)
+    asked = await fetch_activity(stack.client.transport, [bad, good], {}, 10, deadline_s=2.0)
     listener.close()
     assert list(asked.silent) == ["deaf#1"] and "2 s" in asked.silent["deaf#1"]
     assert [answer.agent for answer in asked.answers] == [AGENT]
@@ -106,7 +108,7 @@ async def test_an_agent_that_does_not_answer_is_named_and_the_others_are_shown(s
 
 async def test_an_agent_of_another_stack_is_named_too(stack: Stack) -> None:
     world = next(one for one in (await seen(stack)).servers if one.server_type == "resources_servers")
-    asked = await ask_agents(stack.client.transport, [as_agent(world)], {}, 10)
+    asked = await fetch_activity(stack.client.transport, [as_agent(world)], {}, 10)
     assert "/episodes" in asked.silent[world.process_name]
 
 
@@ -127,10 +129,12 @@ def test_the_stages_of_several_agents_are_put_together() -> None:
             age_s=9.0,
             stage_s=stage_s,
         )
-        stage = StageNow(stage="model", server="policy", episodes=2, median_s=median_s, stuck=stuck, slowest=episode)
+        stage = StageActivity(
+            stage="model", server="policy", episodes=2, median_s=median_s, stuck=stuck, slowest=episode
+        )
         return RunningEpisodes(agent=agent, total=2, stages=[stage], episodes=[episode])
 
-    asked = Asked([answer("a", 5.0, 0.5, 1), answer("b", 7.0, None, 0)])
+    asked = AgentActivity([answer("a", 5.0, 0.5, 1), answer("b", 7.0, None, 0)])
     (stage,) = asked.stages()
     assert (stage.episodes, stage.stuck, stage.median_s, stage.slowest.agent) == (4, 1, 0.5, "b")
     assert asked.total == 4
@@ -153,7 +157,7 @@ async def test_ten_pages_cost_one_look(stack: Stack) -> None:
     async with page(find, transport) as client:
         answers = await asyncio.gather(*(client.get("/api/live") for _ in range(10)))
         assert len(found) == 1
-        assert {Live.model_validate_json(answer.content).run_id for answer in answers} == {stack.keys.run_id}
+        assert {RunSnapshot.model_validate_json(answer.content).run_id for answer in answers} == {stack.keys.run_id}
         async with asyncio.timeout(120):
             while len(found) == 1:
                 await client.get("/api/live")
@@ -167,7 +171,7 @@ async def test_without_a_run_the_page_gets_a_sentence() -> None:
 
     transport = HttpTransport()
     async with page(find, transport) as client:
-        live = Live.model_validate_json((await client.get("/api/live")).content)
+        live = RunSnapshot.model_validate_json((await client.get("/api/live")).content)
     assert (live.run_id, live.servers, live.note) == ("", [], "no running stack found: start one")
     await transport.close()
 
@@ -181,16 +185,16 @@ async def test_a_head_that_has_gone_is_a_sentence_too(tmp_path: Path) -> None:
 
     transport = HttpTransport()
     async with page(find, transport) as client:
-        live = Live.model_validate_json((await client.get("/api/live")).content)
+        live = RunSnapshot.model_validate_json((await client.get("/api/live")).content)
     assert live.run_id == "" and head.url in live.note
     await transport.close()
 
 
-async def test_in_a_run_with_a_token_the_agents_answer_whoever_has_it(tmp_path: Path) -> None:
+async def test_in_a_run_with_a_token_the_agents_answer_every_caller_that_has_it(tmp_path: Path) -> None:
     async with colocated(configured(), tmp_path, token="open-sesame") as guarded:
         allowed = head_of(guarded).model_copy(update={"token": "open-sesame"})
-        live = await look(guarded.client.transport, allowed)
+        live = await fetch_snapshot(guarded.client.transport, allowed)
         with pytest.raises(Failure) as caught:
-            await look(guarded.client.transport, head_of(guarded))
+            await fetch_snapshot(guarded.client.transport, head_of(guarded))
     assert live.stuck == [] and len(live.servers) == 3
     assert caught.value.kind is FailureKind.UNAUTHORIZED

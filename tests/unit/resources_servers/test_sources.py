@@ -12,7 +12,14 @@ from typing import Any
 
 import pytest
 
-from rollyard.resources_servers.dataset_sources import Hub, Places, read_rows, rows_from, source_options, write_rows
+from rollyard.resources_servers.dataset_sources import (
+    DataLocations,
+    Hub,
+    read_rows,
+    rows_from,
+    source_options,
+    write_rows,
+)
 from rollyard.services.cli.rollout_files import check_output
 from rollyard.services.datasets.splits import ALL, Wanted
 from rollyard.services.errors import OperatorError, RunError
@@ -37,7 +44,7 @@ def _own_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         monkeypatch.setenv(name, value)
 
 
-def numbers(places: Places, said: list[str] | None = None) -> list[int]:
+def numbers(places: DataLocations, said: list[str] | None = None) -> list[int]:
     with rows_from(places, Wanted(usual_subset=ALL), (said if said is not None else []).append) as rows:
         return [row["n"] for row in rows]
 
@@ -99,8 +106,8 @@ def test_the_local_file_comes_first_then_s3(tmp_path: Path, monkeypatch: pytest.
         monkeypatch.setenv("AWS_ENDPOINT_URL_S3", address)
         s3 = "s3://bucket/data/rows.jsonl"
         said: list[str] = []
-        assert numbers(Places(tmp_path / "rows.jsonl", s3)) == [7]
-        assert numbers(Places(tmp_path / "missing.jsonl", s3), said) == [1, 2]
+        assert numbers(DataLocations(tmp_path / "rows.jsonl", s3)) == [7]
+        assert numbers(DataLocations(tmp_path / "missing.jsonl", s3), said) == [1, 2]
         assert said == [f"local file {tmp_path / 'missing.jsonl'}: no such file or folder; next: {s3}"]
 
 
@@ -108,9 +115,9 @@ def test_an_s3_prefix_gives_all_its_files_in_order(monkeypatch: pytest.MonkeyPat
     files = {"bucket/set/b.jsonl": b'{"n": 3}\n', "bucket/set/a.jsonl": LINES, "bucket/set/state.json": b"{}"}
     with store(files) as address:
         monkeypatch.setenv("AWS_ENDPOINT_URL_S3", address)
-        assert numbers(Places(s3="s3://bucket/set/")) == [1, 2, 3]
+        assert numbers(DataLocations(s3="s3://bucket/set/")) == [1, 2, 3]
         with pytest.raises(OperatorError, match="prefix"):
-            numbers(Places(s3="s3://bucket/other/"))
+            numbers(DataLocations(s3="s3://bucket/other/"))
 
 
 def test_a_download_that_breaks_off_gives_no_rows_and_leaves_nothing(
@@ -121,7 +128,7 @@ def test_a_download_that_breaks_off_gives_no_rows_and_leaves_nothing(
     with store({key: LINES * 1000}, broken=frozenset({key})) as address:
         monkeypatch.setenv("AWS_ENDPOINT_URL_S3", address)
         with pytest.raises(RunError, match="no rows found"):
-            numbers(Places(s3=f"s3://{key}"))
+            numbers(DataLocations(s3=f"s3://{key}"))
     assert list(tmp_path.iterdir()) == []
 
 
@@ -144,9 +151,9 @@ def test_the_hub_comes_last(tmp_path: Path) -> None:
 
 def test_when_no_place_has_rows_every_reason_is_told(tmp_path: Path) -> None:
     with pytest.raises(OperatorError, match=r"missing\.jsonl.*s3://bucket"):
-        numbers(Places(tmp_path / "missing.jsonl", "s3://bucket"))
+        numbers(DataLocations(tmp_path / "missing.jsonl", "s3://bucket"))
     with pytest.raises(OperatorError, match="--local"):
-        numbers(Places())
+        numbers(DataLocations())
 
 
 def test_a_missing_extra_is_told_with_the_command_that_installs_it(
@@ -154,10 +161,10 @@ def test_a_missing_extra_is_told_with_the_command_that_installs_it(
 ) -> None:
     monkeypatch.setitem(sys.modules, "boto3", None)
     with pytest.raises(OperatorError, match=r"pip install 'rollyard\[aws\]'"):
-        numbers(Places(s3="s3://bucket/key.jsonl"))
+        numbers(DataLocations(s3="s3://bucket/key.jsonl"))
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     with pytest.raises(OperatorError, match=r"pip install 'rollyard\[hub\]'"):
-        numbers(Places(hub=Hub("a/b")))
+        numbers(DataLocations(hub=Hub("a/b")))
 
 
 def test_rows_are_written_whole_or_not_at_all(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from typing import Any, Literal, Union
 
 import pytest
 
-from rollyard.resources_servers.tools import Tool, ToolMistake, tool, tools_of
+from rollyard.resources_servers.tools import InvalidToolCall, Tool, tool, tools_of
 
 
 class Odd:
@@ -72,12 +72,12 @@ def test_a_parameter_of_any_name_is_in_the_schema_and_reaches_the_method(name: s
     ],
 )
 def test_what_does_not_fit_the_signature_is_words_that_say_what_does(body: str) -> None:
-    with pytest.raises(ToolMistake, match=r"^Invalid call of odd: .*Expected a JSON object with _x: "):
+    with pytest.raises(InvalidToolCall, match=r"^Invalid call of odd: .*Expected a JSON object with _x: "):
         ODD.parse(body.encode("utf-8", "surrogatepass"))
 
 
 def test_words_for_an_enormous_mistake_are_short() -> None:
-    with pytest.raises(ToolMistake) as raised:
+    with pytest.raises(InvalidToolCall) as raised:
         ODD.parse(b'{"' + b"k" * 100_000 + b'": 1}')
     assert len(str(raised.value)) < 2000
 

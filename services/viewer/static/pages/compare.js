@@ -3,8 +3,8 @@ import { html } from '../vendor/htm-preact.js';
 import { useData } from '../data.js';
 import { useKeys } from '../keys.js';
 import { DifferenceTiles } from '../parts/differencetiles.js';
-import { Message, Trail } from '../parts/message.js';
-import { SortHead } from '../parts/sorthead.js';
+import { Notice, Breadcrumbs } from '../parts/message.js';
+import { SortableHeader } from '../parts/sorthead.js';
 import { changed, go, link } from '../route.js';
 import { Name, spelled } from '../text.js';
 import { count, percent, plain, points, signed } from '../words.js';
@@ -25,12 +25,12 @@ export function Compare({ route, overview }) {
   };
   useKeys({ n: () => turn(1), p: () => turn(-1) });
   return html`
-    <${Trail} name="Compare" title="Two runs, task by task" steps=${[['Overview', link([])]]}>
-      <div class="row"><${Which} label="First" runs=${overview.runs} at=${first} choose=${(run) => go(link(['compare', run, second]))} />
-        <${Which} label="Second" runs=${overview.runs} at=${second} choose=${(run) => go(link(['compare', first, run]))} /></div>
+    <${Breadcrumbs} name="Compare" title="Two runs, task by task" steps=${[['Overview', link([])]]}>
+      <div class="row"><${RunSelect} label="First" runs=${overview.runs} at=${first} choose=${(run) => go(link(['compare', run, second]))} />
+        <${RunSelect} label="Second" runs=${overview.runs} at=${second} choose=${(run) => go(link(['compare', first, run]))} /></div>
     <//>
-    ${error && html`<${Message} error=${error} />`}
-    ${!value && !error && html`<${Message} busy="Comparing …" />`}
+    ${error && html`<${Notice} error=${error} />`}
+    ${!value && !error && html`<${Notice} busy="Comparing …" />`}
     ${value && html`<div class=${stale ? 'stale' : ''}>
       ${value.difference
         ? html`<${DifferenceTiles} difference=${value.difference} names=${names} />`
@@ -44,7 +44,7 @@ export function Compare({ route, overview }) {
     </div>`}`;
 }
 
-function Which({ label, runs, at, choose }) {
+function RunSelect({ label, runs, at, choose }) {
   return html`<label class="row small soft">${label} <select onChange=${(event) => choose(event.target.value)}>
     ${runs.map((run) => html`<option value=${run.run} selected=${String(run.run) === at}>${spelled(run.name)}</option>`)}
   </select></label>`;
@@ -53,7 +53,7 @@ function Which({ label, runs, at, choose }) {
 function Pairs({ value, query, path, names }) {
   const sort = query.get('sort') || 'change';
   const head = (name, key) => (key
-    ? html`<${SortHead} name=${name} sort=${key} now=${sort} path=${path} query=${query} />`
+    ? html`<${SortableHeader} name=${name} sort=${key} now=${sort} path=${path} query=${query} />`
     : html`<th scope="col">${name}</th>`);
   // The server sorts by what the two are judged by: solved shares, or rewards where solved means nothing.
   const judged = value.difference?.outcome === 'solve rate';

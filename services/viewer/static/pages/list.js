@@ -3,8 +3,8 @@ import { html, useEffect, useRef } from '../vendor/htm-preact.js';
 import { useData } from '../data.js';
 import { useKeys } from '../keys.js';
 import { Filters } from '../parts/filters.js';
-import { Lines } from '../parts/lines.js';
-import { Message, Trail } from '../parts/message.js';
+import { RolloutTable } from '../parts/lines.js';
+import { Notice, Breadcrumbs } from '../parts/message.js';
 import { changed, go, link } from '../route.js';
 import { Name, spelled } from '../text.js';
 import { count, percent } from '../words.js';
@@ -54,15 +54,15 @@ export function List({ route, overview }) {
     n: () => turn(1), p: () => turn(-1), '/': () => search.current.focus(),
   });
   return html`
-    <${Trail} name=${`Rollouts of ${run.name}`} steps=${[['Overview', link([])]]} title=${html`Rollouts of <${Name} value=${run.name} />`}>
+    <${Breadcrumbs} name=${`Rollouts of ${run.name}`} steps=${[['Overview', link([])]]} title=${html`Rollouts of <${Name} value=${run.name} />`}>
       ${overview.runs.length > 1 && html`<${OtherRuns} runs=${overview.runs} run=${run} />`}
     <//>
     <${Filters} query=${query} page=${page} search=${search} change=${filter} />
-    ${error && html`<${Message} error=${error} />`}
-    ${!page && !error && html`<${Message} busy="Reading …" />`}
+    ${error && html`<${Notice} error=${error} />`}
+    ${!page && !error && html`<${Notice} busy="Reading …" />`}
     ${page && html`<div ref=${list} class=${stale ? 'stale' : ''}>
       <${Summary} page=${page} run=${run} />
-      <${Lines} run=${run.run} page=${page} query=${query} />
+      <${RolloutTable} run=${run.run} page=${page} query=${query} />
       <${Paging} page=${page} start=${start} turn=${turn} />
     </div>`}`;
 }

@@ -1,9 +1,9 @@
 /** The run that is going on now: servers, what rollouts wait for, what is stuck, what fails. */
 import { html, useEffect, useRef, useState } from '../vendor/htm-preact.js';
 import { useData } from '../data.js';
-import { Episodes } from '../parts/episodes.js';
-import { Failing } from '../parts/failing.js';
-import { Message, Trail } from '../parts/message.js';
+import { ActiveEpisodes } from '../parts/episodes.js';
+import { RecentFailures } from '../parts/failing.js';
+import { Notice, Breadcrumbs } from '../parts/message.js';
 import { Progress } from '../parts/progress.js';
 import { Servers } from '../parts/servers.js';
 import { Plot } from '../pictures/plot.js';
@@ -36,11 +36,11 @@ export function Live() {
   const { value: live, error } = useData('live', (found) => (found?.run_id ? EVERY_MS : IDLE_MS));
   const data = useHistory(live?.run_id ? live : null);
   return html`
-    <${Trail} name="Live" title="Live" steps=${[['Overview', link([])]]} />
-    ${error && html`<${Message} error=${error} />`}
-    ${!live && !error && html`<${Message} busy="Looking for a run …" />`}
+    <${Breadcrumbs} name="Live" title="Live" steps=${[['Overview', link([])]]} />
+    ${error && html`<${Notice} error=${error} />`}
+    ${!live && !error && html`<${Notice} busy="Looking for a run …" />`}
     ${live?.note && html`<p class="message"><${Name} value=${live.note} /></p>`}
-    ${live && !live.run_id && !live.note && html`<${Message} says="No run is going on here." />`}
+    ${live && !live.run_id && !live.note && html`<${Notice} says="No run is going on here." />`}
     ${live?.run_id && html`
       <p class="soft small">Run <${Name} value=${live.run_id} />, head <${Name} value=${live.head} />,
         ${` ${several(live.total, 'rollout')} being played`}</p>
@@ -54,6 +54,6 @@ export function Live() {
           time=${true} high=${160} series=${SERIES} />
       </section>`}
       <${Servers} servers=${live.servers} now=${live.time} />
-      <${Episodes} stages=${live.stages} episodes=${live.episodes} total=${live.total} />
-      <${Failing} failures=${live.failures} />`}`;
+      <${ActiveEpisodes} stages=${live.stages} episodes=${live.episodes} total=${live.total} />
+      <${RecentFailures} failures=${live.failures} />`}`;
 }

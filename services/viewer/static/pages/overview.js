@@ -1,7 +1,7 @@
 /** Every run in numbers and pictures, renewed while it grows. */
 import { html } from '../vendor/htm-preact.js';
 import { ALONE, useData } from '../data.js';
-import { Message, Trail } from '../parts/message.js';
+import { Notice, Breadcrumbs } from '../parts/message.js';
 import { Progress } from '../parts/progress.js';
 import { RunPictures } from '../parts/runpictures.js';
 import { RunTiles } from '../parts/runtiles.js';
@@ -14,7 +14,7 @@ export function Overview({ overview }) {
   const { runs } = overview;
   const single = runs.length === 1;
   return html`
-    <${Trail} steps=${[]} name="Overview" title=${html`<${Name} value=${overview.title || 'Overview'} />`} />
+    <${Breadcrumbs} steps=${[]} name="Overview" title=${html`<${Name} value=${overview.title || 'Overview'} />`} />
     ${runs.map((run) => html`<${Run} key=${run.run} run=${run} single=${single} />`)}
     <footer class="soft small block">Rollyard <${Name} value=${overview.version} /></footer>`;
 }
@@ -28,13 +28,13 @@ function Run({ run, single }) {
     ${!single && html`<h2><a href=${link(['runs', run.run])}><${Name} value=${run.name} /></a></h2>`}
     <p class="soft small"><${Name} value=${run.path} />, ${bytes(run.size)}
       ${run.torn > 0 && `, of which ${bytes(run.torn)} are an unfinished last line`}</p>
-    ${run.error && html`<${Message} error=${new Error(run.error)} />`}
+    ${run.error && html`<${Notice} error=${new Error(run.error)} />`}
     ${reading && !run.error && html`<p role="status" class="small soft">
       <progress max="1" value=${run.indexed / run.size} aria-label="Reading the file"></progress>
       ${` reading: ${percent(run.indexed / run.size, 0)} of ${bytes(run.size)}; numbers are of what is read`}</p>`}
     ${run.status && html`<${Progress} status=${run.status} />`}
-    ${error && html`<${Message} error=${error} />`}
-    ${!value && !error && html`<${Message} busy="Counting …" />`}
+    ${error && html`<${Notice} error=${error} />`}
+    ${!value && !error && html`<${Notice} busy="Counting …" />`}
     ${value && html`<div class=${stale ? 'stale' : ''}>
       <${RunTiles} profile=${value.profile} run=${run} />
       <p><a class="button" href=${link(['runs', run.run])}>${all}</a></p>

@@ -2,9 +2,9 @@
 import { html } from '../vendor/htm-preact.js';
 import { useData } from '../data.js';
 import { useKeys } from '../keys.js';
-import { usePlayer } from '../player.js';
-import { Message, Trail } from '../parts/message.js';
-import { Side, Together, longest } from '../parts/side.js';
+import { usePlayback } from '../player.js';
+import { Notice, Breadcrumbs } from '../parts/message.js';
+import { RepeatCards, PlaybackControls, longest } from '../parts/side.js';
 import { go, link } from '../route.js';
 import { Name } from '../text.js';
 
@@ -12,15 +12,15 @@ import { Name } from '../text.js';
 export function Pair({ route, overview }) {
   const [, first, second, , task, there = task] = route.path; // runs over different inputs number a task differently
   const answers = [useData(`runs/${first}/tasks/${task}`), useData(`runs/${second}/tasks/${there}`)];
-  const player = usePlayer(Math.max(...answers.map(({ value }) => (value ? longest(value.stories) : 0))));
+  const player = usePlayback(Math.max(...answers.map(({ value }) => (value ? longest(value.stories) : 0))));
   const up = link(['compare', first, second]);
   useKeys({ u: () => go(up), ...(player.last > 0 ? player.keys : {}) });
   return html`
-    <${Trail} name=${`Task ${task} in two runs`} title=${`Task ${task} in two runs`} steps=${[['Overview', link([])], ['Compare', up]]} />
-    <${Together} player=${player} />
+    <${Breadcrumbs} name=${`Task ${task} in two runs`} title=${`Task ${task} in two runs`} steps=${[['Overview', link([])], ['Compare', up]]} />
+    <${PlaybackControls} player=${player} />
     <div class="halves">${[first, second].map((run, i) => html`<section aria-label=${`Run ${i + 1}`}>
       <h2><a href=${link(['runs', run, 'tasks', i ? there : task])}><${Name} value=${overview.runs[Number(run)].name} /></a></h2>
-      ${answers[i].error && html`<${Message} error=${answers[i].error} />`}
-      ${answers[i].value && html`<${Side} stories=${answers[i].value.stories} move=${player.at} />`}
+      ${answers[i].error && html`<${Notice} error=${answers[i].error} />`}
+      ${answers[i].value && html`<${RepeatCards} stories=${answers[i].value.stories} move=${player.at} />`}
     </section>`)}</div>`;
 }

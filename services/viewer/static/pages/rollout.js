@@ -3,16 +3,16 @@ import { html, useCallback, useMemo, useRef } from '../vendor/htm-preact.js';
 import { useData } from '../data.js';
 import { useKeys } from '../keys.js';
 import { useNeighbours } from '../neighbours.js';
-import { usePlayer } from '../player.js';
+import { usePlayback } from '../player.js';
 import { Attempts } from '../parts/attempts.js';
 import { BoardPlayer } from '../parts/boardplayer.js';
 import { Conversation } from '../parts/conversation.js';
 import { Facts } from '../parts/facts.js';
-import { Message, Trail } from '../parts/message.js';
+import { Notice, Breadcrumbs } from '../parts/message.js';
 import { Outcome } from '../parts/outcome.js';
 import { Raw } from '../parts/raw.js';
 import { Rewards, stepsOf } from '../parts/rewards.js';
-import { Step } from '../parts/step.js';
+import { NeighbourLink } from '../parts/step.js';
 import { TokenTurns } from '../parts/tokenturns.js';
 import { go, link } from '../route.js';
 import { Name } from '../text.js';
@@ -30,29 +30,29 @@ export function Rollout({ route, overview }) {
   });
   const file = html`<${Name} value=${overview.runs[Number(run)].name} />`;
   return html`
-    <${Trail} name=${`Task ${task}, repeat ${repeat}`} title=${html`Task ${task} <span class="soft">repeat ${repeat}</span>`}
+    <${Breadcrumbs} name=${`Task ${task}, repeat ${repeat}`} title=${html`Task ${task} <span class="soft">repeat ${repeat}</span>`}
       steps=${[['Overview', link([])], [file, around.list], [`Task ${task}`, link(['runs', run, 'tasks', task])]]}>
-      <${Steps} around=${around} />
+      <${NeighbourLinks} around=${around} />
     <//>
-    ${error && html`<${Message} error=${error} />`}
-    ${!story && !error && html`<${Message} busy="Reading …" />`}
+    ${error && html`<${Notice} error=${error} />`}
+    ${!story && !error && html`<${Notice} busy="Reading …" />`}
     ${story && html`<div class=${stale ? 'stale' : ''}>
-      <${Told} key=${`${story.run}/${story.line.task}/${story.line.repeat}`} story=${story} />
+      <${RolloutDetails} key=${`${story.run}/${story.line.task}/${story.line.repeat}`} story=${story} />
     </div>`}`;
 }
 
 /** The way to the neighbours, in the order of the list that one came from. */
-function Steps({ around }) {
+function NeighbourLinks({ around }) {
   return html`<nav class="row" aria-label="Neighbours">
     ${around.place && html`<span class="small soft number">${around.place}</span>`}
-    <${Step} href=${around.previous} word="Previous" title="Previous ([)" /><${Step} href=${around.next} word="Next" title="Next (])" />
+    <${NeighbourLink} href=${around.previous} word="Previous" title="Previous ([)" /><${NeighbourLink} href=${around.next} word="Next" title="Next (])" />
   </nav>`;
 }
 
-function Told({ story }) {
+function RolloutDetails({ story }) {
   const { replay, events, line } = story;
   const steps = useMemo(() => stepsOf(story), [story]);
-  const player = usePlayer(steps.length);
+  const player = usePlayback(steps.length);
   const talk = useRef(null);
   const current = steps[player.at]?.event ?? null;
   const show = useCallback((call) => {

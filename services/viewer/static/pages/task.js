@@ -2,10 +2,10 @@
 import { html } from '../vendor/htm-preact.js';
 import { useData } from '../data.js';
 import { useKeys } from '../keys.js';
-import { usePlayer } from '../player.js';
-import { Message, Trail } from '../parts/message.js';
-import { Step } from '../parts/step.js';
-import { Side, Together, longest } from '../parts/side.js';
+import { usePlayback } from '../player.js';
+import { Notice, Breadcrumbs } from '../parts/message.js';
+import { NeighbourLink } from '../parts/step.js';
+import { RepeatCards, PlaybackControls, longest } from '../parts/side.js';
 import { go, link } from '../route.js';
 import { Name } from '../text.js';
 
@@ -23,14 +23,14 @@ export function Task({ route, overview }) {
     u: () => go(link(['runs', run])),
   });
   return html`
-    <${Trail} name=${`Task ${task}`} title=${`Task ${task}`} steps=${[['Overview', link([])], [file, link(['runs', run])]]}>
+    <${Breadcrumbs} name=${`Task ${task}`} title=${`Task ${task}`} steps=${[['Overview', link([])], [file, link(['runs', run])]]}>
       <nav class="row" aria-label="Neighbours">
         <a class="button" href=${link(['runs', run], { task })}>In the list</a>
-        <${Step} href=${previous} word="Previous" title="Previous task ([)" /><${Step} href=${next} word="Next" title="Next task (])" />
+        <${NeighbourLink} href=${previous} word="Previous" title="Previous task ([)" /><${NeighbourLink} href=${next} word="Next" title="Next task (])" />
       </nav>
     <//>
-    ${error && html`<${Message} error=${error} />`}
-    ${!value && !error && html`<${Message} busy="Reading …" />`}
+    ${error && html`<${Notice} error=${error} />`}
+    ${!value && !error && html`<${Notice} busy="Reading …" />`}
     ${value && html`<div class=${stale ? 'stale' : ''}>
       <${Repeats} key=${`${run}/${value.task}/${value.start}`} stories=${value.stories} />
       <${More} route=${route} value=${value} />
@@ -48,9 +48,9 @@ function More({ route, value }) {
 }
 
 function Repeats({ stories }) {
-  const player = usePlayer(longest(stories));
+  const player = usePlayback(longest(stories));
   useKeys(player.last > 0 ? player.keys : {});
   return html`
-    <${Together} player=${player} />
-    <${Side} stories=${stories} move=${player.at} />`;
+    <${PlaybackControls} player=${player} />
+    <${RepeatCards} stories=${stories} move=${player.at} />`;
 }

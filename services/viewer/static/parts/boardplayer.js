@@ -1,6 +1,6 @@
 /** The episode's board and, beside it, an optimal play; each with its buttons. */
 import { html } from '../vendor/htm-preact.js';
-import { SPEEDS, usePlayer } from '../player.js';
+import { SPEEDS, usePlayback } from '../player.js';
 import { Name } from '../text.js';
 import { plain, signed } from '../words.js';
 import { Board } from './board.js';
@@ -10,10 +10,10 @@ const SIGNS = {
   ahead: 'M2 1V9L8 5z', end: 'M9 1H7.5V9H9zM1 1V9L7 5z',
 };
 
-/** @param {{replay: any, player: ReturnType<typeof usePlayer>}} props */
+/** @param {{replay: any, player: ReturnType<typeof usePlayback>}} props */
 export function BoardPlayer({ replay, player }) {
   const optimal = replay.optimal ?? [];
-  const best = usePlayer(optimal.length);
+  const best = usePlayback(optimal.length);
   return html`<div class="boards">
     ${replay.frames.length > 0 && html`<${Screen} title=${replay.title || 'Played'} frames=${replay.frames}
       cells=${replay.cells} player=${player} />`}
@@ -39,7 +39,7 @@ function Screen({ title, frames, cells, player }) {
   </section>`;
 }
 
-/** @param {{player: ReturnType<typeof usePlayer>, title: string, said: string}} props */
+/** @param {{player: ReturnType<typeof usePlayback>, title: string, said: string}} props */
 export function Buttons({ player, title, said }) {
   const { at, last } = player;
   const button = (label, sign, act, off) => html`<button aria-label=${label} title=${label} disabled=${off} onClick=${act}>

@@ -7,7 +7,7 @@ import { Board } from './board.js';
 import { Outcome } from './outcome.js';
 
 /** @param {{story: any, move: number}} props  `move`: which frame; beyond the last, the last. */
-export function Card({ story, move }) {
+export function RolloutCard({ story, move }) {
   const { line, replay, run } = story;
   const frames = replay?.frames ?? [];
   const last = frames.length - 1;

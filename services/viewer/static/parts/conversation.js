@@ -1,7 +1,7 @@
 /** What was said in an episode, in order, each speaker told apart. */
 import { html, useMemo, useState } from '../vendor/htm-preact.js';
-import { Message } from './message.js';
-import { Said } from './said.js';
+import { Notice } from './message.js';
+import { Message } from './said.js';
 
 const AT_ONCE = 200;
 
@@ -10,12 +10,12 @@ export function Conversation({ events, current, show }) {
   const [most, setMost] = useState(AT_ONCE);
   const [thoughts, setThoughts] = useState(true);
   const calls = useMemo(() => callOf(events), [events]);
-  if (!events.length) return html`<${Message} says="Nothing was said: this rollout has no conversation on record." />`;
+  if (!events.length) return html`<${Notice} says="Nothing was said: this rollout has no conversation on record." />`;
   const thinks = events.some((event) => event.speaker === 'reasoning');
   return html`
     ${thinks && html`<p><button aria-pressed=${thoughts} onClick=${() => setThoughts(!thoughts)}>
       Reasoning ${thoughts ? 'open' : 'closed'}</button></p>`}
-    ${events.slice(0, most).map((event, i) => html`<${Said} key=${i} event=${event} call=${calls[i]}
+    ${events.slice(0, most).map((event, i) => html`<${Message} key=${i} event=${event} call=${calls[i]}
       here=${calls[i] !== null && calls[i] === current} show=${show} thoughts=${thoughts} />`)}
     ${events.length > most && html`<button onClick=${() => setMost(most + 5 * AT_ONCE)}>
       Show more: ${events.length - most} are left</button>`}`;

@@ -3,7 +3,7 @@ import { html } from '../vendor/htm-preact.js';
 import { Bars } from '../pictures/bars.js';
 import { Name } from '../text.js';
 import { count, seconds } from '../words.js';
-import { Heads } from './heads.js';
+import { TableHead } from './heads.js';
 
 const OLDEST = 50;
 
@@ -15,7 +15,7 @@ function said(stage) {
 }
 
 /** @param {{stages: any[], episodes: any[], total: number}} props */
-export function Episodes({ stages, episodes, total }) {
+export function ActiveEpisodes({ stages, episodes, total }) {
   if (!total) return null;
   return html`<section class="block" aria-label="Rollouts being played"><h2>Rollouts being played</h2>
     <${Bars} caption="What rollouts wait for" heads=${['stage', 'rollouts']} most=${total} rows=${stages.map((one) => ({
@@ -23,7 +23,7 @@ export function Episodes({ stages, episodes, total }) {
       says: said(one) }))} />
     <div class="table" tabindex="0" role="region" aria-label="The oldest"><table class="wide">
       <caption>The oldest ${episodes.length < total ? `${Math.min(OLDEST, episodes.length)} of ${count(total)}` : ''}</caption>
-      <${Heads} names=${['task', 'repeat', 'stage', 'at', 'turn', 'in it for', 'age']} words=${['stage', 'at']} />
+      <${TableHead} names=${['task', 'repeat', 'stage', 'at', 'turn', 'in it for', 'age']} words=${['stage', 'at']} />
       <tbody>${episodes.slice(0, OLDEST).map((one) => html`<tr key=${one.episode}>
         <th scope="row">${one.task ?? '–'}</th><td>${one.repeat ?? '–'}</td>
         <td class=${`words ${one.stuck ? 'bad' : ''}`}>${one.stage}${one.stuck && ', stuck'}</td>

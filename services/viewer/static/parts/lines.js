@@ -4,7 +4,7 @@ import { changed, go, link } from '../route.js';
 import { Name } from '../text.js';
 import { count, plain, seconds } from '../words.js';
 import { Outcome } from './outcome.js';
-import { SortHead } from './sorthead.js';
+import { SortableHeader } from './sorthead.js';
 
 /** Name, sort key, whether large values are looked for first, cell. @type {[string, string, boolean, (line: any) => any][]} */
 const COLUMNS = [
@@ -20,12 +20,12 @@ const COLUMNS = [
 const WORDS = new Set(['success', 'end']);
 
 /** @param {{run: number, page: any, query: URLSearchParams}} props */
-export function Lines({ run, page, query }) {
+export function RolloutTable({ run, page, query }) {
   const nothing = page.searched < 1 ? 'Nothing found yet.' : 'No rollout passes these filters.';
   if (!page.lines.length) return html`<p class="message">${nothing}</p>`;
   const several = page.agents.length > 1;
   const now = query.get('sort') || '';
-  const head = (name, sort, down, words) => html`<${SortHead} name=${name} sort=${sort} now=${now} down=${down}
+  const head = (name, sort, down, words) => html`<${SortableHeader} name=${name} sort=${sort} now=${now} down=${down}
     words=${words} path=${['runs', run]} query=${query} />`;
   return html`<div class="table"><table class="wide">
     <caption class="hidden">Rollouts; the heads sort</caption>

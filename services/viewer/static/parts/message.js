@@ -3,7 +3,7 @@ import { html, useEffect } from '../vendor/htm-preact.js';
 import { Name } from '../text.js';
 
 /** @param {{says?: string, error?: Error | null, busy?: string}} props */
-export function Message({ says, error, busy }) {
+export function Notice({ says, error, busy }) {
   if (busy) return html`<p class="message busy" role="status">${busy}</p>`;
   return html`<div class="message ${error ? 'wrong' : ''}" role=${error ? 'alert' : undefined}>
     <p><${Name} value=${error ? error.message : says} /></p>
@@ -14,7 +14,7 @@ export function Message({ says, error, busy }) {
  * The way to this page from the overview, and its title.
  * @param {{steps: [any, string][], title: any, name: string, children?: any}} props
  */
-export function Trail({ steps, title, name, children }) {
+export function Breadcrumbs({ steps, title, name, children }) {
   useEffect(() => {
     document.title = `${name} · Rollyard`;
   }, [name]);

@@ -3,7 +3,7 @@ import { html, useState } from '../vendor/htm-preact.js';
 import { ALONE, fetchText } from '../data.js';
 import { bytes } from '../words.js';
 import { JsonTree } from './jsontree.js';
-import { Message } from './message.js';
+import { Notice } from './message.js';
 
 /** @param {{path: string, name: string}} props */
 export function Raw({ path, name }) {
@@ -28,7 +28,7 @@ export function Raw({ path, name }) {
   };
   return html`<section class="block" aria-label="Raw JSON"><details class="raw" onToggle=${open}>
     <summary><h2>Raw JSON</h2></summary>
-    ${state.error && html`<${Message} error=${state.error} />`}
+    ${state.error && html`<${Notice} error=${state.error} />`}
     ${state.text !== null && html`
       <div class="row"><button onClick=${copy}>Copy</button><a class="button" href=${`api/${path}`} download=${name}>Download</a>
         <span class="small soft" role="status">${state.copied || bytes(new Blob([state.text]).size)}</span></div>

@@ -15,7 +15,7 @@ const LINES = { system: 3, call: 25, result: 25 };
  * Arguments and results that are a JSON object are shown in its parts, and as they were written at a click.
  * @param {{event: any, call: number | null, here: boolean, show: ((call: number) => void) | null, thoughts: boolean}} props
  */
-export function Said({ event, call, here, show, thoughts }) {
+export function Message({ event, call, here, show, thoughts }) {
   const { speaker } = event;
   const jump = show && call !== null;
   const tool = speaker === 'call' || speaker === 'result';

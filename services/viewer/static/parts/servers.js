@@ -2,7 +2,7 @@
 import { html } from '../vendor/htm-preact.js';
 import { Name } from '../text.js';
 import { count, seconds } from '../words.js';
-import { Heads } from './heads.js';
+import { TableHead } from './heads.js';
 
 const COLUMNS = ['name', 'state', 'requests/s', 'requests', 'in flight', 'sessions', 'restarts', 'up'];
 
@@ -10,7 +10,7 @@ const COLUMNS = ['name', 'state', 'requests/s', 'requests', 'in flight', 'sessio
 export function Servers({ servers }) {
   return html`<section class="block" aria-label="Servers"><h2>Servers</h2>
     <div class="table" tabindex="0" role="region" aria-label="Servers"><table class="wide">
-      <${Heads} names=${COLUMNS} words=${['name', 'state']} />
+      <${TableHead} names=${COLUMNS} words=${['name', 'state']} />
       <tbody>${servers.map((one) => html`<tr key=${one.process_name}>
         <th scope="row" class="words"><${Name} value=${one.process_name} /></th>
         <td class=${`words ${one.ready ? 'good' : 'bad'}`}>

@@ -9,7 +9,7 @@ const SIGNS = { ascending: '↑', descending: '↓' };
  *   query: URLSearchParams}} props  `sort`: its key; `now`: the key that the table is sorted by, `-` before it for descending;
  *   `down`: large values are looked for first.
  */
-export function SortHead({ name, sort, now, down = false, words = false, path, query }) {
+export function SortableHeader({ name, sort, now, down = false, words = false, path, query }) {
   const way = now === sort ? 'ascending' : now === `-${sort}` ? 'descending' : undefined;
   const next = way === undefined ? (down ? `-${sort}` : sort) : way === 'descending' ? sort : `-${sort}`;
   const turn = () => go(link(path, changed(query, { sort: next, start: null })));

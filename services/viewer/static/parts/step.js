@@ -2,6 +2,6 @@
 import { html } from '../vendor/htm-preact.js';
 
 /** @param {{href: string | null, word: string, title: string}} props */
-export function Step({ href, word, title }) {
+export function NeighbourLink({ href, word, title }) {
   return href ? html`<a class="button" href=${href} title=${title}>${word}</a>` : html`<button disabled>${word}</button>`;
 }

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import partial
 
 from tests.faults.chaos.fault import Fault
-from tests.faults.chaos.fault_context import Ground
+from tests.faults.chaos.fault_context import FaultContext
 from tests.faults.chaos.faults.engines import GROWTH_MB, memory_mb
 from tests.faults.chaos.faults.foreign_callers import addresses, port_of
 from tests.faults.chaos.invariants import hold, injected
@@ -20,9 +20,9 @@ SLOWEST_S = 100.0
 """After which a connection whose request is not there yet may not be open."""
 
 
-async def slow_clients(ground: Ground, chance: random.Random) -> None:
+async def slow_clients(context: FaultContext, chance: random.Random) -> None:
     """Requests whose headers never end are hung up on, and others are answered meanwhile."""
-    async with ground.playing() as (run, _):
+    async with context.playing() as (run, _):
         connections: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
         for url in (await addresses(run)).values():
             for _ in range(SLOW_CLIENTS):
@@ -30,7 +30,7 @@ async def slow_clients(ground: Ground, chance: random.Random) -> None:
                 writer.write(b"POST /run HTTP/1.1\r\nHost: 127.0.0.1\r\n")
                 connections.append((reader, writer))
         gone = [asyncio.create_task(_hung_up(reader, writer)) for reader, writer in connections]
-        await ground.completes(run, ground.output())
+        await context.completes(run, context.output())
         _, pending = await asyncio.wait(gone, timeout=SLOWEST_S)
         for task in pending:
             task.cancel()
@@ -51,9 +51,9 @@ async def _hung_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -
         await closed
 
 
-async def slow_bodies(ground: Ground, chance: random.Random) -> None:
+async def slow_bodies(context: FaultContext, chance: random.Random) -> None:
     """The same with a body that never comes."""
-    async with ground.playing() as (run, _):
+    async with context.playing() as (run, _):
         gone = []
         for url in (await addresses(run)).values():
             for _ in range(SLOW_CLIENTS // 2):
@@ -61,14 +61,16 @@ async def slow_bodies(ground: Ground, chance: random.Random) -> None:
                 lines = b"Host: 127.0.0.1\r\ncontent-type: application/json\r\ncontent-length: 100000\r\n\r\n{"
                 writer.write(b"POST /run HTTP/1.1\r\n" + lines)
                 gone.append(asyncio.create_task(_hung_up(reader, writer)))
-        await ground.completes(run, ground.output())
+        await context.completes(run, context.output())
         for task in gone:
             task.cancel()
 
 
-async def flooded(first: bytes, piece: Callable[[], bytes], most: int, ground: Ground, chance: random.Random) -> None:
+async def flooded(
+    first: bytes, piece: Callable[[], bytes], most: int, context: FaultContext, chance: random.Random
+) -> None:
     """The connection ends long before all of it is taken, memory stays, and others are answered."""
-    async with ground.playing() as (run, _):
+    async with context.playing() as (run, _):
         pids = {
             "head": run.command.process.pid,
             **{shown["server_name"]: shown["pid"] for shown in await run.servers()},
@@ -79,7 +81,7 @@ async def flooded(first: bytes, piece: Callable[[], bytes], most: int, ground: G
             hold(sent < most, f"{name} took {sent / 2**20:.0f} MB of it")
             growth = memory_mb(pids[name]) - before
             hold(growth < GROWTH_MB, f"{name} grew by {growth:.0f} MB")
-        await ground.completes(run, ground.output())
+        await context.completes(run, context.output())
 
 
 async def _pour(port: int, first: bytes, piece: bytes, most: int) -> int:

@@ -8,7 +8,7 @@ from functools import partial
 
 from tests.faults.chaos.endpoint import Endpoint, Script, http, scripted
 from tests.faults.chaos.fault import Fault
-from tests.faults.chaos.fault_context import TASKS, Ground, stack
+from tests.faults.chaos.fault_context import TASKS, FaultContext, stack
 from tests.faults.chaos.faults.engines import Spoil
 from tests.faults.chaos.faults.hostile_responses import raw, reset, silent, slow
 from tests.faults.chaos.invariants import hold, injected, no_crash, whole
@@ -40,7 +40,7 @@ BAD_WAYS: list[tuple[str, Spoil, str]] = [
 ]
 
 
-async def of_ten(spoil: Spoil | str, bad: int, ground: Ground, chance: random.Random) -> None:
+async def of_ten(spoil: Spoil | str, bad: int, context: FaultContext, chance: random.Random) -> None:
     """Everything is measured, and the bad ones get less than 5 % of the calls each."""
     endpoints = [Endpoint(Script(latency_s=0.1)) for _ in range(10)]
     closed: list[socket.socket] = []
@@ -56,10 +56,10 @@ async def of_ten(spoil: Spoil | str, bad: int, ground: Ground, chance: random.Ra
                 if spoil == "deaf":
                     closed.append(deaf(int(one.url.rpartition(":")[2])))
         limits = {"request_timeout_s": 3.0, "retry_pause_s": 0.05}
-        async with ground.run(stack([one.url for one in endpoints], model=limits), "+colocate=true") as run:
-            output = ground.output()
+        async with context.run(stack([one.url for one in endpoints], model=limits), "+colocate=true") as run:
+            output = context.output()
             wanted = ["+num_samples_in_parallel=40", f"+num_repeats={REPEATS}"]
-            command = await ground.begin(run, output, *wanted)
+            command = await context.begin(run, output, *wanted)
             status = await command.ends()
             no_crash(command.said)
             whole(output, TASKS, REPEATS)

@@ -11,7 +11,7 @@ from typing import Any
 
 from tests.faults.chaos.endpoint import Endpoint, Request, Script, completion, http, later
 from tests.faults.chaos.fault import Fault
-from tests.faults.chaos.fault_context import MODEL, QUICK, REPEATS, TASKS, Ground
+from tests.faults.chaos.fault_context import MODEL, QUICK, REPEATS, TASKS, FaultContext
 from tests.faults.chaos.invariants import Broken, hold, injected, no_crash, read, whole
 from tests.faults.chaos.workspace import Run
 
@@ -67,11 +67,11 @@ class Sometimes:
         self._share = share
         self._chance = chance
         self._script = Script(latency_s=QUICK)
-        self.spoilt = 0
+        self.invalid = 0
 
     def __call__(self, request: Request, transport: asyncio.Transport) -> None:
         if request.head.startswith(b"POST") and self._chance.random() < self._share and self._may():
-            self.spoilt += 1
+            self.invalid += 1
             self._pouring = transport
             self._spoil(request, transport)
         else:
@@ -80,20 +80,20 @@ class Sometimes:
     def _may(self) -> bool:
         if self._most > 1000:
             return True
-        return self.spoilt < self._most and (self._pouring is None or self._pouring.is_closing())
+        return self.invalid < self._most and (self._pouring is None or self._pouring.is_closing())
 
 
-async def sometimes(spoil: Spoil, most: int, ground: Ground, chance: random.Random) -> None:
+async def sometimes(spoil: Spoil, most: int, context: FaultContext, chance: random.Random) -> None:
     """Some calls are spoilt: every rollout is measured all the same, and is what it would have been."""
-    async with ground.lock("engine"):
-        run, endpoint = await engine(ground)
+    async with context.lock("engine"):
+        run, endpoint = await engine(context)
         behaviour = Sometimes(spoil, SHARE, chance, most)
         endpoint.behaviour = behaviour
-        output = ground.output()
+        output = context.output()
         before = memory_mb(await run.pid(MODEL), afresh=True)
-        command = await ground.begin(run, output, "+max_attempts=5", "+num_samples_in_parallel=16")
+        command = await context.begin(run, output, "+max_attempts=5", "+num_samples_in_parallel=16")
         status = await command.ends()
-        injected(behaviour.spoilt >= min(3, most), f"{behaviour.spoilt} calls were spoilt")
+        injected(behaviour.invalid >= min(3, most), f"{behaviour.invalid} calls were spoilt")
         no_crash(command.said)
         whole(output, TASKS, REPEATS)
         hold(status == 0, f"ended with {status}")
@@ -101,26 +101,26 @@ async def sometimes(spoil: Spoil, most: int, ground: Ground, chance: random.Rand
         hold(growth < GROWTH_MB, f"the model server grew by {growth:.0f} MB")
 
 
-async def always(spoil: Spoil, ground: Ground, chance: random.Random) -> None:
+async def always(spoil: Spoil, context: FaultContext, chance: random.Random) -> None:
     """Every answer is like that: nothing is measured, and the command says so."""
-    async with ground.lock("engine"):
-        run, endpoint = await engine(ground)
+    async with context.lock("engine"):
+        run, endpoint = await engine(context)
         behaviour = Sometimes(spoil, 1.0, chance)
         endpoint.behaviour = behaviour
-        output = ground.output()
-        command = await ground.begin(run, output, "+max_attempts=1", "+limit=10", "+num_repeats=1")
+        output = context.output()
+        command = await context.begin(run, output, "+max_attempts=1", "+limit=10", "+num_repeats=1")
         status = await command.ends()
-        injected(behaviour.spoilt, "no call was spoilt")
+        injected(behaviour.invalid, "no call was spoilt")
         rewards = [row["reward"] for row in read(output)]
         hold(not rewards, f"{len(rewards)} of 10 have a reward: {rewards[:5]}")
         hold(status == 1, f"ended with {status}")
         no_crash(command.said)
 
 
-async def engine(ground: Ground) -> tuple[Run, Endpoint]:
+async def engine(context: FaultContext) -> tuple[Run, Endpoint]:
     """A run before one endpoint whose behaviour each fault sets."""
     limits = {"request_timeout_s": 4.0, "max_attempts": 3, "retry_pause_s": 0.05}
-    return await ground.shared("engine", lambda: ground.playing(model=limits))
+    return await context.shared("engine", lambda: context.playing(model=limits))
 
 
 def memory_mb(pid: int | None, *, afresh: bool = False) -> float:

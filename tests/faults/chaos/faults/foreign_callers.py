@@ -12,7 +12,7 @@ import orjson
 
 from tests.faults.chaos.endpoint import Endpoint, Script
 from tests.faults.chaos.fault import Fault
-from tests.faults.chaos.fault_context import AGENT, ENVIRONMENT, MODEL, Ground
+from tests.faults.chaos.fault_context import AGENT, ENVIRONMENT, MODEL, FaultContext
 from tests.faults.chaos.invariants import hold, injected
 from tests.faults.chaos.plugins import STEP
 from tests.faults.chaos.workspace import Run, send
@@ -62,10 +62,10 @@ async def calls(run: Run) -> int:
     return total
 
 
-async def foreign_page(headers: dict[str, str], only: str, ground: Ground, chance: random.Random) -> None:
+async def foreign_page(headers: dict[str, str], only: str, context: FaultContext, chance: random.Random) -> None:
     """Refused with 4xx at each server, nothing worked on; the same without these headers is answered."""
-    async with ground.lock("calls"):
-        run, endpoint = await ground.shared("asked", ground.playing)
+    async with context.lock("calls"):
+        run, endpoint = await context.shared("asked", context.playing)
         urls = await addresses(run)
         asked, worked = endpoint.calls, await calls(run)
         answered = 0
@@ -130,9 +130,9 @@ for line in sys.argv[1:]:
 """
 
 
-async def another_user(ground: Ground, chance: random.Random) -> None:
+async def another_user(context: FaultContext, chance: random.Random) -> None:
     """A process of another user is refused by every server; our own is answered."""
-    run, _ = await ground.shared("asked", ground.playing)
+    run, _ = await context.shared("asked", context.playing)
     urls = await addresses(run)
     async with Endpoint(Script()).up() as control:
         asked = [*CALLS, ("control", "GET", "/v1/models", None)]
@@ -154,22 +154,22 @@ async def another_user(ground: Ground, chance: random.Random) -> None:
     injected(status == 200, f"the head answers {status} to its own user")
 
 
-async def strangers_head(ground: Ground, chance: random.Random) -> None:
+async def foreign_head(context: FaultContext, chance: random.Random) -> None:
     """On the default port another user's head: a command without +head= says so and sends it nothing."""
-    here = ground.path("elsewhere")
+    here = context.path("elsewhere")
     here.mkdir()
-    heard = ground.path("heard.txt")
+    heard = context.path("heard.txt")
     heard.touch()
     heard.chmod(0o666)
-    ground.folder.chmod(0o755)  # the stranger writes down what it hears
+    context.folder.chmod(0o755)  # the stranger writes down what it hears
     (here / "stranger.py").write_text(STRANGER % (NOBODY, NOBODY, str(heard)))
     (here / "alone.py").write_text(ALONE)
     for name, arguments in (
-        ("ng_collect_rollouts", _collection(ground)),
+        ("ng_collect_rollouts", _collection(context)),
         ("ng_status", []),
     ):
         heard.write_text("")
-        command = await ground.start(name, *arguments, here=here, before=[sys.executable, "alone.py"])
+        command = await context.start(name, *arguments, here=here, before=[sys.executable, "alone.py"])
         status = await command.ends()
         asked = heard.read_text().split()
         injected("port 11000 is taken" not in command.said, "port 11000 is taken")
@@ -179,9 +179,9 @@ async def strangers_head(ground: Ground, chance: random.Random) -> None:
         hold(not {"/directory", "/run", "/server_instances"} & set(asked), f"{name} asked the stranger: {asked}")
 
 
-def _collection(ground: Ground) -> list[str]:
-    output = ground.output()
-    return [f"+agent_name={AGENT}", f"+input_jsonl_fpath={ground.rows}", f"+output_jsonl_fpath={output}"]
+def _collection(context: FaultContext) -> list[str]:
+    output = context.output()
+    return [f"+agent_name={AGENT}", f"+input_jsonl_fpath={context.rows}", f"+output_jsonl_fpath={output}"]
 
 
 ALONE = """
@@ -252,7 +252,7 @@ FAULTS = [
         4,
         "its stack is used",
         "the command stops and asks for +head",
-        strangers_head,
+        foreign_head,
         root=True,
     ),
 ]

@@ -11,7 +11,7 @@ from functools import partial
 
 from tests.faults.chaos.endpoint import Request, completion, http, later, scripted
 from tests.faults.chaos.fault import Fault
-from tests.faults.chaos.fault_context import Ground
+from tests.faults.chaos.fault_context import FaultContext
 from tests.faults.chaos.faults.engines import FEW, MANY, Spoil, sometimes
 from tests.faults.chaos.invariants import hold, injected
 
@@ -53,9 +53,9 @@ class Pour:
         more()
 
 
-async def poured(pour: Pour, ground: Ground, chance: random.Random) -> None:
+async def poured(pour: Pour, context: FaultContext, chance: random.Random) -> None:
     """As `sometimes`; the server hangs up long before its deadline."""
-    await sometimes(pour, FEW, ground, chance)
+    await sometimes(pour, FEW, context, chance)
     injected(pour.taken >= pour.least, f"one answer sent {pour.taken} bytes at most")
     hold(pour.taken < MOST_TAKEN, f"{pour.taken / 2**20:.0f} MB of one answer were taken")
 

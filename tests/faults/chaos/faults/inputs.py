@@ -13,7 +13,7 @@ from pathlib import Path
 
 from tests.faults.chaos.endpoint import Endpoint, Script
 from tests.faults.chaos.fault import Fault
-from tests.faults.chaos.fault_context import ENVIRONMENT, QUICK, REPEATS, TASKS, Ground, stack, written
+from tests.faults.chaos.fault_context import ENVIRONMENT, QUICK, REPEATS, TASKS, FaultContext, stack, written
 from tests.faults.chaos.invariants import hold, incomplete, injected, no_crash, read, whole
 from tests.faults.chaos.plugins import write_rows
 
@@ -64,13 +64,13 @@ def swapped(path: Path, chance: random.Random) -> None:
         file.write(b"".join(lines))
 
 
-async def while_reading(change: Change, ground: Ground, chance: random.Random) -> None:
+async def while_reading(change: Change, context: FaultContext, chance: random.Random) -> None:
     """0 only with the rows of the manifest; otherwise the input is named, and a restored input completes."""
-    run, _ = await ground.plain()
-    output = ground.output()
+    run, _ = await context.plain()
+    output = context.output()
     rows = write_rows(output.with_name("input.jsonl"), MANY, pad=4000)
     before = rows.read_bytes()
-    command = await ground.begin(run, output, "+num_repeats=1", rows=rows)
+    command = await context.begin(run, output, "+num_repeats=1", rows=rows)
     injected(await written(output, chance.randrange(5, MANY // 4), command), "the collection was over before")
     change(rows, chance)
     injected(not rows.exists() or rows.read_bytes() != before, "the input is what it was")
@@ -83,7 +83,7 @@ async def while_reading(change: Change, ground: Ground, chance: random.Random) -
         return
     hold("input.jsonl" in command.said, f"exit {status}, and the input is not named: {command.said[-400:]}")
     rows.write_bytes(before)
-    again = await ground.begin(run, output, "+num_repeats=1", rows=rows)
+    again = await context.begin(run, output, "+num_repeats=1", rows=rows)
     status = await again.ends()
     hold(status == 0, f"with the input restored it ends with {status}: {again.said[-500:]}")
     whole(output, MANY, 1)
@@ -107,16 +107,16 @@ ODD_LINES: list[tuple[str, bytes]] = [
 ]
 
 
-async def odd_line(line: bytes, ground: Ground, chance: random.Random) -> None:
+async def odd_line(line: bytes, context: FaultContext, chance: random.Random) -> None:
     """The line is named before anything starts, or it is one rollout of its own and all others are measured."""
-    run, _ = await ground.plain()
-    output = ground.output()
+    run, _ = await context.plain()
+    output = context.output()
     rows = output.with_name("input.jsonl")
-    lines = ground.rows.read_bytes().splitlines()
+    lines = context.rows.read_bytes().splitlines()
     at = chance.randrange(len(lines))
     lines[at] = line
     rows.write_bytes(b"\n".join(lines) + b"\n")
-    command = await ground.begin(run, output, "+num_repeats=1", "+max_attempts=1", rows=rows)
+    command = await context.begin(run, output, "+num_repeats=1", "+max_attempts=1", rows=rows)
     status = await command.ends()
     no_crash(command.said)
     measured = {row["_ng_task_index"] for row in read(output)}
@@ -145,28 +145,30 @@ def other_agent(folder: Path) -> None:
     path.write_text(path.read_text() + "\n# plays otherwise now\n")
 
 
-async def between_commands(change: Callable[[Path], None], agent: str, ground: Ground, chance: random.Random) -> None:
+async def between_commands(
+    change: Callable[[Path], None], agent: str, context: FaultContext, chance: random.Random
+) -> None:
     """The same command after a change of the code is refused with what changed, or goes on when told to, marked."""
-    here = _own_folder(ground)
-    output = ground.output()
+    here = _own_folder(context)
+    output = context.output()
     async with Endpoint(Script(latency_s=QUICK)).up() as endpoint:
         config = stack(endpoint.url, agent=agent)
-        async with ground.run(config, here=here) as run:
-            command = await ground.begin(run, output)
+        async with context.run(config, here=here) as run:
+            command = await context.begin(run, output)
             injected(await written(output, 20, command), "the collection was over before")
             command.signal(signal.SIGTERM)
             await command.ends()
         begun = len(read(output))
         injected(0 < begun < TASKS * REPEATS, f"{begun} rollouts before the change")
         change(here)
-        async with ground.run(config, here=here) as run:
-            again = await ground.begin(run, output)
+        async with context.run(config, here=here) as run:
+            again = await context.begin(run, output)
             status = await again.ends()
             no_crash(again.said)
             rewards = sorted({row["reward"] for row in read(output)})
             hold(status == 2, f"exit {status}, rewards {rewards}, and no word about it")
             hold("witness" in again.said or "blocking_agent" in again.said, f"what changed is not said: {again.said}")
-            accepted = await ground.begin(run, output, "+accept_changed_code=true")
+            accepted = await context.begin(run, output, "+accept_changed_code=true")
             status = await accepted.ends()
             hold(status == 0, f"+accept_changed_code=true ends with {status}: {accepted.said[-500:]}")
             rows = read(output)
@@ -175,12 +177,12 @@ async def between_commands(change: Callable[[Path], None], agent: str, ground: G
             hold(marked and all(marked), "rows of the changed code are not marked")
 
 
-async def between_restarts(ground: Ground, chance: random.Random) -> None:
+async def between_restarts(context: FaultContext, chance: random.Random) -> None:
     """The environment's code is edited, its server dies and comes back with it: no collection mixes the two."""
-    here = _own_folder(ground)
-    output = ground.output()
-    async with ground.playing(here=here) as (run, _):
-        command = await ground.begin(run, output, "+max_attempts=20")
+    here = _own_folder(context)
+    output = context.output()
+    async with context.playing(here=here) as (run, _):
+        command = await context.begin(run, output, "+max_attempts=20")
         injected(await written(output, 20, command), "the collection was over before")
         other_reward(here)
         pid = await run.pid(ENVIRONMENT)
@@ -199,27 +201,27 @@ async def between_restarts(ground: Ground, chance: random.Random) -> None:
             hold("witness" in command.said or "code" in command.said, f"why is not said: {command.said[-400:]}")
 
 
-async def unrelated_server(ground: Ground, chance: random.Random) -> None:
+async def unrelated_server(context: FaultContext, chance: random.Random) -> None:
     """Another server in ng_run changes nothing for the rows that do not reach it: the collection goes on."""
-    here = _own_folder(ground)
-    output = ground.output()
+    here = _own_folder(context)
+    output = context.output()
     async with Endpoint(Script(latency_s=QUICK)).up() as endpoint:
         config = stack(endpoint.url)
-        async with ground.run(config, here=here) as run:
-            command = await ground.begin(run, output)
+        async with context.run(config, here=here) as run:
+            command = await context.begin(run, output)
             injected(await written(output, 20, command), "the collection was over before")
             command.signal(signal.SIGTERM)
             await command.ends()
         more = {**config, "another": {"resources_servers": {"grl_sokoban": {}}}, "odd": {"agents": {"odd_agent": {}}}}
-        async with ground.run(more, here=here) as run:
-            await ground.completes(run, output)
+        async with context.run(more, here=here) as run:
+            await context.completes(run, output)
 
 
-def _own_folder(ground: Ground) -> Path:
+def _own_folder(context: FaultContext) -> Path:
     """A user's folder whose code may be changed."""
-    here = ground.path("user")
+    here = context.path("user")
     for family in ("resources_servers", "agents"):
-        shutil.copytree(ground.folder / family, here / family, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(context.folder / family, here / family, ignore=shutil.ignore_patterns("__pycache__"))
     return here
 
 

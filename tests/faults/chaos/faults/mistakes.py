@@ -11,7 +11,7 @@ import orjson
 
 from tests.faults.chaos.endpoint import Request, completion, http, scripted, tool_call
 from tests.faults.chaos.fault import Fault
-from tests.faults.chaos.fault_context import ENVIRONMENT, Ground
+from tests.faults.chaos.fault_context import ENVIRONMENT, FaultContext
 from tests.faults.chaos.faults.engines import engine
 from tests.faults.chaos.invariants import hold, injected, no_crash, read
 
@@ -93,14 +93,14 @@ class Mistaken:
             transport.write(self._script[max(0, min(request.turn - (request.turn > 1), 5))])
 
 
-async def mistaken(mistake: Any, ground: Ground, chance: random.Random) -> None:
+async def mistaken(mistake: Any, context: FaultContext, chance: random.Random) -> None:
     """Every episode makes the mistake, hears words about it and is measured at its first attempt."""
-    async with ground.lock("engine"):
-        run, endpoint = await engine(ground)
+    async with context.lock("engine"):
+        run, endpoint = await engine(context)
         behaviour = Mistaken(mistake)
         endpoint.behaviour = behaviour
-        output = ground.output()
-        command = await ground.begin(run, output, "+limit=10", "+num_repeats=1")
+        output = context.output()
+        command = await context.begin(run, output, "+limit=10", "+num_repeats=1")
         status = await command.ends()
         injected(behaviour.made >= 10, f"{behaviour.made} mistakes were made")
         no_crash(command.said)

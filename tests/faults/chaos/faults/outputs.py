@@ -14,7 +14,7 @@ import orjson
 
 from tests.faults.chaos.endpoint import Request, Script, http, later
 from tests.faults.chaos.fault import Fault
-from tests.faults.chaos.fault_context import QUICK, REPEATS, TASKS, Ground, written
+from tests.faults.chaos.fault_context import QUICK, REPEATS, TASKS, FaultContext, written
 from tests.faults.chaos.invariants import Broken, hold, incomplete, injected, no_crash, read, whole
 
 WHOLE = TASKS * REPEATS
@@ -67,12 +67,12 @@ def folder_removed(path: Path) -> None:
     shutil.rmtree(path.parent)
 
 
-async def while_collecting(change: Change, suffix: str, ground: Ground, chance: random.Random) -> None:
+async def while_collecting(change: Change, suffix: str, context: FaultContext, chance: random.Random) -> None:
     """0 only with everything in place; otherwise one line that names the file, and the next command ends well."""
-    run, _ = await ground.plain()
-    output = ground.output()
+    run, _ = await context.plain()
+    output = context.output()
     path = output if not suffix else output.with_name(f"rollouts_{suffix}")
-    command = await ground.begin(run, output)
+    command = await context.begin(run, output)
     injected(await written(output, chance.randrange(10, WHOLE // 2), command), "the collection was over before")
     before = path.read_bytes() if path.exists() else b""
     injected(before, f"{path.name} was not there yet")
@@ -83,12 +83,12 @@ async def while_collecting(change: Change, suffix: str, ground: Ground, chance: 
         # What was changed can be seen while the file is watched, and not afterwards: saying so is all there is.
         hold(path.name in command.said, f"exit {status}, and {path.name} is not named: {command.said[-400:]}")
         return
-    await ends_well(ground, output, status, command.said, path.name)
+    await ends_well(context, output, status, command.said, path.name)
 
 
-async def ends_well(ground: Ground, output: Path, status: int, said: str, named: str) -> None:
+async def ends_well(context: FaultContext, output: Path, status: int, said: str, named: str) -> None:
     """What a command may leave behind after its files were changed."""
-    run, _ = await ground.plain()
+    run, _ = await context.plain()
     wrong = incomplete(output, TASKS, REPEATS)
     if status == 0:
         hold(not wrong, f"exit 0, and {wrong}")
@@ -96,7 +96,7 @@ async def ends_well(ground: Ground, output: Path, status: int, said: str, named:
         hold(manifest.exists(), "exit 0 without a manifest: every resume will be refused")
     else:
         hold(named in said or str(output.parent) in said, f"exit {status}, and {named} is not named: {said[-400:]}")
-    again = await ground.begin(run, output)
+    again = await context.begin(run, output)
     second = await again.ends()
     no_crash(again.said)
     if second == 0:
@@ -108,17 +108,17 @@ async def ends_well(ground: Ground, output: Path, status: int, said: str, named:
         "overwrite" in again.said or "line " in again.said or "+" in again.said,
         f"no way on is said: {again.said[-400:]}",
     )
-    over = await ground.begin(run, output, "+overwrite=true")
+    over = await context.begin(run, output, "+overwrite=true")
     hold(await over.ends() == 0, f"not even +overwrite=true goes on: {over.said[-400:]}")
     whole(output, TASKS, REPEATS)
 
 
-async def failures_while_collecting(change: Change, ground: Ground, chance: random.Random) -> None:
+async def failures_while_collecting(change: Change, context: FaultContext, chance: random.Random) -> None:
     """0 only when every failed attempt is on record; the rollouts are whole in any case."""
-    run, _ = await ground.shared("failing", lambda: ground.playing(OneOfTwenty(), model={"max_attempts": 1}))
-    output = ground.output()
+    run, _ = await context.shared("failing", lambda: context.playing(OneOfTwenty(), model={"max_attempts": 1}))
+    output = context.output()
     path = output.with_name("rollouts_failures.jsonl")
-    command = await ground.begin(run, output, "+max_attempts=20", "+max_failure_rate=1")
+    command = await context.begin(run, output, "+max_attempts=20", "+max_failure_rate=1")
     while not (command.ended or (path.exists() and path.read_bytes().count(b"\n") >= 4)):
         await asyncio.sleep(0.01)
     injected(not command.ended, "the collection was over before")
@@ -135,7 +135,7 @@ async def failures_while_collecting(change: Change, ground: Ground, chance: rand
         hold(kept == counted, f"exit 0, and {kept} of {counted} failed attempts are on record")
     else:
         hold(path.name in command.said, f"exit {status}, and {path.name} is not named: {command.said[-400:]}")
-    again = await ground.begin(run, output, "+max_attempts=20", "+max_failure_rate=1")
+    again = await context.begin(run, output, "+max_attempts=20", "+max_failure_rate=1")
     second = await again.ends()
     no_crash(again.said)
     hold(second == 0 or "line " in again.said or "overwrite" in again.said, f"then {second}: {again.said[-400:]}")
@@ -157,7 +157,9 @@ class OneOfTwenty:
             self._script(request, transport)
 
 
-def line_with(change: Callable[[dict[str, object]], bytes], ground: Ground) -> Callable[[Path, random.Random], None]:
+def line_with(
+    change: Callable[[dict[str, object]], bytes], context: FaultContext
+) -> Callable[[Path, random.Random], None]:
     """Replace one line of the output by what `change` makes of it."""
 
     def changed(path: Path, chance: random.Random) -> None:
@@ -169,12 +171,14 @@ def line_with(change: Callable[[dict[str, object]], bytes], ground: Ground) -> C
     return changed
 
 
-async def before_going_on(change: Callable[[dict[str, object]], bytes], ground: Ground, chance: random.Random) -> None:
+async def before_going_on(
+    change: Callable[[dict[str, object]], bytes], context: FaultContext, chance: random.Random
+) -> None:
     """A line of a finished output is another now: the next command makes it whole, or names the line."""
-    run, _ = await ground.plain()
-    output = await finished(ground)
-    line_with(change, ground)(output, chance)
-    command = await ground.begin(run, output)
+    run, _ = await context.plain()
+    output = await finished(context)
+    line_with(change, context)(output, chance)
+    command = await context.begin(run, output)
     status = await command.ends()
     no_crash(command.said)
     if status == 0:
@@ -183,15 +187,15 @@ async def before_going_on(change: Callable[[dict[str, object]], bytes], ground: 
     hold("line " in command.said, f"exit {status}, and no line is named: {command.said[-400:]}")
 
 
-async def finished(ground: Ground) -> Path:
+async def finished(context: FaultContext) -> Path:
     """A copy of a whole output."""
-    run, _ = await ground.plain()
-    source = ground.folder / "finished"
-    async with ground.lock("finished"):
+    run, _ = await context.plain()
+    source = context.folder / "finished"
+    async with context.lock("finished"):
         if not (source / "rollouts.jsonl").exists():
             source.mkdir(exist_ok=True)
-            await ground.completes(run, source / "rollouts.jsonl")
-    output = ground.output()
+            await context.completes(run, source / "rollouts.jsonl")
+    output = context.output()
     for path in source.iterdir():
         shutil.copy(path, output.parent / path.name)
     return output

@@ -12,19 +12,29 @@ from pathlib import Path
 from tests.faults.chaos.command import Command
 from tests.faults.chaos.endpoint import Endpoint, Script
 from tests.faults.chaos.fault import Fault
-from tests.faults.chaos.fault_context import AGENT, ENVIRONMENT, MODEL, QUICK, REPEATS, TASKS, Ground, stack, written
+from tests.faults.chaos.fault_context import (
+    AGENT,
+    ENVIRONMENT,
+    MODEL,
+    QUICK,
+    REPEATS,
+    TASKS,
+    FaultContext,
+    stack,
+    written,
+)
 from tests.faults.chaos.invariants import Broken, hold, injected, no_crash, read, whole
 from tests.faults.chaos.workspace import Run, alive
 
 BLOCKED_S = 8.0
 
 
-async def killed(victim: str, ground: Ground, chance: random.Random) -> None:
+async def killed(victim: str, context: FaultContext, chance: random.Random) -> None:
     """Killed again and again in the middle: the collection, with a resume or two, is what it would have been."""
-    output = ground.output()
+    output = context.output()
     # What a killed agent had open is closed when nobody has touched it for so long.
-    async with ground.playing(session_idle_s=8.0) as (run, _):
-        command = await ground.begin(run, output, "+max_attempts=50", "+max_failure_rate=1")
+    async with context.playing(session_idle_s=8.0) as (run, _):
+        command = await context.begin(run, output, "+max_attempts=50", "+max_failure_rate=1")
         kills = 0
         for _ in range(3):
             injected(await written(output, chance.randrange(2, 30), command) or kills, "the collection was over before")
@@ -37,7 +47,7 @@ async def killed(victim: str, ground: Ground, chance: random.Random) -> None:
         status = await command.ends()
         no_crash(command.said)
         if status:
-            await ground.completes(run, output, "+max_attempts=50")
+            await context.completes(run, output, "+max_attempts=50")
         whole(output, TASKS, REPEATS)
         await no_sessions(run)
 
@@ -61,29 +71,29 @@ async def _gone(run: Run, victim: str, pid: int) -> None:
     raise Broken(f"{victim} was not started again")
 
 
-async def killed_collector(ground: Ground, chance: random.Random) -> None:
+async def killed_collector(context: FaultContext, chance: random.Random) -> None:
     """kill -9 of the collector: the same command again ends with every rollout once."""
-    output = ground.output()
-    run, _ = await ground.plain()
+    output = context.output()
+    run, _ = await context.plain()
     for _ in range(3):
-        command = await ground.begin(run, output)
+        command = await context.begin(run, output)
         have = output.read_bytes().count(b"\n") if output.exists() else 0
         if not await written(output, have + chance.randrange(1, 40), command):
             break
         command.signal(signal.SIGKILL)
         await command.ends()
     injected(command.process.returncode == -signal.SIGKILL, "it was over before")
-    await ground.completes(run, output)
+    await context.completes(run, output)
 
 
-async def killed_run(ground: Ground, chance: random.Random) -> None:
+async def killed_run(context: FaultContext, chance: random.Random) -> None:
     """kill -9 of ng_run, and with it of the head: no server outlives it, and a new run completes the collection."""
-    output = ground.output()
+    output = context.output()
     async with Endpoint(Script(latency_s=QUICK)).up() as endpoint:
         config = stack(endpoint.url)
-        async with ground.run(config) as run:
+        async with context.run(config) as run:
             pids = [shown["pid"] for shown in await run.servers()]
-            command = await ground.begin(run, output, "+max_attempts=1")
+            command = await context.begin(run, output, "+max_attempts=1")
             injected(await written(output, chance.randrange(5, 60), command), "the collection was over before")
             run.command.signal(signal.SIGKILL)
             status = await command.ends()
@@ -94,15 +104,15 @@ async def killed_run(ground: Ground, chance: random.Random) -> None:
                     break
                 await asyncio.sleep(0.05)
             hold(not left, f"{len(left)} servers outlived ng_run")
-        async with ground.run(config) as run:
-            await ground.completes(run, output)
+        async with context.run(config) as run:
+            await context.completes(run, output)
 
 
-async def stopped(victim: str, ground: Ground, chance: random.Random) -> None:
+async def stopped(victim: str, context: FaultContext, chance: random.Random) -> None:
     """SIGSTOP for as long as a machine may be busy, then SIGCONT: no attempt is lost."""
-    output = ground.output()
-    async with ground.playing() as (run, _):
-        command = await ground.begin(run, output, "+num_samples_in_parallel=32")
+    output = context.output()
+    async with context.playing() as (run, _):
+        command = await context.begin(run, output, "+num_samples_in_parallel=32")
         injected(await written(output, chance.randrange(5, 40), command), "the collection was over before")
         pid = run.command.process.pid if victim == "head" else await run.pid(victim)
         assert pid is not None
@@ -137,9 +147,9 @@ async def no_sessions(run: Run) -> None:
     raise Broken(f"{left:.0f} sessions are left")
 
 
-async def blocked(victim: str, ground: Ground, chance: random.Random) -> None:
+async def blocked(victim: str, context: FaultContext, chance: random.Random) -> None:
     """A plug-in holds up its server's event loop for 8 s, with new episodes knocking at it."""
-    output = ground.output()
+    output = context.output()
     at = chance.choice([chance.randrange(5, 60), chance.randrange(60, 140)])
     async with Endpoint(Script(latency_s=QUICK)).up() as endpoint:
         if victim == ENVIRONMENT:
@@ -147,8 +157,8 @@ async def blocked(victim: str, ground: Ground, chance: random.Random) -> None:
         else:
             made = stack(endpoint.url, agent="blocking_agent")
             made[AGENT]["agents"]["blocking_agent"]["block_at"] = at
-        async with ground.run(made) as run:
-            command = await ground.begin(run, output, "+num_samples_in_parallel=64")
+        async with context.run(made) as run:
+            command = await context.begin(run, output, "+num_samples_in_parallel=64")
             worst = 0.0
             while not command.ended:
                 await asyncio.sleep(0.5)
@@ -157,11 +167,11 @@ async def blocked(victim: str, ground: Ground, chance: random.Random) -> None:
             await unharmed(run, command, output)
 
 
-async def doubled(ground: Ground, chance: random.Random) -> None:
+async def doubled(context: FaultContext, chance: random.Random) -> None:
     """The environment's connection says every answer once more, a little later: no episode hears another's."""
-    output = ground.output()
-    async with ground.playing(twice=True) as (run, _):
-        command = await ground.begin(
+    output = context.output()
+    async with context.playing(twice=True) as (run, _):
+        command = await context.begin(
             run, output, "+max_attempts=50", "+max_failure_rate=1", "+num_samples_in_parallel=16"
         )
         status = await command.ends(900.0)

@@ -12,7 +12,7 @@ import orjson
 
 from rollyard.services.datasets.rows import ID_KEYS
 from tests.faults.chaos.fault import Fault
-from tests.faults.chaos.fault_context import Ground
+from tests.faults.chaos.fault_context import FaultContext
 from tests.faults.chaos.invariants import hold, injected, no_crash, read
 from tests.faults.chaos.workspace import Run, get
 
@@ -107,15 +107,15 @@ def keys(chance: random.Random, count: int) -> list[dict[str, Any]]:
     return [*made, {"reward": "x", "_ng_task_index": "a", "_ng_rollout_index": -4, "token_trail": "old"}]
 
 
-async def through_everything(kind: str, ground: Ground, chance: random.Random) -> None:
+async def through_everything(kind: str, context: FaultContext, chance: random.Random) -> None:
     """Collect, look on, go on, profile and view."""
-    run = await odd_run(ground)
-    output = ground.output()
+    run = await odd_run(context)
+    output = context.output()
     rows = output.with_name("input.jsonl")
     odd = (answers if kind == "answers" else keys)(chance, 60)
     params = {"responses_create_params": {"input": "play"}}
     rows.write_bytes(b"".join(orjson.dumps({**row, **params}) + b"\n" for row in odd))
-    first = await ground.collect(
+    first = await context.collect(
         run, output, rows, "+num_repeats=2", "+max_attempts=1", "+max_failure_rate=1", agent="odd"
     )
     status = await first.ends()
@@ -133,23 +133,23 @@ async def through_everything(kind: str, ground: Ground, chance: random.Random) -
         (status == 0) == (len(set(keys_of)) == len(expected)),
         f"exit {status} with {len(set(keys_of))} of {len(expected)}",
     )
-    again = await ground.collect(
+    again = await context.collect(
         run, output, rows, "+num_repeats=2", "+max_attempts=1", "+max_failure_rate=1", agent="odd"
     )
     hold(await again.ends() == status, f"going on ends otherwise: {again.said[-400:]}")
     no_crash(again.said)
-    profile = await ground.start("ng_reward_profile", f"+jsonl_fpath={output}")
+    profile = await context.start("ng_reward_profile", f"+jsonl_fpath={output}")
     ended = await profile.ends()
     no_crash(profile.said)
     hold(ended == 0, f"ng_reward_profile ends with {ended}: {profile.said[-500:]}")
-    await viewed(ground, output)
+    await viewed(context, output)
 
 
-async def viewed(ground: Ground, output: Path) -> None:
+async def viewed(context: FaultContext, output: Path) -> None:
     """Everything that the viewer's page may ask about the file."""
-    viewer = await ground.start("ng_viewer", f"+jsonl_fpath={output}", "+port=0")
+    viewer = await context.start("ng_viewer", f"+jsonl_fpath={output}", "+port=0")
     try:
-        url = await ground.says_url(viewer)
+        url = await context.says_url(viewer)
         paths = ["/", "/api/overview", "/api/runs/0/profile", "/api/runs/0/rollouts?limit=200"]
         for row in read(output):
             paths.append(f"/api/runs/0/rollouts/{row['_ng_task_index']}/{row['_ng_rollout_index']}")
@@ -163,9 +163,9 @@ async def viewed(ground: Ground, output: Path) -> None:
     no_crash(viewer.said)
 
 
-async def odd_run(ground: Ground) -> Run:
+async def odd_run(context: FaultContext) -> Run:
     """A run of the agent that answers what the row says."""
-    return await ground.shared("odd", lambda: ground.run({"odd": {"agents": {"odd_agent": {}}}}))
+    return await context.shared("odd", lambda: context.run({"odd": {"agents": {"odd_agent": {}}}}))
 
 
 FAULTS = [

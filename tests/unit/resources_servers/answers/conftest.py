@@ -6,20 +6,20 @@ from collections.abc import AsyncIterator
 
 import pytest_asyncio
 
-from rollyard.resources_servers.answers.worker_pool import Workers
+from rollyard.resources_servers.answers.worker_pool import WorkerPool
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
-async def workers() -> AsyncIterator[Workers]:
+async def workers() -> AsyncIterator[WorkerPool]:
     """With little CPU time for a comparison: tests wait until it is over."""
-    pool = Workers(2, 0.5)
+    pool = WorkerPool(2, 0.5)
     yield pool
     await pool.close()
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
-async def patient() -> AsyncIterator[Workers]:
+async def patient() -> AsyncIterator[WorkerPool]:
     """With enough CPU time for every pair, on a busy machine too."""
-    pool = Workers(2, 5.0)
+    pool = WorkerPool(2, 5.0)
     yield pool
     await pool.close()

@@ -11,11 +11,11 @@ from typing import Any
 
 import orjson
 
-from rollyard.resources_servers.answers.equality import Comparison, quick
-from rollyard.resources_servers.answers.grader import Judge, Judgement, Reading
-from rollyard.resources_servers.answers.worker_pool import Workers
+from rollyard.resources_servers.answers.equality import Comparison, compare_without_algebra
+from rollyard.resources_servers.answers.grader import AnswerForm, AnswerGrader, Grade
+from rollyard.resources_servers.answers.worker_pool import WorkerPool
 from rollyard.resources_servers.environment import Verification
-from rollyard.services.http.transport import Answer
+from rollyard.services.http.transport import HttpResponse
 from rollyard.services.io.search_path import INSTALLED
 from rollyard.services.server.app import Server
 from rollyard.services.types import Json
@@ -49,7 +49,7 @@ class World:
         found: Json = orjson.loads(answer.body)
         return found
 
-    async def ask(self, row: Json, text: str, status: str = "completed") -> Answer:
+    async def ask(self, row: Json, text: str, status: str = "completed") -> HttpResponse:
         """Its answer, whatever its status."""
         seeded = await self.stack.post("world", "/seed_session", row)
         if seeded.status != 200:
@@ -68,21 +68,21 @@ async def serving(server: type[Server], **settings: Any) -> AsyncIterator[World]
 
 
 @contextlib.asynccontextmanager
-async def judging(cpu_s: float = 5.0) -> AsyncIterator[Judge]:
+async def judging(cpu_s: float = 5.0) -> AsyncIterator[AnswerGrader]:
     """A judge with workers."""
-    workers = Workers(0, cpu_s)
+    workers = WorkerPool(0, cpu_s)
     try:
-        yield Judge(workers)
+        yield AnswerGrader(workers)
     finally:
         await workers.close()
 
 
-async def compared(workers: Workers, gold: str, answer: str, problem: str = "") -> Comparison:
+async def compared(workers: WorkerPool, gold: str, answer: str, problem: str = "") -> Comparison:
     """Whether `answer` means `gold`, in a process where it takes algebra."""
-    return quick(gold, answer, problem=problem) or await workers.compare(gold, answer, problem)
+    return compare_without_algebra(gold, answer, problem=problem) or await workers.compare(gold, answer, problem)
 
 
-async def judged(judge: Judge, reading: Reading, pairs: Iterable[tuple[str, str]]) -> list[Judgement]:
+async def judged(judge: AnswerGrader, reading: AnswerForm, pairs: Iterable[tuple[str, str]]) -> list[Grade]:
     """The judgement on each (gold, text), one after another."""
     return [await judge.judge(gold, said(text), reading) for gold, text in pairs]
 

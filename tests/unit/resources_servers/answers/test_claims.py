@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from rollyard.resources_servers.answers.worker_pool import Workers
+from rollyard.resources_servers.answers.worker_pool import WorkerPool
 from tests.unit.resources_servers.answers.grading import compared
 
 FIND = "Find $x$."
 Case = tuple[str, str, list[str]]
 
 
-async def equal(workers: Workers, cases: list[Case]) -> list[str]:
+async def equal(workers: WorkerPool, cases: list[Case]) -> list[str]:
     """The answers that mean their gold one."""
     return [
         answer
@@ -19,13 +19,13 @@ async def equal(workers: Workers, cases: list[Case]) -> list[str]:
     ]
 
 
-async def different(workers: Workers, cases: list[Case]) -> list[str]:
+async def different(workers: WorkerPool, cases: list[Case]) -> list[str]:
     """The answers that do not mean their gold one."""
     right = await equal(workers, cases)
     return [answer for _, _, answers in cases for answer in answers if answer not in right]
 
 
-async def test_an_expression_on_the_left_is_not_ignored(patient: Workers) -> None:
+async def test_an_expression_on_the_left_is_not_ignored(patient: WorkerPool) -> None:
     cases = [
         (
             FIND,
@@ -49,7 +49,7 @@ async def test_an_expression_on_the_left_is_not_ignored(patient: Workers) -> Non
     assert await equal(patient, cases) == []
 
 
-async def test_a_name_or_what_the_problem_asks_for_may_be_on_the_left(patient: Workers) -> None:
+async def test_a_name_or_what_the_problem_asks_for_may_be_on_the_left(patient: WorkerPool) -> None:
     cases = [
         ("Find $x^2$ if $x=3$.", "9", ["x^2 = 9", "9"]),
         ("What is $f(2)$?", "7", ["f(2) = 7", "f(2)=5+2=7"]),
@@ -75,7 +75,7 @@ async def test_a_name_or_what_the_problem_asks_for_may_be_on_the_left(patient: W
     assert await different(patient, cases) == []
 
 
-async def test_every_step_of_an_answer_must_hold(patient: Workers) -> None:
+async def test_every_step_of_an_answer_must_hold(patient: WorkerPool) -> None:
     true = [
         ("Find the area.", r"9\pi", [r"A = \pi r^2 = 9\pi", r"A = \pi (3)^2 = 9\pi", r"9\pi \approx 28.27"]),
         (FIND, "5", [r"A = \frac{1}{2} \cdot 5 \cdot 2 = 5", r"AB = \sqrt{3^2+4^2} = 5", "10/2 = 5"]),
@@ -92,7 +92,7 @@ async def test_every_step_of_an_answer_must_hold(patient: Workers) -> None:
     assert (await different(patient, true), await equal(patient, false)) == ([], [])
 
 
-async def test_several_answers_are_none_unless_the_gold_answer_is_that_list(patient: Workers) -> None:
+async def test_several_answers_are_none_unless_the_gold_answer_is_that_list(patient: WorkerPool) -> None:
     several = [
         (FIND, "18", ["18 and 19", "18 (or maybe 19)", "18, 19", "18; 19", "between 18 and 20", "18-20"]),
         (FIND, "5", [r"5 \text{ or } 6", "5 or 6", "6, not 5", "five or six", "5 to 6", r"\pm 5", "5 | 6"]),
@@ -122,13 +122,13 @@ CHANGED = [
 ]  # fmt: skip
 
 
-async def test_a_word_that_is_not_known_to_leave_the_number_as_it_is_refuses_it(patient: Workers) -> None:
+async def test_a_word_that_is_not_known_to_leave_the_number_as_it_is_refuses_it(patient: WorkerPool) -> None:
     problem = "At least half of the pairs, about 5 or so, are not more than twice a quarter. How many thirds? Find $x$."
     assert await equal(patient, [("", "5", CHANGED)]) == []
     assert await equal(patient, [(problem, "5", [answer for answer in CHANGED if "third" not in answer])]) == []
 
 
-async def test_units_and_nouns_of_the_problem_may_accompany_a_number(patient: Workers) -> None:
+async def test_units_and_nouns_of_the_problem_may_accompany_a_number(patient: WorkerPool) -> None:
     cases = [
         (
             FIND,
@@ -151,7 +151,7 @@ async def test_units_and_nouns_of_the_problem_may_accompany_a_number(patient: Wo
     assert await equal(patient, [(FIND, "5", ["5 wugs"]), (FIND, "20", ["twenty-one", "twenty or so"])]) == []
 
 
-async def test_another_unit_than_the_problem_asks_for_is_another_answer(patient: Workers) -> None:
+async def test_another_unit_than_the_problem_asks_for_is_another_answer(patient: WorkerPool) -> None:
     cases = [
         ("In cents, what does it cost?", "29", [r"\$29", "29 dollars"]),
         ("It is 2 kilometers away. How many meters is that?", "10", [r"10 \text{ km}"]),
@@ -166,7 +166,7 @@ async def test_another_unit_than_the_problem_asks_for_is_another_answer(patient:
     assert (await equal(patient, cases), await different(patient, own)) == ([], [])
 
 
-async def test_sets_of_numbers_are_read_in_the_ways_that_people_write_them(patient: Workers) -> None:
+async def test_sets_of_numbers_are_read_in_the_ways_that_people_write_them(patient: WorkerPool) -> None:
     cases = [
         (
             FIND,
@@ -190,7 +190,7 @@ async def test_sets_of_numbers_are_read_in_the_ways_that_people_write_them(patie
     assert await equal(patient, [(FIND, "(2,5)", ["[2,5[", "2<x<6", r"2 \le x \le 5"])]) == []
 
 
-async def test_a_choice_is_its_letter_with_or_without_its_value(patient: Workers) -> None:
+async def test_a_choice_is_its_letter_with_or_without_its_value(patient: WorkerPool) -> None:
     chosen = [
         "C",
         "(C)",
@@ -209,7 +209,7 @@ async def test_a_choice_is_its_letter_with_or_without_its_value(patient: Workers
     assert await different(patient, [("Which? (A) 3 (C) 15", "15", [r"(C)\ 15", r"\textbf{(C) }15"])]) == []
 
 
-async def test_repeating_decimals_thousands_and_times_are_read_in_every_spelling(patient: Workers) -> None:
+async def test_repeating_decimals_thousands_and_times_are_read_in_every_spelling(patient: WorkerPool) -> None:
     cases = [
         (FIND, r"\frac13", [r"0.333\ldots", "0.333...", r"0.\dot3", r"0.\dot{3}", "0.3333…", r"0.\bar{3}", "0.(3)"]),
         (FIND, r"\frac17", [r"0.\dot{1}4285\dot{7}", "0.142857142857..."]),
@@ -223,7 +223,7 @@ async def test_repeating_decimals_thousands_and_times_are_read_in_every_spelling
     assert await equal(patient, wrong) == []
 
 
-async def test_the_letter_of_a_point_may_be_written_as_an_option(patient: Workers) -> None:
+async def test_the_letter_of_a_point_may_be_written_as_an_option(patient: WorkerPool) -> None:
     problem = "Which of the labelled points lies farthest from the origin?"
     assert await different(patient, [(problem, "F", ["F", "(F)", r"\text{(F)}", r"\textbf{F}"])]) == []
     assert await equal(patient, [(problem, "F", ["(E)", r"\text{(E) or (F)}"])]) == []

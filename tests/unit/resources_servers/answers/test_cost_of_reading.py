@@ -7,7 +7,7 @@ from time import process_time
 
 import pytest
 
-from rollyard.resources_servers.answers.grader import LONG, Judge, Reading, read
+from rollyard.resources_servers.answers.grader import LONG, AnswerForm, AnswerGrader, read
 from rollyard.resources_servers.answers.reading.boxes import boxed
 from rollyard.resources_servers.answers.reading.extraction import Found
 from rollyard.resources_servers.gsm8k.prompt_formats import READINGS as GSM8K
@@ -20,7 +20,7 @@ MOST = 8
 MOST_PROSE = 30
 NOTHING_S = 0.05
 """Less CPU time is not compared with anything."""
-EVERY = Reading(stops=(), strict=boxed, lenient=(*GSM8K["chat"].lenient, *MATH["chat"].lenient))
+EVERY = AnswerForm(stops=(), strict=boxed, lenient=(*GSM8K["chat"].lenient, *MATH["chat"].lenient))
 HOSTILE = [
     r"\(", "$", "$$", r"\[", "$x", "$1", "\\$", r"\boxed{", r"\boxed", r"\boxed{1} ", r"\boxed{{{{", r"\boxed{1} or ",
     "<answer>", "</answer>", "<answer>1</answer>", "<think>", "</think>", "The answer is ", "answer is.", "Answer:\n",
@@ -67,5 +67,5 @@ async def test_a_long_text_is_read_off_the_event_loop(length: int, elsewhere: bo
         readers.append(threading.get_ident())
         return None
 
-    await Judge(None).judge("12", said("a" * length), Reading(stops=(), strict=noted, lenient=(noted,)))
+    await AnswerGrader(None).judge("12", said("a" * length), AnswerForm(stops=(), strict=noted, lenient=(noted,)))
     assert [reader != threading.get_ident() for reader in readers] == [elsewhere, elsewhere]

@@ -6,7 +6,7 @@ import pytest
 
 from rollyard.resources_servers.answers.reading.answer_phrases import phrased
 from rollyard.resources_servers.answers.reading.boxes import boxed
-from rollyard.resources_servers.answers.reading.extraction import cut, said
+from rollyard.resources_servers.answers.reading.extraction import cut, without_reasoning
 from rollyard.resources_servers.answers.reading.fallback import number
 from rollyard.resources_servers.answers.reading.tags import hashes, tagged
 
@@ -59,7 +59,7 @@ def test_a_box_that_is_not_closed_is_not_whole(text: str) -> None:
     ],
 )
 def test_thinking_is_not_said(text: str, rest: str) -> None:
-    assert said(text) == rest
+    assert without_reasoning(text) == rest
 
 
 def test_a_text_ends_at_the_first_stop_string() -> None:

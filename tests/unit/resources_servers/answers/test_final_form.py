@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 
 from rollyard.resources_servers.answers.latex import plain_spelling
-from rollyard.resources_servers.answers.worker_pool import Workers
+from rollyard.resources_servers.answers.worker_pool import WorkerPool
 from tests.unit.resources_servers.answers.grading import DATA, compared, rows_of
 from tests.unit.resources_servers.answers.test_claims import FIND, different, equal
 
 FORMULA = re.compile(r"(?<!\\)\$([^$]+)(?<!\\)\$|\\\[(.+?)\\\]", re.DOTALL)
 
 
-async def said_back(workers: Workers, rows: list[dict[str, str]]) -> list[tuple[str, str]]:
+async def said_back(workers: WorkerPool, rows: list[dict[str, str]]) -> list[tuple[str, str]]:
     """The formulas of the problems that are taken for their answers and are not written as these."""
     accepted = []
     for row in rows:
@@ -26,7 +26,7 @@ async def said_back(workers: Workers, rows: list[dict[str, str]]) -> list[tuple[
     return accepted
 
 
-async def test_a_formula_of_the_problem_is_not_its_answer(patient: Workers) -> None:
+async def test_a_formula_of_the_problem_is_not_its_answer(patient: WorkerPool) -> None:
     rows = rows_of(DATA / "math" / "math500.jsonl")[::10]
     assert await said_back(patient, rows) == []
     cases = [
@@ -45,7 +45,7 @@ async def test_a_formula_of_the_problem_is_not_its_answer(patient: Workers) -> N
 
 
 async def test_functions_and_long_arithmetic_that_the_gold_answer_does_without_are_left_to_work_out(
-    patient: Workers,
+    patient: WorkerPool,
 ) -> None:
     cases = [
         (FIND, "120", ["5!", r"\sum_{k=1}^{15} k", r"5 \cdot 4 \cdot 3 \cdot 2 \cdot 1", r"\prod_{k=1}^5 k"]),
@@ -61,7 +61,7 @@ async def test_functions_and_long_arithmetic_that_the_gold_answer_does_without_a
     assert await equal(patient, cases) == []
 
 
-async def test_an_exact_value_with_a_step_or_two_left_is_final(patient: Workers) -> None:
+async def test_an_exact_value_with_a_step_or_two_left_is_final(patient: WorkerPool) -> None:
     cases = [
         (FIND, "1024", ["2^{10}"]),
         (FIND, "12", [r"3\cdot 4", "2+10"]),
@@ -75,7 +75,7 @@ async def test_an_exact_value_with_a_step_or_two_left_is_final(patient: Workers)
     assert await different(patient, cases) == []
 
 
-async def test_where_a_form_is_asked_for_the_answer_has_it(patient: Workers) -> None:
+async def test_where_a_form_is_asked_for_the_answer_has_it(patient: WorkerPool) -> None:
     wrong = [
         ("Factor $x^2-1$.", "(x-1)(x+1)", ["x^2-1", "-1+x^2"]),
         ("Factor $2x^2-2$.", "2(x-1)(x+1)", ["2(x^2-1)", "2x^2-2"]),

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from rollyard.resources_servers.answers.grader import Judge, Reading
-from rollyard.resources_servers.answers.worker_pool import Workers
+from rollyard.resources_servers.answers.grader import AnswerForm, AnswerGrader
+from rollyard.resources_servers.answers.worker_pool import WorkerPool
 from rollyard.resources_servers.gsm8k.prompt_formats import READINGS as GSM8K
 from rollyard.resources_servers.math.prompt_formats import READINGS as MATH
 from tests.unit.resources_servers.answers.grading import judged
@@ -189,34 +189,34 @@ def texts(block: str) -> list[str]:
     return [one.replace("@", "\n").replace("┃", "|") for one in block.strip().splitlines()]
 
 
-async def wrongly_judged(reading: Reading, block: str, *, right: bool) -> list[str]:
-    found = await judged(Judge(None), reading, [("12", text) for text in texts(block)])
+async def wrongly_judged(reading: AnswerForm, block: str, *, right: bool) -> list[str]:
+    found = await judged(AnswerGrader(None), reading, [("12", text) for text in texts(block)])
     return [text for text, one in zip(texts(block), found, strict=True) if one.lenient is not right]
 
 
 @READINGS
 @pytest.mark.parametrize("block", [ENGLISH, EXPLAINED, MARKED], ids=["announced", "explained", "marked"])
-async def test_a_right_answer_is_found_however_it_is_announced(reading: Reading, block: str) -> None:
+async def test_a_right_answer_is_found_however_it_is_announced(reading: AnswerForm, block: str) -> None:
     assert await wrongly_judged(reading, block, right=True) == []
 
 
 @READINGS
-async def test_announcements_in_other_languages_are_read(reading: Reading) -> None:
+async def test_announcements_in_other_languages_are_read(reading: AnswerForm) -> None:
     assert await wrongly_judged(reading, OTHER_LANGUAGES, right=True) == []
 
 
 @READINGS
-async def test_an_answer_that_is_taken_back_gives_way_to_the_next_one(reading: Reading) -> None:
+async def test_an_answer_that_is_taken_back_gives_way_to_the_next_one(reading: AnswerForm) -> None:
     assert await wrongly_judged(reading, TAKEN_BACK, right=True) == []
 
 
 @READINGS
-async def test_a_text_that_names_several_candidates_is_wrong(reading: Reading) -> None:
+async def test_a_text_that_names_several_candidates_is_wrong(reading: AnswerForm) -> None:
     assert await wrongly_judged(reading, SEVERAL, right=False) == []
 
 
 @READINGS
-async def test_a_number_that_is_denied_or_changed_by_words_is_wrong(reading: Reading) -> None:
+async def test_a_number_that_is_denied_or_changed_by_words_is_wrong(reading: AnswerForm) -> None:
     assert await wrongly_judged(reading, DENIED, right=False) == []
 
 
@@ -280,18 +280,18 @@ The answer is 7/2 = 3.5.
     ids=["a choice", "a list", "two spellings", "money", "words with and"],
 )
 async def test_a_list_is_read_as_one_and_the_same_value_twice_as_a_value(
-    patient: Workers, gold: str, block: str
+    patient: WorkerPool, gold: str, block: str
 ) -> None:
-    found = await judged(Judge(patient), MATH["chat"], [(gold, text) for text in texts(block)])
+    found = await judged(AnswerGrader(patient), MATH["chat"], [(gold, text) for text in texts(block)])
     assert [text for text, one in zip(texts(block), found, strict=True) if not one.lenient] == []
 
 
-async def test_one_of_several_right_values_is_not_their_list(patient: Workers) -> None:
+async def test_one_of_several_right_values_is_not_their_list(patient: WorkerPool) -> None:
     for text in (
         r"\boxed{2}",
         r"\boxed{2}, \boxed{4}",
         r"\boxed{2}, \boxed{3}, \boxed{4}",
         r"\boxed{2} so \boxed{2,4}",
     ):
-        (one,) = await judged(Judge(patient), MATH["chat"], [("2,3", text)])
+        (one,) = await judged(AnswerGrader(patient), MATH["chat"], [("2,3", text)])
         assert not one.lenient, text

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from rollyard.resources_servers.answers.worker_pool import Workers
+from rollyard.resources_servers.answers.worker_pool import WorkerPool
 from tests.unit.resources_servers.answers.test_claims import different, equal
 
 DERIVATIVE = "Let $f(x) = x^3 + 4x$. Find $f'(x)$."
 REMAINDER = "Find the remainder when $2^8$ is divided by 5."
 
 
-async def test_another_quantity_of_the_problem_is_not_what_it_asks_for(patient: Workers) -> None:
+async def test_another_quantity_of_the_problem_is_not_what_it_asks_for(patient: WorkerPool) -> None:
     cases = [
         ("Let $a+b = 7$ and $ab = 3$. Find $a^2+b^2$.", "43", ["a=43", "ab=43", "b = 43"]),
         ("If $h(x) = ax+b$ and $h(1) = 5$, find $h(6)$.", "15", ["h(x)=15", "h(5)=15", "x=15"]),
@@ -20,7 +20,7 @@ async def test_another_quantity_of_the_problem_is_not_what_it_asks_for(patient: 
     assert await equal(patient, cases) == []
 
 
-async def test_what_is_asked_for_may_be_named_in_any_notation(patient: Workers) -> None:
+async def test_what_is_asked_for_may_be_named_in_any_notation(patient: WorkerPool) -> None:
     cases = [
         ("Let $a+b = 7$ and $ab = 3$. Find $a^2+b^2$.", "43", ["a^2+b^2=43", "a^2+b^2 = 49-6 = 43"]),
         (DERIVATIVE, "3x^2+4", ["f'(x)=3x^2+4", r"f^{\prime}(x)=3x^2+4", r"\frac{df}{dx}=3x^2+4"]),
@@ -31,19 +31,19 @@ async def test_what_is_asked_for_may_be_named_in_any_notation(patient: Workers) 
     assert await different(patient, cases) == []
 
 
-async def test_a_residue_may_be_written_as_a_congruence_by_the_modulus_of_the_problem(patient: Workers) -> None:
+async def test_a_residue_may_be_written_as_a_congruence_by_the_modulus_of_the_problem(patient: WorkerPool) -> None:
     right = [r"2^8 \equiv 1 \pmod 5", r"2^8 = 256 \equiv 1 \pmod{5}", r"256 \bmod 5 = 1", r"1 \pmod 5"]
     assert await different(patient, [(REMAINDER, "1", right)]) == []
     assert await equal(patient, [(REMAINDER, "1", [r"2^8 \equiv 1 \pmod 3", "2^8=1", r"256 \equiv 1"])]) == []
 
 
-async def test_a_number_with_a_base_equals_its_value_in_a_chain(patient: Workers) -> None:
+async def test_a_number_with_a_base_equals_its_value_in_a_chain(patient: WorkerPool) -> None:
     problem = "Convert $1011_2$ to base 10."
     assert await different(patient, [(problem, "11", ["1011_2=11", "1011_2 = 8+2+1 = 11", "1011_2=11_{10}"])]) == []
     assert await equal(patient, [(problem, "11", ["1011_2", "111_2 = 11"])]) == []
 
 
-async def test_arithmetic_on_the_numbers_of_the_problem_is_left_to_work_out(patient: Workers) -> None:
+async def test_arithmetic_on_the_numbers_of_the_problem_is_left_to_work_out(patient: WorkerPool) -> None:
     cases = [
         ("Compute $91^2$ in your head.", "8281", [r"91\cdot 91"]),
         ("She walks 15 miles in 2.5 hours. How fast is she?", "6", ["15/2.5", r"\frac{15}{2.5}", r"15 \div 2.5"]),
@@ -53,14 +53,14 @@ async def test_arithmetic_on_the_numbers_of_the_problem_is_left_to_work_out(pati
     assert await equal(patient, cases) == []
 
 
-async def test_a_percent_a_degree_or_a_prime_that_the_problem_does_not_speak_of_is_refused(patient: Workers) -> None:
+async def test_a_percent_a_degree_or_a_prime_that_the_problem_does_not_speak_of_is_refused(patient: WorkerPool) -> None:
     problem = "How many bacteria are there?"
     assert await equal(patient, [(problem, "12", [r"12\%", r"12^\circ", "12'", "--12", "12:1", "12 percent"])]) == []
     right = [("What percent are red?", "12", [r"12\%"]), ("Find the angle in degrees.", "12", [r"12^\circ"])]
     assert await different(patient, right) == []
 
 
-async def test_sets_may_be_given_by_excluded_points_distances_and_outward_brackets(patient: Workers) -> None:
+async def test_sets_may_be_given_by_excluded_points_distances_and_outward_brackets(patient: WorkerPool) -> None:
     problem = "Solve the inequality."
     cases = [
         (problem, r"(-\infty,-2)\cup(-2,3)\cup(3,\infty)", [r"x\ne -2,3", r"x\neq 3 \text{ and } x\neq -2"]),
@@ -77,7 +77,7 @@ async def test_sets_may_be_given_by_excluded_points_distances_and_outward_bracke
     assert await equal(patient, wrong) == []
 
 
-async def test_marks_of_typesetting_do_not_change_an_answer(patient: Workers) -> None:
+async def test_marks_of_typesetting_do_not_change_an_answer(patient: WorkerPool) -> None:
     cases = [
         ("", "6", [r"\underline{6}", r"\text{x = 6}"]),
         ("", "1:1", ["1{:}1"]),
@@ -91,5 +91,5 @@ async def test_marks_of_typesetting_do_not_change_an_answer(patient: Workers) ->
     assert await different(patient, cases) == []
 
 
-async def test_a_scale_behind_a_formula_changes_it(patient: Workers) -> None:
+async def test_a_scale_behind_a_formula_changes_it(patient: WorkerPool) -> None:
     assert await equal(patient, [("", r"9\pi", [r"9\pi\text{ thousand}"])]) == []

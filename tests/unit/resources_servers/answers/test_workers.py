@@ -10,20 +10,20 @@ from pathlib import Path
 
 import pytest
 
-from rollyard.resources_servers.answers.worker_pool import Workers
+from rollyard.resources_servers.answers.worker_pool import WorkerPool
 from rollyard.services.errors import Failure, FailureKind
 
 LONG = ("3!", "99999999!")
 """Factorials are for the algebra where the gold answer has one, and this one takes minutes."""
 
 
-async def test_an_answer_that_takes_too_long_is_wrong_and_no_failure(workers: Workers) -> None:
+async def test_an_answer_that_takes_too_long_is_wrong_and_no_failure(workers: WorkerPool) -> None:
     found = await workers.compare(*LONG)
     assert not found.equal
     assert "more than 0.5 s of CPU time" in found.reason
 
 
-async def test_a_gold_answer_that_takes_too_long_is_a_failure_and_no_verdict(workers: Workers) -> None:
+async def test_a_gold_answer_that_takes_too_long_is_a_failure_and_no_verdict(workers: WorkerPool) -> None:
     with pytest.raises(Failure) as raised:
         await workers.compare("99999999!", "3!")
     assert raised.value.kind is FailureKind.TIMEOUT
@@ -31,22 +31,22 @@ async def test_a_gold_answer_that_takes_too_long_is_a_failure_and_no_verdict(wor
     assert "could not be verified" in raised.value.problem.detail
 
 
-async def test_an_answer_that_breaks_the_comparison_is_wrong(workers: Workers) -> None:
+async def test_an_answer_that_breaks_the_comparison_is_wrong(workers: WorkerPool) -> None:
     for answer in (r"\frac{1}{0}!", "3" + "!" * 40, r"\sqrt" * 40 + "!", "(x+1)^{9999}!"):
         assert not (await workers.compare("3!", answer)).equal
 
 
-async def test_after_a_comparison_that_was_ended_the_next_one_is_answered(workers: Workers) -> None:
+async def test_after_a_comparison_that_was_ended_the_next_one_is_answered(workers: WorkerPool) -> None:
     assert not (await workers.compare(*LONG)).equal
     assert (await workers.compare("x+1", "1+x")).equal
 
 
-async def test_a_number_of_thousands_of_digits_is_just_wrong(workers: Workers) -> None:
+async def test_a_number_of_thousands_of_digits_is_just_wrong(workers: WorkerPool) -> None:
     assert not (await workers.compare("42", r"\binom{20000}{10000}")).equal
 
 
 async def test_waiting_for_a_free_process_counts_against_no_limit() -> None:
-    pool = Workers(1, 0.3)
+    pool = WorkerPool(1, 0.3)
     try:
         slow = [asyncio.create_task(pool.compare("3!", f"9999999{n}!")) for n in (8, 9)]
         quick = asyncio.create_task(pool.compare("x+1", "1+x"))
@@ -56,8 +56,8 @@ async def test_waiting_for_a_free_process_counts_against_no_limit() -> None:
         await pool.close()
 
 
-async def test_a_cancelled_comparison_leaves_nothing_to_the_next_one(workers: Workers) -> None:
-    pool = Workers(1, 5.0)
+async def test_a_cancelled_comparison_leaves_nothing_to_the_next_one(workers: WorkerPool) -> None:
+    pool = WorkerPool(1, 5.0)
     try:
         await pool.compare("1+x", "x+1")
         task = asyncio.create_task(pool.compare(*LONG))
@@ -71,7 +71,7 @@ async def test_a_cancelled_comparison_leaves_nothing_to_the_next_one(workers: Wo
 
 
 async def test_a_killed_process_is_a_failure_and_is_started_again() -> None:
-    pool = Workers(1, 5.0)
+    pool = WorkerPool(1, 5.0)
     try:
         await pool.compare("1+x", "x+1")
         process = pool._all[0]._process
@@ -87,7 +87,7 @@ async def test_a_killed_process_is_a_failure_and_is_started_again() -> None:
 
 
 async def test_nothing_of_a_closed_pool_is_left_running() -> None:
-    pool = Workers(2, 5.0)
+    pool = WorkerPool(2, 5.0)
     await pool.compare("1+x", "x+1")
     busy = asyncio.create_task(pool.compare(*LONG))
     await asyncio.sleep(0.05)
@@ -99,7 +99,7 @@ async def test_nothing_of_a_closed_pool_is_left_running() -> None:
     assert [pid for pid in pids if Path(f"/proc/{pid}").exists()] == []
 
 
-async def test_no_answer_is_written_to_a_log(workers: Workers, caplog: pytest.LogCaptureFixture) -> None:
+async def test_no_answer_is_written_to_a_log(workers: WorkerPool, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.DEBUG):
         await workers.compare("3!", "99999999! + secretword")
     assert "secretword" not in caplog.text

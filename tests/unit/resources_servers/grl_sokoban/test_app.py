@@ -14,7 +14,7 @@ from rollyard.resources_servers.grl_sokoban.app import GrlSokoban, SokobanSettin
 from rollyard.resources_servers.grl_sokoban.generator import RoomSpec
 from rollyard.resources_servers.grl_sokoban.task import prepared
 from rollyard.services.types import Json
-from tests.support.in_process import Wired, wired, world
+from tests.support.in_process import Wired, environment, wired
 from tests.unit.resources_servers.grl_sokoban.reference import trajectories
 
 ROW: Json = {"seed": 84810, "dim_room": [5, 5], "num_boxes": 1}
@@ -22,7 +22,7 @@ BOARD = "#####\n#O__#\n#_X_#\n#_P_#\n#####"
 
 
 def serving(**settings: Any) -> Any:
-    return wired({"world": world(GrlSokoban, **settings)})
+    return wired({"world": environment(GrlSokoban, **settings)})
 
 
 async def seeded(stack: Wired, row: Json, path: str = "/seed_session") -> dict[str, str]:

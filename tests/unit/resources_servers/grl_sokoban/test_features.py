@@ -13,7 +13,7 @@ from rollyard.resources_servers.grl_sokoban.app import GrlSokoban, SokobanSettin
 from rollyard.services.errors import OperatorError
 from rollyard.services.server.settings import parse_settings
 from rollyard.services.types import Json
-from tests.support.in_process import Script, Wired, agent, calls, says, wired, world
+from tests.support.in_process import Script, Wired, agent, calls, environment, says, wired
 
 from .test_app import BOARD, ROW, seeded, serving, step, verdict
 
@@ -93,7 +93,7 @@ async def test_a_lost_room_is_flagged_and_the_episode_goes_on() -> None:
 
 async def test_a_lost_room_ends_the_agents_episode_as_done_at_no_other_price() -> None:
     script = Script([[calls("step", {"actions": [*CORNER, "Down", "Down"]})], [says("never asked")]])
-    serve = {"world": world(GrlSokoban, deadlock="end"), "model": script.model, "agent": agent(GameAgent)}
+    serve = {"world": environment(GrlSokoban, deadlock="end"), "model": script.model, "agent": agent(GameAgent)}
     async with wired(serve) as stack:
         rollout = await stack.run({**ROW, "responses_create_params": {"input": "Play."}})
     assert (rollout["finish_reason"], rollout["truncated"], len(script.asked)) == ("done", False, 1)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from rollyard.resources_servers.grl_sokoban.generator import InfeasibleRoom, RoomSpec, Streams, generate
-from rollyard.resources_servers.grl_sokoban.geometry import why_impossible
+from rollyard.resources_servers.grl_sokoban.geometry import why_infeasible
 
 from .reference import rooms
 
@@ -122,7 +122,7 @@ def test_the_refusals_agree_with_a_search_through_every_placing(height: int, wid
     cells = height * width
     for boxes in range(1, (cells - 1) // 2 + 1):
         possible = any(holds(height, width, targets) for targets in combinations(range(cells), boxes))
-        assert (why_impossible(height + 2, width + 2, boxes, 100) is None) == possible, boxes
+        assert (why_infeasible(height + 2, width + 2, boxes, 100) is None) == possible, boxes
 
 
 def holds(height: int, width: int, targets: tuple[int, ...]) -> bool:

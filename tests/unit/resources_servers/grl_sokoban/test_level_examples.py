@@ -14,8 +14,8 @@ from rollyard.resources_servers.grl_sokoban import generate_level_examples, gene
 from rollyard.resources_servers.grl_sokoban.game import Room, canonical_board
 from rollyard.resources_servers.grl_sokoban.generate_test_examples import labelled, tuples
 from rollyard.resources_servers.grl_sokoban.generator import InfeasibleRoom, generate
-from rollyard.resources_servers.grl_sokoban.prompts import Wording
-from rollyard.resources_servers.grl_sokoban.row_selection import BANDS, Choice, puzzles_of
+from rollyard.resources_servers.grl_sokoban.prompts import PromptBuilder
+from rollyard.resources_servers.grl_sokoban.row_selection import BANDS, RowSelection, puzzles_of
 from rollyard.resources_servers.grl_sokoban.row_writer import write
 from rollyard.resources_servers.grl_sokoban.settings import SokobanSettings
 from rollyard.resources_servers.grl_sokoban.symmetry import distinct
@@ -156,14 +156,14 @@ def test_options_that_contradict_each_other_are_refused(tmp_path: Path, argument
 
 def test_a_difficulty_is_a_band_of_optimal_moves() -> None:
     for band, low, high in zip(BANDS, (1, 5, 10), (4, 9, 10**6), strict=True):
-        rows = list(labelled(3, 8, Choice(bands=(band,))))
+        rows = list(labelled(3, 8, RowSelection(bands=(band,))))
         assert len(rows) == 8
         assert all(low <= row["optimal_moves"] <= high and row["difficulty"] == band for row in rows)
 
 
 def test_the_images_of_a_puzzle_are_rows_with_one_label_and_different_boards() -> None:
     plain = list(labelled(3, 4))
-    images = list(labelled(3, 1000, Choice(symmetries=True)))
+    images = list(labelled(3, 1000, RowSelection(symmetries=True)))
     for row in plain:
         own = [image for image in images if image["seed"] == row["seed"]]
         boards = [board_of(image) for image in own]
@@ -186,7 +186,7 @@ def test_walls_and_pockets_that_change_nothing_change_no_side() -> None:
 
 def test_the_split_shares_nothing_and_leaves_nothing_out() -> None:
     both: tuple[Split, ...] = ("train", "test")
-    sides = {side: list(labelled(5, 60, Choice(split=side, test_share=0.5))) for side in both}
+    sides = {side: list(labelled(5, 60, RowSelection(split=side, test_share=0.5))) for side in both}
     puzzles = {side: {puzzle_of_board(board_of(row)) for row in rows} for side, rows in sides.items()}
     assert not puzzles["train"] & puzzles["test"]
     seeds = {row["seed"] for rows in sides.values() for row in rows}
@@ -225,15 +225,17 @@ def test_a_larger_test_share_keeps_the_rooms_that_tested() -> None:
 @pytest.mark.parametrize(
     ("wording", "said", "tools"),
     [
-        (Wording(), ["grid of symbols"], ["step"]),
+        (PromptBuilder(), ["grid of symbols"], ["step"]),
         (
-            Wording(("coordinates", "image"), undo=True),
+            PromptBuilder(("coordinates", "image"), undo=True),
             ["(row, column)", "drawn as an image", "`undo`"],
             ["step", "undo"],
         ),
     ],
 )
-def test_a_row_tells_what_the_server_shows_and_offers(wording: Wording, said: list[str], tools: list[str]) -> None:
+def test_a_row_tells_what_the_server_shows_and_offers(
+    wording: PromptBuilder, said: list[str], tools: list[str]
+) -> None:
     params = wording.create_params()
     prompt = params["input"][0]["content"]
     assert all(words in prompt for words in said)

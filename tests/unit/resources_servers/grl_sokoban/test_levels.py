@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rollyard.resources_servers.grl_sokoban.game import WALL
-from rollyard.resources_servers.grl_sokoban.levels import BadLevel, levels_of, read_level
+from rollyard.resources_servers.grl_sokoban.levels import InvalidLevel, levels_of, read_level
 from rollyard.resources_servers.grl_sokoban.solver import solve
 
 from .reference import DATA, rows
@@ -91,7 +91,7 @@ def test_what_the_player_cannot_reach_is_wall() -> None:
     ],
 )
 def test_a_wrong_level_is_refused_and_says_what_is_wrong(text: str, words: str) -> None:
-    with pytest.raises(BadLevel, match=words):
+    with pytest.raises(InvalidLevel, match=words):
         read_level(text)
 
 
@@ -109,7 +109,7 @@ def test_a_slip_in_a_file_names_file_level_and_line(tmp_path: Path) -> None:
     path.write_text(f"; 1\n{XSB}\n\n; 2\n#####\n#@,$.#\n#####\n")
     first, second = levels_of(path)
     assert first.room()
-    with pytest.raises(BadLevel, match=r"^slip.xsb, level 1 \(line 8\): unknown symbols ,;"):
+    with pytest.raises(InvalidLevel, match=r"^slip.xsb, level 1 \(line 8\): unknown symbols ,;"):
         second.room()
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rollyard.resources_servers.grl_sokoban.game import Room
-from rollyard.resources_servers.grl_sokoban.game_episode import Play
+from rollyard.resources_servers.grl_sokoban.game_episode import GameEpisode
 from rollyard.resources_servers.grl_sokoban.settings import SokobanSettings
 from rollyard.resources_servers.grl_sokoban.solver import is_deadlocked
 
@@ -29,13 +29,13 @@ FEATURES: list[dict[str, Any]] = [
 ]
 
 
-def started(board: str, max_steps: int = 100, **settings: Any) -> Play:
-    return Play(Room.parse(board), max_steps, SokobanSettings(**settings))
+def started(board: str, max_steps: int = 100, **settings: Any) -> GameEpisode:
+    return GameEpisode(Room.parse(board), max_steps, SokobanSettings(**settings))
 
 
-def played(board: str, actions: tuple[int, ...], max_steps: int, settings: SokobanSettings) -> Play | None:
+def played(board: str, actions: tuple[int, ...], max_steps: int, settings: SokobanSettings) -> GameEpisode | None:
     """None where the actions go on beyond the end, or undo what is not there."""
-    play = Play(Room.parse(board), max_steps, settings)
+    play = GameEpisode(Room.parse(board), max_steps, settings)
     for action in actions:
         if play.over or (action == UNDO and not play.undoable):
             return None
@@ -46,7 +46,7 @@ def played(board: str, actions: tuple[int, ...], max_steps: int, settings: Sokob
     return play
 
 
-def plays(board: str, max_steps: int, settings: SokobanSettings) -> Iterator[Play]:
+def plays(board: str, max_steps: int, settings: SokobanSettings) -> Iterator[GameEpisode]:
     """All plays with a move, ended after any of them."""
     actions = range(0 if settings.undo else 1, 5)
     for length in range(1, max_steps + 1):
@@ -60,7 +60,7 @@ def plays(board: str, max_steps: int, settings: SokobanSettings) -> Iterator[Pla
 def test_doing_nothing_never_beats_trying_over_all_plays(board: str, features: dict[str, Any]) -> None:
     settings = SokobanSettings(charge_unplayed=True, **features)
     worst = min(play.reward() for play in plays(board, 5, settings))
-    assert Play(Room.parse(board), 5, settings).reward() < worst
+    assert GameEpisode(Room.parse(board), 5, settings).reward() < worst
 
 
 @pytest.mark.parametrize("board", ROOMS.values(), ids=ROOMS)

@@ -90,7 +90,7 @@ def test_the_best_play_from_the_same_start_is_shown_beside_it() -> None:
     assert found.optimal[-1].total == pytest.approx(10.6)
 
 
-def test_a_call_that_the_world_refused_moved_nothing() -> None:
+def test_a_call_that_the_environment_refused_moved_nothing() -> None:
     refused = answer(0, error="'Fly' is not a move")
     found = replay(played(call(0, "Up", "Fly"), refused, call(1), answer(1, observation=START), **ROW))
     assert found is not None and len(found.frames) == 1
@@ -110,14 +110,14 @@ def test_moves_that_were_taken_back_are_shown_as_such() -> None:
     assert found.frames[-1].reward == -0.1
 
 
-def test_a_world_that_ends_lost_episodes_is_recognised() -> None:
+def test_an_environment_that_ends_lost_episodes_is_recognised() -> None:
     lost = answer(1, observation=after(3, 1, 4), reward=-0.3, done=True)
     found = replay(played(call(0), answer(0, observation=START), call(1, "Left", "Up", "Right", "Down"), lost, **ROW))
     assert found is not None and found.note == ""
     assert [frame.move for frame in found.frames] == ["", "Left", "Up", "Right"]
 
 
-def test_of_two_worlds_that_lead_to_the_same_boards_the_one_that_played_so_many_moves_is_shown() -> None:
+def test_of_two_environments_that_lead_to_the_same_boards_the_one_that_played_so_many_moves_is_shown() -> None:
     lost = answer(1, observation=after(3, 1, 4), reward=-0.3, total_reward=-0.3, done=True)
     output = [call(0), answer(0, observation=START), call(1, "Left", "Up", "Right", "Right"), lost]
     for moves in (3, 4):
@@ -212,7 +212,7 @@ def test_the_references_own_episodes_are_replayed_to_the_cell_and_to_the_bit() -
 @pytest.mark.parametrize(
     "row", [{}, {"seed": 1}, {"level": "Level 5"}, {"question": "1 + 1", "seed": 7}, {"seed": "x", "num_boxes": 1}]
 )
-def test_other_worlds_rows_are_not_ours(row: Json) -> None:
+def test_other_environments_rows_are_not_ours(row: Json) -> None:
     assert replay(played(said("assistant", "42"), **row)) is None
 
 

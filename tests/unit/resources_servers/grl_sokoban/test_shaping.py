@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rollyard.resources_servers.grl_sokoban.game import Game, Room
-from rollyard.resources_servers.grl_sokoban.game_episode import Play
+from rollyard.resources_servers.grl_sokoban.game_episode import GameEpisode
 from rollyard.resources_servers.grl_sokoban.generator import RoomSpec, generate
 from rollyard.resources_servers.grl_sokoban.reward_shaping import Shaping, ShapingSettings
 from rollyard.resources_servers.grl_sokoban.settings import SokobanSettings
@@ -32,7 +32,7 @@ def phi(shaping: ShapingSettings, room: Room) -> float:
 def test_the_discounted_sum_telescopes_whatever_is_played_and_undone(
     start: Room, shaping: ShapingSettings, actions: list[int]
 ) -> None:
-    play = Play(start, 100, SokobanSettings(undo=True, shaping=shaping))
+    play = GameEpisode(start, 100, SokobanSettings(undo=True, shaping=shaping))
     discounted, discount = 0.0, 1.0
     for action in actions:
         if play.over or (action == 0 and not play.undoable):
@@ -75,7 +75,7 @@ def test_a_detour_earns_nothing_by_shaping() -> None:
     assert solution is not None
     earned = []
     for detour in ((), (solution.path[0], 0), (1, 2, 3, 4)):
-        play = Play(ROOMS[0], 100, SokobanSettings(undo=True, shaping={"scale": 5}))
+        play = GameEpisode(ROOMS[0], 100, SokobanSettings(undo=True, shaping={"scale": 5}))
         for action in detour:
             play.move(action) if action else play.undo()
         while play.undoable:

@@ -10,7 +10,7 @@ import pytest
 
 from rollyard.resources_servers.base import BadTask
 from rollyard.resources_servers.humaneval.app import HumanEval
-from rollyard.resources_servers.humaneval.prompt_formats import STOPS, as_it_stands, create_params
+from rollyard.resources_servers.humaneval.prompt_formats import STOPS, create_params, lm_eval_program
 from rollyard.resources_servers.python_answers.environment import ProgramSettings
 from rollyard.services.sandbox.sandbox import Sandbox
 from rollyard.services.types import Json
@@ -79,7 +79,7 @@ async def test_a_check_of_the_answers_own_is_not_the_check(sandbox: Sandbox) -> 
 
 
 def test_strictly_the_answer_ends_at_the_first_stop() -> None:
-    assert as_it_stands("p\n", "    return 1\nprint(2)") == "p\n    return 1"
+    assert lm_eval_program("p\n", "    return 1\nprint(2)") == "p\n    return 1"
     assert create_params("lm_eval", PROMPT)["input"][0]["content"] == PROMPT
     assert STOPS == ("\nclass", "\ndef", "\n#", "\nif", "\nprint")
 

@@ -13,9 +13,9 @@ import re
 import orjson
 import pytest
 
-from rollyard.resources_servers.answers.equality import quick
-from rollyard.resources_servers.answers.grader import Judge, Judgement
-from rollyard.resources_servers.answers.worker_pool import Workers
+from rollyard.resources_servers.answers.equality import compare_without_algebra
+from rollyard.resources_servers.answers.grader import AnswerGrader, Grade
+from rollyard.resources_servers.answers.worker_pool import WorkerPool
 from rollyard.resources_servers.math.prompt_formats import READINGS, gold_answer
 from rollyard.services.types import Json
 from tests.unit.resources_servers.answers.grading import DATA, judged, rows_of, said
@@ -39,27 +39,27 @@ def formulas() -> list[str]:
 
 async def test_no_formula_of_a_problem_of_the_5000_is_its_answer_but_for_spellings() -> None:
     rows = rows_of(DATA / "math" / "math_test5000.jsonl.gz")
-    pool = Workers(0, 1.0)
+    pool = WorkerPool(0, 1.0)
     found = await said_back(pool, [{"problem": row["problem"], "answer": str(gold_answer(row))} for row in rows])
     await pool.close()
     assert len(found) <= COINCIDENCES
 
 
-async def test_no_wrong_answer_made_from_math_500_is_right(judge: Judge) -> None:
+async def test_no_wrong_answer_made_from_math_500_is_right(judge: AnswerGrader) -> None:
     assert await accepted(judge, [(gold, answer) for gold in golds() for _, answer in mutants(gold)]) == []
 
 
-async def test_no_wrong_answer_made_from_the_formulas_of_the_5000_is_right(judge: Judge) -> None:
+async def test_no_wrong_answer_made_from_the_formulas_of_the_5000_is_right(judge: AnswerGrader) -> None:
     assert await accepted(judge, [(gold, answer) for gold in formulas() for _, answer in mutants(gold)]) == []
 
 
-async def test_every_formula_of_the_5000_is_right_in_other_spellings(judge: Judge) -> None:
+async def test_every_formula_of_the_5000_is_right_in_other_spellings(judge: AnswerGrader) -> None:
     pairs = [(gold, answer) for gold in formulas() for _, answer in spellings(gold)]
     right = await accepted(judge, pairs)
     assert sorted(set(pairs) - set(right)) == []
 
 
-async def test_every_formula_of_the_5000_is_right_as_an_algebra_system_prints_it(judge: Judge) -> None:
+async def test_every_formula_of_the_5000_is_right_as_an_algebra_system_prints_it(judge: AnswerGrader) -> None:
     pairs = [(gold, answer) for gold in formulas() if (answer := reprinted(gold)) is not None]
     right = await accepted(judge, pairs)
     assert len(pairs) > 1000
@@ -68,22 +68,22 @@ async def test_every_formula_of_the_5000_is_right_as_an_algebra_system_prints_it
 
 @pytest.mark.parametrize(("model", "right"), [("gpt", 471 + BARE_PIS), ("qwen3", 298 - LOST_BASES)])
 async def test_model_answers_score_as_with_math_verify_but_for_lost_bases_and_bare_pis(
-    judge: Judge, model: str, right: int
+    judge: AnswerGrader, model: str, right: int
 ) -> None:
     rows: list[Json] = orjson.loads((DATA / "math" / f"math500_{model}_answers.json").read_bytes())
     found = await judged(judge, READINGS["chat"], [(row["answer"], row["prediction"]) for row in rows])
     assert sum(one.strict for one in found) == right
 
 
-async def test_500_at_once_are_scored_as_one_after_another(judge: Judge) -> None:
+async def test_500_at_once_are_scored_as_one_after_another(judge: AnswerGrader) -> None:
     mutated = [(gold, answer) for gold in golds()[::3] for _, answer in mutants(gold)]
-    hard = [pair for pair in mutated if quick(*pair) is None][::8]
+    hard = [pair for pair in mutated if compare_without_algebra(*pair) is None][::8]
     endless = [("3!", "99999999!")]
-    easy = [pair for pair in mutated if quick(*pair) is not None]
+    easy = [pair for pair in mutated if compare_without_algebra(*pair) is not None]
     pairs = [*hard, *endless, *easy, *easy, *easy][:500]
     assert (len(pairs), len(hard) > 20) == (500, True)
 
-    async def score(gold: str, answer: str) -> Judgement:
+    async def score(gold: str, answer: str) -> Grade:
         return await judge.judge(gold, said(rf"\boxed{{{answer}}}"), READINGS["chat"])
 
     at_once = await asyncio.gather(*(score(*pair) for pair in pairs))

@@ -13,7 +13,7 @@ import pytest
 from rollyard.resources_servers.base import BadTask
 from rollyard.resources_servers.mbpp.app import Mbpp, MbppSettings
 from rollyard.resources_servers.mbpp.prompt_formats import create_params, modules_used, names_used
-from rollyard.resources_servers.mbpp.time_limits import times_allowed
+from rollyard.resources_servers.mbpp.time_limits import time_limit_factor
 from rollyard.resources_servers.python_answers.environment import ProgramSettings
 from rollyard.services.io.search_path import INSTALLED
 from rollyard.services.sandbox.records import Limits
@@ -79,7 +79,7 @@ async def test_a_program_that_raises_before_its_function_is_there_is_wrong(sandb
     assert found["passed_over"] == "ModuleNotFoundError: No module named 'numpy'"
 
 
-async def test_nobody_poses_as_a_module_that_the_tests_use(sandbox: Sandbox) -> None:
+async def test_an_answer_cannot_replace_a_module_that_the_tests_use(sandbox: Sandbox) -> None:
     row = {"test_list": ["assert math.isclose(f(1), 2.5)"]}
     posing = "class math:\n    isclose = staticmethod(lambda *a: True)\ndef f(x): return 0\n"
     assert (await mbpp(sandbox, row, posing)).reward == 0.0
@@ -121,7 +121,7 @@ def test_an_answer_has_five_seconds_of_cpu() -> None:
 def test_the_limit_is_twice_the_slowest_gold_in_whole_limits(
     task_id: object, gold: float | None, limit: int, times: int
 ) -> None:
-    assert times_allowed(task_id, gold, limit) == times
+    assert time_limit_factor(task_id, gold, limit) == times
 
 
 @pytest.mark.parametrize("gold", ["3", True, -1.0, 601.0])
@@ -149,7 +149,7 @@ def test_a_row_that_cannot_be_tested_is_refused(row: Json) -> None:
         Mbpp(row, MbppSettings())
 
 
-def test_the_names_of_the_answer_are_those_that_nobody_else_defines() -> None:
+def test_the_names_of_the_answer_are_those_that_only_it_defines() -> None:
     assert names_used("root = Node(1)", ["import math\nassert math.isclose(depth(root), len([1]))"]) == (
         "Node",
         "depth",

@@ -13,7 +13,7 @@ import pytest
 from rollyard.resources_servers.base import Verification
 from rollyard.resources_servers.humaneval.app import HumanEval
 from rollyard.resources_servers.mbpp.app import Mbpp, MbppSettings
-from rollyard.resources_servers.python_answers.environment import ProgramSettings, ProgramWorld
+from rollyard.resources_servers.python_answers.environment import ProgramEnvironment, ProgramSettings
 from rollyard.services.sandbox.sandbox import Sandbox
 from rollyard.services.types import Json, Verdict
 from tests.support.in_process import says
@@ -41,7 +41,7 @@ def said(text: str) -> Verification:
 
 
 async def verdict(
-    world: type[ProgramWorld[Any]], settings: ProgramSettings, sandbox: Sandbox, row: Json, text: str
+    world: type[ProgramEnvironment[Any]], settings: ProgramSettings, sandbox: Sandbox, row: Json, text: str
 ) -> Verdict:
     """Of a world's episode in which the model says `text`."""
     bound = type(world.__name__, (world,), {"sandbox": sandbox})

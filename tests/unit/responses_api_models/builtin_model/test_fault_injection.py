@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from rollyard.responses_api_models.builtin_model.app import BuiltinModelSettings
 from rollyard.services.errors import Failure, FailureKind
-from rollyard.services.http.transport import Answer, Message
+from rollyard.services.http.transport import HttpResponse, Message
 from rollyard.services.types import Json
 from tests.support.builtin_environment import ASK, STEP_TOOL, Policy
 
@@ -23,7 +23,7 @@ DOORS = pytest.mark.parametrize(
 )
 
 
-async def faulty(path: str, request_body: Json, **faults: float) -> Answer:
+async def faulty(path: str, request_body: Json, **faults: float) -> HttpResponse:
     return await Policy(faults=faults).post(request_body, path)
 
 

@@ -114,7 +114,7 @@ async def test_no_tool_output_and_no_call_of_old_breaks_it(output: str, made: st
 
 
 @pytest.mark.parametrize("ends", ["done", "terminated", "truncated"])
-async def test_an_episode_that_the_world_ended_gets_a_final_answer(ends: str) -> None:
+async def test_an_episode_that_the_environment_ended_gets_a_final_answer(ends: str) -> None:
     output = json.dumps({"observation": CORNERED, ends: True})
     made = await Policy().respond(shown(output, '{"actions": ["up", 3, "Jump"]}'), temperature=0)
     assert words(made) == "<answer>Up || Left</answer>"

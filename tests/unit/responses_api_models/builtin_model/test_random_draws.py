@@ -101,14 +101,14 @@ def test_the_openai_package_is_never_imported() -> None:
 import asyncio, sys
 from rollyard.responses_api_models.builtin_model.app import BuiltinModel, BuiltinModelSettings
 from rollyard.services.http.client import AddressBook, ServerClient
-from rollyard.services.http.request import Call
+from rollyard.services.http.request import RawRequest
 from rollyard.services.server.app import Context
 from rollyard.services.http.transport import HttpTransport
 from rollyard.services.types import Keys
 keys = Keys(run_id="run", secret="secret")
 client = ServerClient(HttpTransport(), keys, AddressBook(None))
 model = BuiltinModel(BuiltinModelSettings(), Context("policy_model", keys, client))
-asyncio.run(model.responses({{"input": {ASK!r}, "tools": [{STEP_TOOL!r}]}}, Call("/v1/responses", [], b"")))
+asyncio.run(model.responses({{"input": {ASK!r}, "tools": [{STEP_TOOL!r}]}}, RawRequest("/v1/responses", [], b"")))
 assert "openai" not in sys.modules, "imported"
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)

@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 import pytest
 
-from rollyard.services.responses.policy_logprobs import why_not_the_policys
+from rollyard.services.responses.policy_logprobs import why_not_policy_logprobs
 from rollyard.services.types import Json
 from tests.support.token_clients import TOOL, WORDS, asks, playing
 from tests.support.token_engine import TokenEngine
@@ -63,7 +63,7 @@ async def test_a_constraint_by_another_name_or_from_another_place_is_on_record(p
     chosen = {"settings": {"extra_body": params}, "overrides": {"sampling_overrides": params}}
     found = await sampling("off", asked.get(by, {}), **chosen.get(by, {}))
     assert found["constrained"] == [*params]
-    assert why_not_the_policys({"token_trace": {"sampling": found}})
+    assert why_not_policy_logprobs({"token_trace": {"sampling": found}})
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -138,9 +138,9 @@ NOT_POLICYS: list[tuple[Json, str]] = [
 
 @pytest.mark.parametrize("item", POLICYS)
 def test_a_trainer_is_told_nothing_of_log_probabilities_that_are_the_policys(item: Json) -> None:
-    assert why_not_the_policys(item) == ""
+    assert why_not_policy_logprobs(item) == ""
 
 
 @pytest.mark.parametrize(("item", "words"), NOT_POLICYS)
 def test_a_trainer_is_told_why_log_probabilities_are_not_the_policys(item: Json, words: str) -> None:
-    assert words in why_not_the_policys(item)
+    assert words in why_not_policy_logprobs(item)

@@ -12,12 +12,12 @@ from rollyard.agents.simple_agent.app import SimpleAgent
 from rollyard.responses_api_models.openai_model.app import OpenaiModel
 from rollyard.responses_api_models.vllm_model.app import VllmModel
 from rollyard.services.errors import Failure
-from rollyard.services.http.request import Call
+from rollyard.services.http.request import RawRequest
 from rollyard.services.server.app import Context, Server
 from rollyard.services.server.settings import ServerSettings
 from rollyard.services.types import Json
 from tests.support.endpoint_matrix import Talk
-from tests.support.in_process import agent, says, wired, world
+from tests.support.in_process import agent, environment, says, wired
 from tests.support.scripted_engine import COMPLETION, DONE, Step, ask, completion, engine, model_server
 from tests.support.token_clients import CALL, WORDS, asks, playing
 from tests.support.token_engine import TokenEngine
@@ -157,7 +157,7 @@ class Foreign(Server):
         super().__init__(ServerSettings(), context)
         self.route("/v1/responses", self.__respond)
 
-    async def __respond(self, call: Call) -> bytes:
+    async def __respond(self, call: RawRequest) -> bytes:
         return self.answer
 
 
@@ -168,7 +168,7 @@ def stack_on(answer: Json) -> dict[str, Callable[[Context], Server]]:
         """With this answer."""
 
     Answering.answer = orjson.dumps(answer)
-    return {"world": world(Talk), "agent": agent(SimpleAgent), "model": Answering}
+    return {"world": environment(Talk), "agent": agent(SimpleAgent), "model": Answering}
 
 
 @pytest.mark.parametrize("broken", EMPTY_RESPONSES, ids=shown)

@@ -15,7 +15,7 @@ from rollyard.services.responses.tool_calls import sendable_arguments, sendable_
 from rollyard.services.server.app import Context, Server
 from rollyard.services.types import Json
 from tests.support.endpoint_matrix import Talk
-from tests.support.in_process import Script, agent, says, wired, world
+from tests.support.in_process import Script, agent, environment, says, wired
 from tests.support.scripted_engine import COMPLETION, Step, completion, engine
 
 
@@ -76,7 +76,7 @@ async def played(*steps: Step) -> tuple[Json, list[Json]]:
         def policy(context: Context) -> Server:
             return VllmModel(settings, context)
 
-        async with wired({"world": world(Talk), "agent": agent(SimpleAgent), "model": policy}) as stack:
+        async with wired({"world": environment(Talk), "agent": agent(SimpleAgent), "model": policy}) as stack:
             rollout = await stack.run({"responses_create_params": {"input": "hi"}})
     for asked in fake.asked:
         strict(asked)
@@ -141,7 +141,7 @@ async def test_what_the_model_wrote_stays_on_the_record() -> None:
 )
 async def test_an_agent_answers_odd_calls_of_a_foreign_model_server_with_words(item: Json) -> None:
     script = Script([[item, item], [says("done")]])
-    make = {"world": world(Talk), "agent": agent(SimpleAgent), "model": script.model}
+    make = {"world": environment(Talk), "agent": agent(SimpleAgent), "model": script.model}
     async with wired(make) as stack:
         rollout = await stack.run({"responses_create_params": {"input": "hi"}})
     assert rollout["finish_reason"] == "answered"

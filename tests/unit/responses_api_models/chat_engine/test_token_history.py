@@ -69,7 +69,7 @@ def test_the_first_difference_is_where_the_two_part(expected: list[int], found: 
 
 
 def test_a_prompt_that_ends_within_the_turn_before_breaks_at_its_end() -> None:
-    broken = history.break_between([1, 2, 3], [1, 2], "retokenized")
+    broken = history.find_prefix_mismatch([1, 2, 3], [1, 2], "retokenized")
     assert broken is not None
     assert (broken["position"], broken["expected"], broken["found"]) == (2, [3], [])
 

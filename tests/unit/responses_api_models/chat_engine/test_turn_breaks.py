@@ -28,7 +28,7 @@ async def second_turn(player: Player, change: Callable[[Json], object] = lambda 
     return one, response["output"][-1]
 
 
-async def test_messages_that_are_tokenized_anew_leave_a_record_of_the_first_difference() -> None:
+async def test_messages_that_are_retokenized_leave_a_record_of_the_first_difference() -> None:
     async with playing(TokenEngine([CALL, WORDS]), token_in="off") as player:
         one, two = await second_turn(player)
     expected, prompt, trace = turn_of(one), two["prompt_token_ids"], two["token_trace"]

@@ -145,7 +145,7 @@ async def test_ids_stand_where_an_engine_puts_them_only_for_clients_that_asked_f
 
 
 @pytest.mark.parametrize("way", WAYS)
-async def test_logprobs_in_words_are_there_for_callers_who_asked_and_nobody_else(way: str) -> None:
+async def test_logprobs_in_words_are_there_only_for_callers_who_asked(way: str) -> None:
     include = {"include": ["message.output_text.logprobs"]}
     wordy, plain = [await later_turn([WORDS], way, params) for params in (include, {})]
     (entries,) = [part["logprobs"] for part in wordy["output"][-1]["content"]]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rollyard.responses_api_models.chat_engine.unreadable_tool_calls import mark_unreadable_call
+from rollyard.responses_api_models.chat_engine.unreadable_tool_calls import mark_unreadable_tool_call
 from rollyard.responses_api_models.vllm_model.app import VllmModel
 from rollyard.services.types import FinishReason, Json
 from tests.support.scripted_engine import ask, completion, engine, model_server
@@ -60,5 +60,5 @@ async def test_without_tools_in_the_request_it_is_text() -> None:
 def test_a_refusal_has_no_text_and_no_call() -> None:
     item = {"type": "message", "content": [{"type": "refusal", "refusal": "no"}]}
     response: Json = {"tools": TOOLS, "output": [{"type": "reasoning", "summary": []}, item]}
-    mark_unreadable_call(response)
+    mark_unreadable_tool_call(response)
     assert "finish_reason" not in response

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from rollyard.responses_api_models.local_vllm_model.gpus import numbered, shares, visible_gpus
-from rollyard.responses_api_models.local_vllm_model.serve_command import engine_environment, serve_words, shown
+from rollyard.responses_api_models.local_vllm_model.gpus import gpu_assignments, gpu_indices, visible_gpus
+from rollyard.responses_api_models.local_vllm_model.serve_command import engine_environment, serve_arguments, shown
 from rollyard.responses_api_models.local_vllm_model.settings import LocalVllmModelSettings
 from rollyard.services.errors import OperatorError
 from rollyard.services.server.settings import parse_settings
@@ -30,11 +30,11 @@ def test_the_plainest_command() -> None:
         "vllm serve Qwen/Qwen3-4B --served-model-name Qwen/Qwen3-4B --host 127.0.0.1 --port 8001 "
         "--disable-uvicorn-access-log --dtype auto --logprobs-mode processed_logprobs --enable-scale-out"
     )
-    assert serve_words(settings(), 8001) == expected.split()
+    assert serve_arguments(settings(), 8001) == expected.split()
 
 
 def test_every_option_reaches_vllm() -> None:
-    words = serve_words(
+    words = serve_arguments(
         settings(
             vllm_command=["/opt/v/bin/vllm"],
             served_model_name="policy",
@@ -73,11 +73,11 @@ def test_every_option_reaches_vllm() -> None:
 
 
 def test_extra_flags_may_be_words() -> None:
-    assert serve_words(settings(extra_flags=["--max-num-seqs", "64"]), 1)[-2:] == ["--max-num-seqs", "64"]
+    assert serve_arguments(settings(extra_flags=["--max-num-seqs", "64"]), 1)[-2:] == ["--max-num-seqs", "64"]
 
 
 def test_a_command_is_shown_without_its_secrets() -> None:
-    words = serve_words(settings(extra_flags={"hf_token": "hf_abc", "max_num_seqs": 64}), 1)
+    words = serve_arguments(settings(extra_flags={"hf_token": "hf_abc", "max_num_seqs": 64}), 1)
     assert "hf_abc" in words
     assert shown(words).endswith("--hf-token *** --max-num-seqs 64")
 
@@ -133,13 +133,17 @@ def test_a_wrong_setting_is_refused_before_anything_starts(mistake: dict[str, An
 
 def test_each_engine_gets_gpus_of_its_own() -> None:
     visible = [str(number) for number in range(8)]
-    assert shares(settings(engine_replicas=3, tensor_parallel_size=2), visible) == [["0", "1"], ["2", "3"], ["4", "5"]]
-    assert shares(settings(gpus=[7, "GPU-x"], engine_replicas=2), visible) == [["7"], ["GPU-x"]]
+    assert gpu_assignments(settings(engine_replicas=3, tensor_parallel_size=2), visible) == [
+        ["0", "1"],
+        ["2", "3"],
+        ["4", "5"],
+    ]
+    assert gpu_assignments(settings(gpus=[7, "GPU-x"], engine_replicas=2), visible) == [["7"], ["GPU-x"]]
 
 
 def test_without_a_gpu_and_on_a_ray_cluster_vllm_decides() -> None:
-    assert shares(settings(engine_replicas=2), []) == [[], []]
-    assert shares(settings(tensor_parallel_size=16, ray_address="h:1"), ["0"]) == [[]]
+    assert gpu_assignments(settings(engine_replicas=2), []) == [[], []]
+    assert gpu_assignments(settings(tensor_parallel_size=16, ray_address="h:1"), ["0"]) == [[]]
 
 
 @pytest.mark.parametrize(
@@ -152,7 +156,7 @@ def test_without_a_gpu_and_on_a_ray_cluster_vllm_decides() -> None:
 )
 def test_too_few_gpus_are_named_with_what_would_fit(more: dict[str, Any], told: str) -> None:
     with pytest.raises(OperatorError, match=told):
-        shares(settings(**more), ["0", "1"])
+        gpu_assignments(settings(**more), ["0", "1"])
 
 
 def test_visible_gpus_are_those_that_the_environment_names() -> None:
@@ -165,4 +169,4 @@ def test_gpus_are_counted_as_nvidia_smi_lists_them() -> None:
     listing = (
         "GPU 0: NVIDIA H100 (UUID: GPU-a)\n  MIG 1g.10gb Device 0: (UUID: MIG-b)\nGPU 1: NVIDIA H100 (UUID: GPU-c)\n"
     )
-    assert numbered(listing) == ["0", "1"]
+    assert gpu_indices(listing) == ["0", "1"]

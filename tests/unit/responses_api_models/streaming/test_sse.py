@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollyard.responses_api_models.streaming.sse import data_of, error_in, is_event, whole_events
+from rollyard.responses_api_models.streaming.sse import data_of, error_in, is_event, split_events
 from rollyard.services.errors import Failure
 
 EVENTS = [b": ping\n\n", b'data: {"a": 1}\n\n', b"event: x\r\ndata: 1\r\ndata: 2\r\n\r\n", b"data: [DONE]\n\n"]
@@ -22,7 +22,7 @@ async def pieces(*given: bytes) -> AsyncIterator[bytes]:
 
 
 async def events(*given: bytes) -> list[bytes]:
-    return [event async for event in whole_events(pieces(*given))]
+    return [event async for event in split_events(pieces(*given))]
 
 
 @given(st.lists(st.integers(0, sum(map(len, EVENTS))), max_size=8))

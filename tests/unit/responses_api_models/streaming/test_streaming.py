@@ -15,7 +15,7 @@ from rollyard.responses_api_models.base import ModelServer
 from rollyard.responses_api_models.convert.conversion import chat_to_response
 from rollyard.responses_api_models.streaming.chunks import chat_chunks
 from rollyard.services.errors import Failure, FailureKind
-from rollyard.services.http.request import Call
+from rollyard.services.http.request import RawRequest
 from rollyard.services.responses.stream_events import whole
 from rollyard.services.types import Json
 from tests.support.openai_client import serving
@@ -31,7 +31,7 @@ class Finished(ModelServer):
 
     answer: Json | None = None
 
-    async def responses(self, request: Json, call: Call) -> Json:
+    async def responses(self, request: Json, call: RawRequest) -> Json:
         """Always the same."""
         if self.answer is None:
             raise Failure(FailureKind.UPSTREAM_ERROR, "the engine answered 500: boom")

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from rollyard.responses_api_models.upstream.replicas import Affinity
-from rollyard.responses_api_models.upstream.request_context import Passage
+from rollyard.responses_api_models.upstream.request_context import RequestContext
 from rollyard.responses_api_models.vllm_model.app import VllmModel
-from rollyard.services.http.request import Call
-from rollyard.services.http.transport import Answer, LocalTransport
+from rollyard.services.http.request import RawRequest
+from rollyard.services.http.transport import HttpResponse, LocalTransport
 from tests.support.scripted_engine import COMPLETION, Engine, Step, engine, model_server
 
 THROUGH = {
@@ -59,7 +59,7 @@ KEPT = {
 
 async def passed(
     path: str, headers: dict[str, str], step: Step | None = None, **settings: Any
-) -> tuple[Engine, Answer]:
+) -> tuple[Engine, HttpResponse]:
     """The engine that was asked with these headers, and the answer that came back."""
     body = b'{"input": "hi"}' if path.endswith("responses") else b'{"messages": [{"role": "user", "content": "hi"}]}'
     async with (
@@ -91,15 +91,20 @@ async def test_what_is_meant_for_this_server_alone_does_not_reach_the_engine(pat
 
 
 async def test_names_of_headers_are_read_in_any_case() -> None:
-    call = Call("/v1/responses", [(b"Cookie", b"a=1"), (b"X-Session-Id", b"e"), (b"Authorization", b"secret")], b"{}")
-    passage = Passage.of(call)
-    assert (passage.headers, passage.affinity) == ({"cookie": "a=1", "x-session-id": "e"}, Affinity("e"))
+    call = RawRequest(
+        "/v1/responses", [(b"Cookie", b"a=1"), (b"X-Session-Id", b"e"), (b"Authorization", b"secret")], b"{}"
+    )
+    request_context = RequestContext.of(call)
+    assert (request_context.headers, request_context.affinity) == (
+        {"cookie": "a=1", "x-session-id": "e"},
+        Affinity("e"),
+    )
 
 
 def test_the_header_names_the_episode_before_the_body_does() -> None:
-    with_header = Call("/v1/responses", [(b"x-session-id", b"header")], b"{}")
-    assert Passage.of(with_header, "body").affinity == Affinity("header")
-    assert Passage.of(Call("/v1/responses", [], b"{}"), "body").affinity == Affinity("body", binding=False)
+    with_header = RawRequest("/v1/responses", [(b"x-session-id", b"header")], b"{}")
+    assert RequestContext.of(with_header, "body").affinity == Affinity("header")
+    assert RequestContext.of(RawRequest("/v1/responses", [], b"{}"), "body").affinity == Affinity("body", binding=False)
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -124,10 +129,10 @@ async def test_a_cookie_that_a_load_balancer_sets_comes_back_whole(path: str) ->
 
 @pytest.mark.parametrize("value", ["na\u00efve", "\U0001f600", "\udcfc", "a\x01b"], ids=ascii)
 def test_no_header_of_an_endpoint_is_an_error(value: str) -> None:
-    passage = Passage({})
-    passage.came_back(Answer(200, {"x-note": value, "x-fine": "1"}, b"", (f"a={value}",)))
-    assert (b"x-fine", b"1") in passage.answer_headers
-    assert not any(b"\x01" in sent for _, sent in passage.answer_headers)
+    request_context = RequestContext({})
+    request_context.record_response(HttpResponse(200, {"x-note": value, "x-fine": "1"}, b"", (f"a={value}",)))
+    assert (b"x-fine", b"1") in request_context.answer_headers
+    assert not any(b"\x01" in sent for _, sent in request_context.answer_headers)
 
 
 @pytest.mark.parametrize("path", PATHS)

@@ -130,7 +130,7 @@ def test_a_reference_to_no_server_is_refused_with_the_nearest_name(tmp_path: Pat
     assert "world.peer" in told and "'wolrd'" in told and "'world'" in told
 
 
-def test_a_top_level_key_of_the_command_line_that_nobody_asks_for_is_refused(tmp_path: Path) -> None:
+def test_a_top_level_key_of_the_command_line_that_no_setting_uses_is_refused(tmp_path: Path) -> None:
     told = refused(tmp_path, "name: x\n" + yaml_of(make_folder(tmp_path)), "+wrold.resources_servers=1", "+nmae=y")
     assert "'nmae'" in told and "'name'" in told
 

@@ -166,7 +166,7 @@ async def test_a_stack_of_processes_runs_a_server_from_such_a_folder(built: Buil
     config = load_text(built.root, yaml_of(built.name, "{speed: 5}"))
     assert config.servers[0].isolated
     async with processes(config, built.root) as stack:
-        (url,) = stack.roster.directory().servers["world"]
+        (url,) = stack.registry.directory().servers["world"]
         transport = HttpTransport()
         told = orjson.loads((await send(transport, url + "/versions", b"", "GET")).body)
         await transport.close()

@@ -158,7 +158,7 @@ def test_an_id_twice_is_refused_with_its_line(tmp_path: Path) -> None:
         mixture(tmp_path, {"name": "rows", "path": "rows.jsonl"})
 
 
-def test_rollouts_carry_their_id_their_data_set_and_its_player(root: Path) -> None:
+def test_rollouts_carry_their_id_their_dataset_and_its_agent(root: Path) -> None:
     mixed = mixture(root, {**B, "agent_name": "b_agent"}, A, limit=15)
     found = list(mixed.rollouts(2))
     assert [(one.task_index, one.rollout_index) for one in found] == [(n // 2, n % 2) for n in range(30)]
@@ -168,7 +168,7 @@ def test_rollouts_carry_their_id_their_data_set_and_its_player(root: Path) -> No
     assert mixed.agents == {"b_agent", "player"}
 
 
-def test_rows_that_nobody_plays_are_refused(root: Path) -> None:
+def test_rows_without_an_agent_are_refused(root: Path) -> None:
     with pytest.raises(OperatorError, match="say who plays them with its agent_name"):
         mixture(root, A, agent=None)
 

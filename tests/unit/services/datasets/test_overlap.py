@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rollyard.services.datasets.prompt_text import words_of
-from rollyard.services.datasets.validate import FileSurvey, survey
+from rollyard.services.datasets.validate import FileReport, validate
 from rollyard.services.types import Json
 from tests.unit.services.datasets.files import row, written
 
@@ -45,9 +45,9 @@ FORMS: dict[str, Callable[[str], Json]] = {
 }  # fmt: skip
 
 
-def found(tmp_path: Path, train: list[Json], test: list[Json], run: int = 13) -> FileSurvey:
+def found(tmp_path: Path, train: list[Json], test: list[Json], run: int = 13) -> FileReport:
     files = [written(tmp_path / f"{name}.jsonl", [*lines]) for name, lines in (("train", train), ("test", test))]
-    (one,) = survey(files[:1], files[1:], run=run)
+    (one,) = validate(files[:1], files[1:], run=run)
     return one
 
 

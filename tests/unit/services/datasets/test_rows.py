@@ -7,7 +7,7 @@ from pathlib import Path
 import orjson
 import pytest
 
-from rollyard.services.datasets.rows import own_id, row_at, rows_of
+from rollyard.services.datasets.rows import id_of_row, row_at, rows_of
 from tests.unit.services.datasets.files import row
 
 ONE, TWO = orjson.dumps(row("1", id=1)), orjson.dumps(row("2", id=2))
@@ -60,5 +60,5 @@ def test_what_cannot_be_played_is_told_in_words_by_its_line(
 
 
 def test_a_key_of_an_id_with_another_value_is_the_environments_own() -> None:
-    assert own_id({"task_id": {"of": "mine"}, "id": 7}) == "7"
-    assert own_id({"id": ["a"]}) is None and own_id({"id": True}) is None
+    assert id_of_row({"task_id": {"of": "mine"}, "id": 7}) == "7"
+    assert id_of_row({"id": ["a"]}) is None and id_of_row({"id": True}) is None

@@ -14,7 +14,7 @@ import pytest
 from rollyard.resources_servers.dataset_sources import read_rows
 from rollyard.resources_servers.gsm8k import prepare as gsm8k
 from rollyard.services.datasets.split_names import by_names
-from rollyard.services.datasets.splits import Ambiguous, Wanted, chosen
+from rollyard.services.datasets.splits import AmbiguousFiles, Wanted, chosen
 from rollyard.services.errors import OperatorError
 from rollyard.services.io.search_path import INSTALLED
 from tests.support.fake_stores import store
@@ -114,7 +114,7 @@ def test_a_prefix_in_s3_and_the_hub_give_what_a_clone_gives(tmp_path: Path, plac
 def test_what_is_ambiguous_or_absent_is_told_with_what_there_is_and_the_option(
     files: list[str], wanted: Wanted, words: str
 ) -> None:
-    with pytest.raises(Ambiguous, match=words):
+    with pytest.raises(AmbiguousFiles, match=words):
         chosen("clone", files, "", wanted)
 
 

@@ -9,7 +9,7 @@ import orjson
 import pytest
 
 from rollyard.services.evaluation.checkpoint_sources import LocalSource
-from rollyard.services.evaluation.checkpoints import stage, step_of, what_is_missing
+from rollyard.services.evaluation.checkpoints import find_missing_part, stage, step_of
 from tests.unit.services.evaluation.checkpoint_files import checkpoint, safetensors
 
 
@@ -33,42 +33,42 @@ def test_the_step_is_a_number_that_is_said_to_be_one_or_ends_the_name(name: str,
 
 
 def test_whole_checkpoints_lack_nothing(tmp_path: Path) -> None:
-    assert what_is_missing(checkpoint(tmp_path / "one")) == ""
-    assert what_is_missing(checkpoint(tmp_path / "two", "a.safetensors", "b.safetensors", index=True)) == ""
+    assert find_missing_part(checkpoint(tmp_path / "one")) == ""
+    assert find_missing_part(checkpoint(tmp_path / "two", "a.safetensors", "b.safetensors", index=True)) == ""
 
 
 @pytest.mark.parametrize("kept", [0, 5, 20, -1])
 def test_weights_that_are_still_being_written_are_not_whole(tmp_path: Path, kept: int) -> None:
     folder = checkpoint(tmp_path / "one")
     (folder / "model.safetensors").write_bytes(safetensors()[:kept])
-    assert "model.safetensors has" in what_is_missing(folder)
+    assert "model.safetensors has" in find_missing_part(folder)
 
 
 def test_a_shard_that_is_not_there_yet_is_named(tmp_path: Path) -> None:
     folder = checkpoint(tmp_path / "one", "a.safetensors", "b.safetensors", index=True)
     (folder / "b.safetensors").unlink()
-    assert what_is_missing(folder) == "b.safetensors is not there"
+    assert find_missing_part(folder) == "b.safetensors is not there"
 
 
 def test_a_half_written_index_is_not_whole(tmp_path: Path) -> None:
     folder = checkpoint(tmp_path / "one", "a.safetensors", "b.safetensors", index=True)
     (folder / "model.safetensors.index.json").write_text('{"weight_map": {"w0": "a.safe')
-    assert what_is_missing(folder)
+    assert find_missing_part(folder)
 
 
 def test_without_config_or_weights_nothing_is_whole(tmp_path: Path) -> None:
     folder = checkpoint(tmp_path / "one")
     (folder / "model.safetensors").unlink()
-    assert what_is_missing(folder) == "no weights are there"
+    assert find_missing_part(folder) == "no weights are there"
     (folder / "config.json").unlink()
-    assert what_is_missing(folder) == "config.json is not there"
+    assert find_missing_part(folder) == "config.json is not there"
 
 
 def test_weights_under_another_name_than_the_indexs_are_staged_without_it(tmp_path: Path) -> None:
     folder = checkpoint(tmp_path / "one")
     index = {"weight_map": {"w": "model-00001-of-00001.safetensors"}}
     (folder / "model.safetensors.index.json").write_bytes(orjson.dumps(index))
-    assert what_is_missing(folder) == ""
+    assert find_missing_part(folder) == ""
     staged = stage(folder, tmp_path / "staged")
     assert sorted(path.name for path in staged.iterdir()) == ["config.json", "model.safetensors"]
     assert (staged / "model.safetensors").read_bytes() == (folder / "model.safetensors").read_bytes()
@@ -102,7 +102,7 @@ def test_a_link_to_a_checkpoint_beside_it_is_not_another_one(tmp_path: Path) -> 
 def test_a_half_written_config_is_not_whole(tmp_path: Path) -> None:
     folder = checkpoint(tmp_path / "one")
     (folder / "config.json").write_text('{"model_type": "qw')
-    assert what_is_missing(folder) == "config.json is not whole"
+    assert find_missing_part(folder) == "config.json is not whole"
 
 
 @pytest.mark.parametrize("index", [False, True])
@@ -113,9 +113,9 @@ def test_pickled_weights_are_whole_when_their_archive_is(tmp_path: Path, index: 
     name = "pytorch_model-00001-of-00001.bin" if index else "pytorch_model.bin"
     if index:
         (folder / "pytorch_model.bin.index.json").write_bytes(orjson.dumps({"weight_map": {"w": name}}))
-    assert what_is_missing(folder) == (f"{name} is not there" if index else "no weights are there")
+    assert find_missing_part(folder) == (f"{name} is not there" if index else "no weights are there")
     with zipfile.ZipFile(folder / name, "w") as archive:
         archive.writestr("data.pkl", b"x" * 1000)
-    assert what_is_missing(folder) == ""
+    assert find_missing_part(folder) == ""
     (folder / name).write_bytes((folder / name).read_bytes()[:900])
-    assert what_is_missing(folder) == f"{name} is not whole"
+    assert find_missing_part(folder) == f"{name} is not whole"

@@ -17,7 +17,7 @@ from rollyard.services.evaluation.benchmarks import Benchmark
 from rollyard.services.evaluation.checkpoint_sources import LocalSource
 from rollyard.services.evaluation.evaluator import Evaluator
 from rollyard.services.evaluation.lm_eval_process import Harness, Model
-from rollyard.services.evaluation.results_store import MOST_TRIES, Ledger
+from rollyard.services.evaluation.results_store import MOST_TRIES, ResultsStore
 from tests.unit.services.evaluation.checkpoint_files import checkpoint
 from tests.unit.services.evaluation.processes import ended
 
@@ -28,7 +28,7 @@ GSM8K, IFEVAL = Benchmark(task="gsm8k", num_fewshot=8), Benchmark(task="ifeval")
 def evaluator(root: Path, *benchmarks: Benchmark, said: list[str] | None = None, **more: object) -> Evaluator:
     harness = Harness(command=FAKE, **more)  # type: ignore[arg-type]
     return Evaluator(
-        harness, Ledger(root / "out"), benchmarks or (GSM8K,), {}, say=(said if said is not None else []).append
+        harness, ResultsStore(root / "out"), benchmarks or (GSM8K,), {}, say=(said if said is not None else []).append
     )
 
 
@@ -36,7 +36,7 @@ def looked(root: Path, *benchmarks: Benchmark, said: list[str] | None = None) ->
     """One look at the checkpoints of `root`."""
     made = evaluator(root, *benchmarks, said=said)
     made.watch(LocalSource(root / "checkpoints"), Model(""), 0.01, Event(), once=True)
-    made.ledger.close()
+    made.results_store.close()
     return made
 
 
@@ -50,7 +50,7 @@ def test_whole_checkpoints_are_evaluated_by_step_and_never_again(tmp_path: Path)
         checkpoint(tmp_path / f"checkpoints/step_{step}")
     for _ in range(2):
         made = looked(tmp_path, GSM8K, IFEVAL)
-    assert [(score.step, score.task) for score in made.ledger.scores] == [
+    assert [(score.step, score.task) for score in made.results_store.scores] == [
         (step, task) for step in (3, 20, 100) for task in ("gsm8k", "ifeval")
     ]
     assert len(asked(tmp_path)) == 6
@@ -72,21 +72,21 @@ def test_a_checkpoint_that_is_not_whole_waits_and_its_reason_is_said_once(tmp_pa
         if "exact_match" in text:
             stopped.set()
 
-    watching = Evaluator(made.harness, made.ledger, made.benchmarks, {}, say=say)
+    watching = Evaluator(made.harness, made.results_store, made.benchmarks, {}, say=say)
     watching.watch(LocalSource(tmp_path / "checkpoints"), Model(""), 0.01, stopped, once=False)
     finished.join()
     assert len([text for text in said if "not whole yet" in text]) == 1
-    assert len(made.ledger.scores) == 1
+    assert len(made.results_store.scores) == 1
 
 
 def test_an_evaluation_that_failed_is_tried_again_by_the_next_look(tmp_path: Path) -> None:
     (checkpoint(tmp_path / "checkpoints/step_1") / "broken").touch()
     said: list[str] = []
     first = looked(tmp_path, said=said)
-    assert [entry.tries for entry in first.ledger.failed([GSM8K.title])] == [1]
+    assert [entry.tries for entry in first.results_store.failed([GSM8K.title])] == [1]
     assert any("CUDA out of memory" in text for text in said)
     second = looked(tmp_path)
-    assert (second.ledger.failed([GSM8K.title]), len(second.ledger.scores)) == ([], 1)
+    assert (second.results_store.failed([GSM8K.title]), len(second.results_store.scores)) == ([], 1)
 
 
 def test_one_that_always_fails_is_given_up_and_stays_named(tmp_path: Path) -> None:
@@ -95,12 +95,12 @@ def test_one_that_always_fails_is_given_up_and_stays_named(tmp_path: Path) -> No
         (folder / "broken").touch()
         made = looked(tmp_path)
     assert len(asked(tmp_path)) == MOST_TRIES
-    assert [entry.tries for entry in made.ledger.failed([GSM8K.title])] == [MOST_TRIES]
-    assert not made.ledger.scores
+    assert [entry.tries for entry in made.results_store.failed([GSM8K.title])] == [MOST_TRIES]
+    assert not made.results_store.scores
     (folder / "broken").unlink()
-    made.ledger.forget_failures()
+    made.results_store.forget_failures()
     made.watch(LocalSource(tmp_path / "checkpoints"), Model(""), 0.01, Event(), once=True)
-    assert len(made.ledger.scores) == 1
+    assert len(made.results_store.scores) == 1
 
 
 def test_an_evaluation_that_was_killed_is_done_again(tmp_path: Path) -> None:
@@ -108,7 +108,7 @@ def test_an_evaluation_that_was_killed_is_done_again(tmp_path: Path) -> None:
     partial = tmp_path / "out/raw/step_1/gsm8k_8shot/results_0.json"
     partial.parent.mkdir(parents=True)
     partial.write_text('{"results": {')
-    assert len(looked(tmp_path).ledger.scores) == 1
+    assert len(looked(tmp_path).results_store.scores) == 1
 
 
 def test_an_interrupted_evaluation_leaves_no_engine_behind_and_is_not_on_record(tmp_path: Path) -> None:
@@ -121,13 +121,13 @@ def test_an_interrupted_evaluation_leaves_no_engine_behind_and_is_not_on_record(
             engines.append(int(text.split()[1]))
             raise KeyboardInterrupt
 
-    made = Evaluator(Harness(command=FAKE), Ledger(tmp_path / "out"), [GSM8K], {}, show=show)
+    made = Evaluator(Harness(command=FAKE), ResultsStore(tmp_path / "out"), [GSM8K], {}, show=show)
     with pytest.raises(KeyboardInterrupt):
         made.evaluate("step_1", Model(str(folder)))
     (engine,) = engines
     ended(engine)
-    made.ledger.close()
-    assert Ledger(tmp_path / "out").wants("step_1", GSM8K, {})
+    made.results_store.close()
+    assert ResultsStore(tmp_path / "out").is_pending("step_1", GSM8K, {})
 
 
 def test_the_command_line_is_the_seeds(tmp_path: Path) -> None:
@@ -160,7 +160,7 @@ def test_a_missing_lm_eval_says_how_to_install_it() -> None:
 
 
 @pytest.mark.parametrize("words", ["ValueError: Tasks not found: gsm9k", "ModuleNotFoundError: No module named 'nltk'"])
-def test_what_trying_again_cannot_mend_ends_the_command_with_lm_evals_words(tmp_path: Path, words: str) -> None:
+def test_what_trying_again_cannot_fix_ends_the_command_with_lm_evals_words(tmp_path: Path, words: str) -> None:
     (checkpoint(tmp_path / "checkpoints/step_1") / "broken").write_text(words)
     with pytest.raises(OperatorError, match=words):
         looked(tmp_path, GSM8K, IFEVAL)
@@ -171,7 +171,7 @@ def test_what_trying_again_cannot_mend_ends_the_command_with_lm_evals_words(tmp_
 def test_a_failure_is_told_by_its_error_and_not_by_the_warnings_behind_it(tmp_path: Path) -> None:
     words = "RuntimeError: Engine core initialization failed\nresource_tracker.py:254: UserWarning: leaked objects"
     (checkpoint(tmp_path / "checkpoints/step_1") / "broken").write_text(words)
-    (failure,) = looked(tmp_path).ledger.failed([GSM8K.title])
+    (failure,) = looked(tmp_path).results_store.failed([GSM8K.title])
     assert failure.error.startswith("lm_eval ended with 1 on gsm8k_8shot: RuntimeError: Engine core init")
 
 
@@ -181,7 +181,9 @@ def test_an_lm_eval_that_ends_well_without_results_has_failed_though_older_resul
     older.parent.mkdir(parents=True)
     older.write_text('{"results": {"gsm8k": {"exact_match,none": 1.0}}}')
     made = looked(tmp_path)
-    assert [entry.error[:35] for entry in made.ledger.failed([GSM8K.title])] == ["lm_eval ended well but wrote no res"]
+    assert [entry.error[:35] for entry in made.results_store.failed([GSM8K.title])] == [
+        "lm_eval ended well but wrote no res"
+    ]
 
 
 def test_a_guard_ends_lm_eval_and_its_engine_when_the_evaluator_is_killed(tmp_path: Path) -> None:
@@ -218,7 +220,7 @@ def test_a_checkpoint_that_vanishes_between_two_looks_stops_nothing(tmp_path: Pa
     said: list[str] = []
     made = evaluator(tmp_path, said=said)
     made.watch(Vanishing(tmp_path / "checkpoints"), Model(""), 0.01, Event(), once=True)
-    assert [score.step for score in made.ledger.scores] == [2]
+    assert [score.step for score in made.results_store.scores] == [2]
     assert "step_1 is not whole yet: config.json is not there" in said
 
 
@@ -247,18 +249,18 @@ def test_results_of_other_settings_or_another_run_are_never_taken_for_these(tmp_
     other = evaluator(tmp_path, limit=4)
     with pytest.raises(OperatorError, match="step_1 with other settings \\(limit None, now 4\\)"):
         other.watch(source, Model(""), 0.01, Event(), once=True)
-    other.ledger.close()
+    other.results_store.close()
     (tmp_path / "checkpoints").rename(tmp_path / "moved")
     with pytest.raises(OperatorError, match="moved/step_1"):
         evaluator(tmp_path).watch(LocalSource(tmp_path / "moved"), Model(""), 0.01, Event(), once=True)
 
 
 def test_only_one_evaluator_writes_to_a_folder(tmp_path: Path) -> None:
-    first = Ledger(tmp_path)
+    first = ResultsStore(tmp_path)
     with pytest.raises(RunError, match="another ng_lm_eval writes to"):
-        Ledger(tmp_path)
+        ResultsStore(tmp_path)
     first.close()
-    Ledger(tmp_path).close()
+    ResultsStore(tmp_path).close()
 
 
 def test_tables_that_a_kill_left_behind_the_ledger_are_written_again(tmp_path: Path) -> None:

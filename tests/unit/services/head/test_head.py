@@ -10,11 +10,11 @@ import yaml
 from omegaconf import OmegaConf
 
 from rollyard.services.head.activity import Collection
-from rollyard.services.head.registry import Roster
+from rollyard.services.head.registry import ServerRegistry
 from rollyard.services.head.server import Head
 from rollyard.services.http.client import SECRET_HEADER
-from rollyard.services.http.transport import Answer, HttpTransport, LocalTransport
-from rollyard.services.rollouts.progress import Tally
+from rollyard.services.http.transport import HttpResponse, HttpTransport, LocalTransport
+from rollyard.services.rollouts.progress import CollectionProgress
 from rollyard.services.server.app import Context
 from rollyard.services.server.settings import ServerSettings
 from rollyard.services.types import Json, Keys, Registration
@@ -34,22 +34,22 @@ class Desk:
         text = "policy_api_key: sk-1234\n" + yaml_of(self.world, "{api_key: '${policy_api_key}', speed: 3}")
         config = load_text(root, text + yaml_of(self.player, peer, "player", "responses_api_agents"))
         self.transport = LocalTransport(HttpTransport())
-        self.roster = roster = Roster(keys.run_id, config.servers, config.identity())
+        self.registry = registry = ServerRegistry(keys.run_id, config.servers, config.identity())
         context = Context("head", keys, client_of({}, self.transport))
-        self.transport.mount(BASE, Head(ServerSettings(port=11000), context, roster, config))
+        self.transport.mount(BASE, Head(ServerSettings(port=11000), context, registry, config))
         self.admission = {SECRET_HEADER: keys.secret}
         if keys.token:
             self.admission["authorization"] = f"Bearer {keys.token}"
 
-    async def get(self, path: str, headers: Mapping[str, str] | None = None) -> Answer:
+    async def get(self, path: str, headers: Mapping[str, str] | None = None) -> HttpResponse:
         return await send(self.transport, BASE + path, b"", "GET", headers)
 
     async def read(self, path: str) -> Any:
         return orjson.loads((await self.get(path)).body)
 
-    async def register(self, name: str = "world", port: int = 7001, **more: Any) -> Answer:
+    async def register(self, name: str = "world", port: int = 7001, **more: Any) -> HttpResponse:
         url = f"http://127.0.0.1:{port}"
-        self.roster.expect(f"{name}#1")
+        self.registry.expect(f"{name}#1")
         record = Registration(name=name, instance=f"{name}#1", url=url, pid=42, ready=True, **more)
         return await send(self.transport, BASE + "/register", record.model_dump(), headers=self.admission)
 
@@ -61,7 +61,7 @@ def desk(tmp_path: Path) -> Desk:
 
 @pytest.mark.parametrize("path", ["/register", "/heartbeat"])
 @pytest.mark.parametrize("headers", [{}, {SECRET_HEADER: ""}, {SECRET_HEADER: "guess"}])
-async def test_without_the_secret_nobody_is_admitted(desk: Desk, path: str, headers: dict[str, str]) -> None:
+async def test_without_the_secret_no_server_is_admitted(desk: Desk, path: str, headers: dict[str, str]) -> None:
     record = Registration(name="world", instance="world#1", url="http://stranger", pid=1, ready=True).model_dump()
     answer = await send(desk.transport, BASE + path, record, headers=headers)
     problem = orjson.loads(answer.body)
@@ -146,7 +146,7 @@ async def test_the_secret_does_not_replace_the_run_token(tmp_path: Path) -> None
 
 
 def collection(output: str, measured: int = 1) -> Json:
-    status = Tally(10).status("running").model_copy(update={"measured": measured})
+    status = CollectionProgress(10).status("running").model_copy(update={"measured": measured})
     return Collection(output=output, status=status, failures=[]).model_dump(by_alias=True)
 
 
@@ -180,7 +180,7 @@ async def test_prometheus_is_told_where_every_server_is_and_the_head_as_it_was_r
 
 async def test_metrics_say_who_is_missing_and_who_was_started_again(desk: Desk) -> None:
     await desk.register()
-    desk.roster.restarts["player"] = 3
+    desk.registry.restarts["player"] = 3
     text = (await desk.get("/metrics")).body.decode()
     assert 'rollyard_instances_ready{server="world"} 1.0' in text
     assert 'rollyard_instances{server="player"} 1.0' in text

@@ -6,7 +6,7 @@ import pytest
 
 from rollyard.services.config.load import RunConfig
 from rollyard.services.errors import Failure, FailureKind
-from rollyard.services.head.registry import Roster
+from rollyard.services.head.registry import ServerRegistry
 from rollyard.services.types import Heartbeat, Registration
 from tests.support.fixtures import load_text, make_folder, yaml_of
 
@@ -32,8 +32,8 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def roster(config: RunConfig, clock: Clock) -> Roster:
-    made = Roster("r1", config.servers, {"one": {"speed": 1}}, expiry_s=10.0, clock=clock)
+def registry(config: RunConfig, clock: Clock) -> ServerRegistry:
+    made = ServerRegistry("r1", config.servers, {"one": {"speed": 1}}, expiry_s=10.0, clock=clock)
     for instance in ("world#1", "twins[0]#1", "twins[1]#1"):
         made.expect(instance)
     return made
@@ -43,164 +43,164 @@ def registered(instance: str = "world#1", *, ready: bool, name: str = "world", p
     return Registration(name=name, instance=instance, url=f"http://127.0.0.1:{port}", pid=42, ready=ready)
 
 
-def beat(instance: str = "world#1", requests: int = 0) -> Heartbeat:
+def record_heartbeat(instance: str = "world#1", requests: int = 0) -> Heartbeat:
     return Heartbeat(instance=instance, requests=requests, in_flight=0, sessions=0)
 
 
-def test_registered_is_not_ready(roster: Roster) -> None:
-    roster.register(registered(ready=False))
-    assert not roster.is_ready("world#1") and roster.directory().servers["world"] == []
+def test_registered_is_not_ready(registry: ServerRegistry) -> None:
+    registry.register(registered(ready=False))
+    assert not registry.is_ready("world#1") and registry.directory().servers["world"] == []
 
 
-def test_an_instance_that_said_ready_is_in_the_directory(roster: Roster) -> None:
-    roster.register(registered(ready=False))
-    roster.register(registered(ready=True))
-    assert roster.is_ready("world#1") and roster.directory().servers["world"] == ["http://127.0.0.1:7001"]
+def test_an_instance_that_said_ready_is_in_the_directory(registry: ServerRegistry) -> None:
+    registry.register(registered(ready=False))
+    registry.register(registered(ready=True))
+    assert registry.is_ready("world#1") and registry.directory().servers["world"] == ["http://127.0.0.1:7001"]
 
 
-def test_a_server_without_an_instance_is_known_and_empty(roster: Roster) -> None:
-    assert roster.directory().servers == {"world": [], "twins": []}
+def test_a_server_without_an_instance_is_known_and_empty(registry: ServerRegistry) -> None:
+    assert registry.directory().servers == {"world": [], "twins": []}
 
 
-def test_silence_up_to_the_limit_is_not_absence(roster: Roster, clock: Clock) -> None:
-    roster.register(registered(ready=True))
+def test_silence_up_to_the_limit_is_not_absence(registry: ServerRegistry, clock: Clock) -> None:
+    registry.register(registered(ready=True))
     clock.now += 10.0
-    assert roster.is_ready("world#1")
+    assert registry.is_ready("world#1")
 
 
-def test_silence_beyond_the_limit_leaves_the_directory(roster: Roster, clock: Clock) -> None:
-    roster.register(registered(ready=True))
+def test_silence_beyond_the_limit_leaves_the_directory(registry: ServerRegistry, clock: Clock) -> None:
+    registry.register(registered(ready=True))
     clock.now += 10.1
-    assert roster.directory().servers["world"] == [] and not roster.is_ready("world#1")
-    assert roster.instances()[0].status == "timeout"
+    assert registry.directory().servers["world"] == [] and not registry.is_ready("world#1")
+    assert registry.instances()[0].status == "timeout"
 
 
-def test_a_beat_brings_a_silent_instance_back(roster: Roster, clock: Clock) -> None:
-    roster.register(registered(ready=True))
+def test_a_beat_brings_a_silent_instance_back(registry: ServerRegistry, clock: Clock) -> None:
+    registry.register(registered(ready=True))
     clock.now += 60.0
-    roster.beat(beat())
-    assert roster.directory().servers["world"] == ["http://127.0.0.1:7001"]
+    registry.record_heartbeat(record_heartbeat())
+    assert registry.directory().servers["world"] == ["http://127.0.0.1:7001"]
 
 
-def test_a_beat_does_not_make_ready_what_never_said_so(roster: Roster) -> None:
-    roster.register(registered(ready=False))
-    roster.beat(beat())
-    assert not roster.is_ready("world#1")
+def test_a_beat_does_not_make_ready_what_never_said_so(registry: ServerRegistry) -> None:
+    registry.register(registered(ready=False))
+    registry.record_heartbeat(record_heartbeat())
+    assert not registry.is_ready("world#1")
 
 
-def test_an_instance_that_takes_long_to_start_is_starting_not_timed_out(roster: Roster, clock: Clock) -> None:
-    roster.register(registered(ready=False))
+def test_an_instance_that_takes_long_to_start_is_starting_not_timed_out(registry: ServerRegistry, clock: Clock) -> None:
+    registry.register(registered(ready=False))
     clock.now += 60.0
-    assert roster.instances()[0].status == "starting"
+    assert registry.instances()[0].status == "starting"
 
 
-def test_a_beat_of_an_unregistered_instance_is_refused(roster: Roster) -> None:
+def test_a_beat_of_an_unregistered_instance_is_refused(registry: ServerRegistry) -> None:
     with pytest.raises(Failure) as raised:
-        roster.beat(beat("ghost#1"))
+        registry.record_heartbeat(record_heartbeat("ghost#1"))
     assert raised.value.kind is FailureKind.UNKNOWN_SERVER and "register first" in str(raised.value)
 
 
-def test_a_registration_under_an_unknown_name_is_refused_with_the_nearest(roster: Roster) -> None:
+def test_a_registration_under_an_unknown_name_is_refused_with_the_nearest(registry: ServerRegistry) -> None:
     with pytest.raises(Failure) as raised:
-        roster.register(registered(ready=True, name="wrold"))
+        registry.register(registered(ready=True, name="wrold"))
     assert raised.value.kind is FailureKind.UNKNOWN_SERVER and "'world'" in str(raised.value)
 
 
-def test_replicas_stand_side_by_side(roster: Roster) -> None:
+def test_replicas_stand_side_by_side(registry: ServerRegistry) -> None:
     for number in (0, 1):
-        roster.register(registered(f"twins[{number}]#1", ready=True, name="twins", port=7001 + number))
-    assert roster.directory().servers["twins"] == ["http://127.0.0.1:7001", "http://127.0.0.1:7002"]
+        registry.register(registered(f"twins[{number}]#1", ready=True, name="twins", port=7001 + number))
+    assert registry.directory().servers["twins"] == ["http://127.0.0.1:7001", "http://127.0.0.1:7002"]
 
 
-def test_one_silent_replica_leaves_the_other(roster: Roster, clock: Clock) -> None:
+def test_one_silent_replica_leaves_the_other(registry: ServerRegistry, clock: Clock) -> None:
     for number in (0, 1):
-        roster.register(registered(f"twins[{number}]#1", ready=True, name="twins", port=7001 + number))
+        registry.register(registered(f"twins[{number}]#1", ready=True, name="twins", port=7001 + number))
     clock.now += 8.0
-    roster.beat(beat("twins[1]#1"))
+    registry.record_heartbeat(record_heartbeat("twins[1]#1"))
     clock.now += 8.0
-    assert roster.directory().servers["twins"] == ["http://127.0.0.1:7002"]
+    assert registry.directory().servers["twins"] == ["http://127.0.0.1:7002"]
 
 
-def test_a_removed_instance_is_gone_at_once(roster: Roster) -> None:
-    roster.register(registered(ready=True))
-    roster.remove("world#1")
-    roster.remove("world#1")
-    assert roster.directory().servers["world"] == []
+def test_a_removed_instance_is_gone_at_once(registry: ServerRegistry) -> None:
+    registry.register(registered(ready=True))
+    registry.remove("world#1")
+    registry.remove("world#1")
+    assert registry.directory().servers["world"] == []
 
 
-def test_counters_of_the_last_beat_are_listed(roster: Roster) -> None:
-    roster.register(registered(ready=True))
-    roster.beat(Heartbeat(instance="world#1", requests=9, in_flight=2, sessions=1))
-    (shown,) = (one for one in roster.instances() if one.server_name == "world")
+def test_counters_of_the_last_beat_are_listed(registry: ServerRegistry) -> None:
+    registry.register(registered(ready=True))
+    registry.record_heartbeat(Heartbeat(instance="world#1", requests=9, in_flight=2, sessions=1))
+    (shown,) = (one for one in registry.instances() if one.server_name == "world")
     assert (shown.requests, shown.in_flight, shown.sessions, shown.port) == (9, 2, 1, 7001)
 
 
-def test_a_server_whose_process_ended_is_still_listed_and_not_ready(roster: Roster) -> None:
-    roster.register(registered(ready=True))
-    roster.remove("world#1")
-    assert [shown.ready for shown in roster.instances() if shown.server_name == "world"] == [False]
+def test_a_server_whose_process_ended_is_still_listed_and_not_ready(registry: ServerRegistry) -> None:
+    registry.register(registered(ready=True))
+    registry.remove("world#1")
+    assert [shown.ready for shown in registry.instances() if shown.server_name == "world"] == [False]
 
 
-def test_the_directory_carries_run_families_and_settings(roster: Roster) -> None:
-    directory = roster.directory()
+def test_the_directory_carries_run_families_and_settings(registry: ServerRegistry) -> None:
+    directory = registry.directory()
     assert (directory.run_id, directory.settings) == ("r1", {"one": {"speed": 1}})
     assert directory.families == {"world": "resources_servers", "twins": "resources_servers"}
 
 
 def test_requests_a_second_are_counted_over_the_heartbeats_of_the_last_ten_seconds(
-    roster: Roster, clock: Clock
+    registry: ServerRegistry, clock: Clock
 ) -> None:
-    roster.register(registered(ready=True))
+    registry.register(registered(ready=True))
     for requests in (0, 1000, 1000, 1020, 1040, 1060, 1080, 1100):
-        roster.beat(beat(requests=requests))
+        registry.record_heartbeat(record_heartbeat(requests=requests))
         clock.now += 2.0
-    shown = next(one for one in roster.instances() if one.server_name == "world")
+    shown = next(one for one in registry.instances() if one.server_name == "world")
     assert shown.requests_per_s == pytest.approx(10.0)
 
 
-def test_one_heartbeat_is_no_rate(roster: Roster) -> None:
-    roster.register(registered(ready=True))
-    roster.beat(beat(requests=50))
-    assert roster.instances()[0].requests_per_s == 0.0
+def test_one_heartbeat_is_no_rate(registry: ServerRegistry) -> None:
+    registry.register(registered(ready=True))
+    registry.record_heartbeat(record_heartbeat(requests=50))
+    assert registry.instances()[0].requests_per_s == 0.0
 
 
-def test_an_instance_whose_heartbeats_are_late_is_quiet_and_not_gone(roster: Roster, clock: Clock) -> None:
-    roster.register(registered(ready=True))
+def test_an_instance_whose_heartbeats_are_late_is_quiet_and_not_gone(registry: ServerRegistry, clock: Clock) -> None:
+    registry.register(registered(ready=True))
     clock.now += 11.0
-    directory = roster.directory()
+    directory = registry.directory()
     assert directory.servers["world"] == [] and directory.quiet["world"] == ["http://127.0.0.1:7001"]
     assert directory.has("world", "http://127.0.0.1:7001")
-    roster.remove("world#1")
-    assert not roster.directory().has("world", "http://127.0.0.1:7001")
+    registry.remove("world#1")
+    assert not registry.directory().has("world", "http://127.0.0.1:7001")
 
 
-def test_a_registration_after_the_instance_was_removed_makes_no_ghost(roster: Roster) -> None:
-    roster.register(registered(ready=True))
-    roster.remove("world#1")
+def test_a_registration_after_the_instance_was_removed_makes_no_ghost(registry: ServerRegistry) -> None:
+    registry.register(registered(ready=True))
+    registry.remove("world#1")
     with pytest.raises(Failure, match="not expected"):
-        roster.register(registered(ready=True))
-    assert roster.directory().servers["world"] == [] and all(one.url is None for one in roster.instances())
+        registry.register(registered(ready=True))
+    assert registry.directory().servers["world"] == [] and all(one.url is None for one in registry.instances())
 
 
-def test_an_old_instance_does_not_register_beside_its_successor(roster: Roster) -> None:
-    roster.register(registered(ready=True))
-    roster.remove("world#1")
-    roster.expect("world#2")
-    roster.register(registered("world#2", ready=True, port=7002))
+def test_an_old_instance_does_not_register_beside_its_successor(registry: ServerRegistry) -> None:
+    registry.register(registered(ready=True))
+    registry.remove("world#1")
+    registry.expect("world#2")
+    registry.register(registered("world#2", ready=True, port=7002))
     for late in (registered(ready=True), registered(ready=False)):
         with pytest.raises(Failure):
-            roster.register(late)
+            registry.register(late)
     with pytest.raises(Failure):
-        roster.beat(beat("world#1"))
-    assert roster.directory().servers["world"] == ["http://127.0.0.1:7002"]
+        registry.record_heartbeat(record_heartbeat("world#1"))
+    assert registry.directory().servers["world"] == ["http://127.0.0.1:7002"]
 
 
-def test_an_instance_that_nobody_launched_is_not_admitted(roster: Roster) -> None:
+def test_an_instance_that_was_not_launched_is_not_admitted(registry: ServerRegistry) -> None:
     with pytest.raises(Failure, match="'world#9' is not expected"):
-        roster.register(registered("world#9", ready=True))
+        registry.register(registered("world#9", ready=True))
 
 
-def test_an_instance_of_one_server_cannot_register_as_another(roster: Roster) -> None:
-    roster.register(registered(ready=True))
+def test_an_instance_of_one_server_cannot_register_as_another(registry: ServerRegistry) -> None:
+    registry.register(registered(ready=True))
     with pytest.raises(Failure, match="one of 'world'"):
-        roster.register(registered(ready=True, name="twins"))
+        registry.register(registered(ready=True, name="twins"))

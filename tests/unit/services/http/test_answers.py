@@ -9,7 +9,7 @@ import zlib
 import pytest
 
 from rollyard.services.errors import FailureKind
-from rollyard.services.http.content_encoding import BadAnswer, decoders
+from rollyard.services.http.content_encoding import InvalidResponse, decoders
 from rollyard.services.http.limits import Limits
 from rollyard.services.http.transport import HttpTransport
 from tests.support.fixtures import failure_of, http, peer, send
@@ -93,7 +93,7 @@ async def test_an_answer_that_is_wrong_is_a_lost_connection_at_once(what: str) -
     async with serving(saying(WRONG[what])) as port:
         failure = await failure_of(send(transport, f"http://127.0.0.1:{port}/x"))
         assert failure.kind is FailureKind.CONNECTION_LOST
-        assert not transport._wire._open
+        assert not transport._pool._open
         await transport.close()
 
 
@@ -127,7 +127,7 @@ def test_a_body_is_decoded_however_it_was_encoded(encoding: str) -> None:
     assert whole.feed(body) == b"".join(by_bytes.feed(bytes([byte])) for byte in body) == b"hello"
     whole.finish()
     by_bytes.finish()
-    with pytest.raises(BadAnswer, match="larger than 4 bytes"):
+    with pytest.raises(InvalidResponse, match="larger than 4 bytes"):
         decoders([name], 4)[0].feed(body)
 
 
@@ -177,7 +177,7 @@ async def test_a_peer_that_answers_before_it_has_read_the_request_leaves_no_conn
         for _ in range(20):
             assert (await send(transport, f"http://127.0.0.1:{port}/x", bytes(8_000_000))).status == 413
         await asyncio.sleep(0)
-        assert not transport._wire._open
+        assert not transport._pool._open
         await transport.close()
 
 

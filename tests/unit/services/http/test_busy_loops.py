@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from rollyard.services.errors import FailureKind
-from rollyard.services.http.callback_budget import Turnstile
-from rollyard.services.http.client import RUN_HEADER, Patience, Session
+from rollyard.services.http.callback_budget import CallbackBudget
+from rollyard.services.http.client import RUN_HEADER, RetryPolicy, Session
 from rollyard.services.http.loop_lag import LoopLag
-from rollyard.services.http.transport import Answer, LocalTransport, Receive, Scope, Send
+from rollyard.services.http.transport import HttpResponse, LocalTransport, Receive, Scope, Send
 from tests.support.fixtures import KEYS, client_of, failure_of, http, kind_of, network, peer, send, until
 from tests.unit.services.http.raw_peers import saying, serving
 
@@ -76,7 +76,7 @@ async def test_a_call_into_an_app_of_this_process_is_not_late_by_our_own_lag() -
 
 
 async def test_so_many_go_on_in_one_turn_of_the_loop_and_the_rest_in_their_order_later() -> None:
-    gate, passed = Turnstile(2), list[int]()
+    gate, passed = CallbackBudget(2), list[int]()
     for number in range(5):
         gate.enter(passed.append, number)
     seen = [list(passed)]
@@ -99,7 +99,7 @@ async def test_a_session_outlives_an_instance_that_is_too_busy_to_accept(monkeyp
         one.setblocking(False)
         one.connect_ex(sock.getsockname())
     async with network() as transport:
-        session = Session(client_of({"s": [url]}, transport, Patience(0.05, 0.01)), "s")
+        session = Session(client_of({"s": [url]}, transport, RetryPolicy(0.05, 0.01)), "s")
         session._url = url
         calling = asyncio.create_task(session.send("/x", b"{}", 20.0))
         await asyncio.sleep(0.5)
@@ -130,7 +130,7 @@ async def test_a_session_is_lost_once_the_head_says_that_its_instance_is_gone() 
     async with network() as transport:
         async with peer(http()) as other:
             looks = {"s": [other.url]}
-            session = Session(client_of(lambda: looks, transport, Patience(20.0, 0.01)), "s")
+            session = Session(client_of(lambda: looks, transport, RetryPolicy(20.0, 0.01)), "s")
             await session.post("/x", b"{}", 5.0)
         calling = asyncio.create_task(failure_of(session.send("/x", b"{}", 20.0)))
         await asyncio.sleep(0.1)
@@ -145,9 +145,11 @@ class Noting:
     def __init__(self) -> None:
         self.given: list[float] = []
 
-    async def send(self, method: str, url: str, body: bytes, headers: Mapping[str, str], timeout_s: float) -> Answer:
+    async def send(
+        self, method: str, url: str, body: bytes, headers: Mapping[str, str], timeout_s: float
+    ) -> HttpResponse:
         self.given.append(timeout_s)
-        return Answer(200, {RUN_HEADER: KEYS.run_id}, b"{}")
+        return HttpResponse(200, {RUN_HEADER: KEYS.run_id}, b"{}")
 
     async def stream(self, *_: Any) -> Any:
         raise NotImplementedError
@@ -159,7 +161,7 @@ class Noting:
 async def test_waiting_for_an_instance_is_part_of_the_deadline() -> None:
     looks: Iterator[list[str]] = iter([[], [], [], []])
     transport = Noting()
-    client = client_of(lambda: {"s": next(looks, ["http://there:1"])}, transport, Patience(60.0, 0.01))
+    client = client_of(lambda: {"s": next(looks, ["http://there:1"])}, transport, RetryPolicy(60.0, 0.01))
     await client.post("s", "/x", b"{}", 60.0)
     assert transport.given[0] < 59.98
 
@@ -177,6 +179,6 @@ async def test_a_session_whose_first_answer_is_lost_may_be_open_and_stays_where_
 
 async def test_a_session_that_reached_no_instance_cannot_be_open() -> None:
     async with network() as transport:
-        session = Session(client_of({"s": ["http://127.0.0.1:1"]}, transport, Patience(0.05, 0.01)), "s")
+        session = Session(client_of({"s": ["http://127.0.0.1:1"]}, transport, RetryPolicy(0.05, 0.01)), "s")
         assert await kind_of(session.send("/seed_session", b"{}", 5.0)) is FailureKind.UNREACHABLE
         assert not session.may_be_open

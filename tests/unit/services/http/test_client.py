@@ -7,8 +7,8 @@ import orjson
 import pytest
 
 from rollyard.services.errors import Failure, FailureKind
-from rollyard.services.http.client import RUN_HEADER, Patience
-from rollyard.services.http.request import Call
+from rollyard.services.http.client import RUN_HEADER, RetryPolicy
+from rollyard.services.http.request import RawRequest
 from rollyard.services.http.transport import HttpTransport, LocalTransport
 from rollyard.services.types import Keys
 from tests.support.fixtures import (
@@ -30,14 +30,14 @@ PROBLEM = "content-type: application/problem+json"
 async def test_only_a_connection_that_could_not_be_made_is_tried_again_and_elsewhere() -> None:
     async with peer(http(b"here")) as other, network() as transport:
         looks = iter([closed_port(), closed_port()])
-        client = client_of(lambda: {"s": [next(looks, other.url)]}, transport, Patience(60.0, 0.01))
+        client = client_of(lambda: {"s": [next(looks, other.url)]}, transport, RetryPolicy(60.0, 0.01))
         assert (await client.post("s", "/x", b"{}", 60.0)).body == b"here"
         assert other.requests == 1
 
 
 async def test_trying_again_ends_with_the_patience() -> None:
     async with network() as transport:
-        client = client_of({"s": [closed_port()]}, transport, Patience(0.1, 0.01))
+        client = client_of({"s": [closed_port()]}, transport, RetryPolicy(0.1, 0.01))
         async with asyncio.timeout(55.0):
             failure = await failure_of(client.post("s", "/x", b"{}", 60.0))
         assert failure.kind is FailureKind.UNREACHABLE and failure.problem.server == "s"
@@ -45,7 +45,7 @@ async def test_trying_again_ends_with_the_patience() -> None:
 
 async def test_trying_again_ends_with_the_deadline_when_that_is_nearer_and_the_text_says_so() -> None:
     async with network() as transport:
-        client = client_of({"s": []}, transport, Patience(60.0, 0.01))
+        client = client_of({"s": []}, transport, RetryPolicy(60.0, 0.01))
         failure = await failure_of(client.post("s", "/x", b"{}", 0.05))
         assert failure.kind is FailureKind.UNREACHABLE and "within 0.05 s" in failure.problem.detail
 
@@ -53,26 +53,26 @@ async def test_trying_again_ends_with_the_deadline_when_that_is_nearer_and_the_t
 @pytest.mark.parametrize("answer", [None, http(b"no", "503 Busy"), http(b"no", "500 Oh")])
 async def test_a_post_that_may_have_been_acted_on_is_never_replayed(answer: bytes | None) -> None:
     async with peer(answer, http(b"again")) as other, network() as transport:
-        client = client_of({"s": [other.url]}, transport, Patience(60.0, 0.01))
+        client = client_of({"s": [other.url]}, transport, RetryPolicy(60.0, 0.01))
         assert (await failure_of(client.post("s", "/x", b"{}", 60.0))).problem.server == "s"
         assert other.requests == 1
 
 
 async def test_a_post_whose_deadline_passed_is_never_replayed() -> None:
     async with peer(b"", http(b"again")) as other, network() as transport:
-        client = client_of({"s": [other.url]}, transport, Patience(60.0, 0.01))
+        client = client_of({"s": [other.url]}, transport, RetryPolicy(60.0, 0.01))
         assert await kind_of(client.post("s", "/x", b"{}", 1.0)) is FailureKind.TIMEOUT
         assert other.requests == 1
 
 
 @pytest.mark.parametrize("run", [None, "r2", ""])
-async def test_a_stranger_on_the_port_is_the_wrong_run(run: str | None) -> None:
+async def test_another_run_on_the_port_is_the_wrong_run(run: str | None) -> None:
     async with peer(http(b"hello", "200 OK", run)) as other, network() as transport:
         failure = await failure_of(client_of({"s": [other.url]}, transport).post("s", "/x", b"{}", 60.0))
         assert failure.kind is FailureKind.WRONG_RUN and other.url in str(failure)
 
 
-async def test_after_a_stranger_the_head_is_asked_again() -> None:
+async def test_after_an_answer_of_another_run_the_head_is_asked_again() -> None:
     async with peer(http(b"", "200 OK", None)) as stranger, peer(http(b"here")) as other, network() as transport:
         looks = iter([stranger.url])
         client = client_of(lambda: {"s": [next(looks, other.url)]}, transport)
@@ -106,13 +106,13 @@ async def test_a_problem_crosses_hops_unchanged() -> None:
     )
     async with network() as transport:
 
-        async def failing(call: Call) -> bytes:
+        async def failing(call: RawRequest) -> bytes:
             raise origin
 
         async with listening(a_server("far", routes={"/far": failing})) as far:
             client = client_of({"far": [far.url]}, transport)
 
-            async def passing(call: Call) -> bytes:
+            async def passing(call: RawRequest) -> bytes:
                 return (await client.post("far", "/far", b"{}", 60.0)).body
 
             async with listening(a_server("near", routes={"/near": passing})) as near:
@@ -157,7 +157,7 @@ async def test_an_unknown_server_is_refused_with_the_nearest_name() -> None:
 async def test_a_server_that_becomes_ready_later_is_waited_for() -> None:
     async with peer(http(b"here")) as other, network() as transport:
         looks: Iterator[list[str]] = iter([[], [], []])
-        client = client_of(lambda: {"s": next(looks, [other.url])}, transport, Patience(60.0, 0.01))
+        client = client_of(lambda: {"s": next(looks, [other.url])}, transport, RetryPolicy(60.0, 0.01))
         assert (await client.post("s", "/x", b"{}", 60.0)).body == b"here"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rollyard.services.errors import Failure, FailureKind
-from rollyard.services.http.client import AddressBook, Patience, ServerClient, Session
+from rollyard.services.http.client import AddressBook, RetryPolicy, ServerClient, Session
 from rollyard.services.types import Directory
 from tests.support.asgi_requests import echo
 from tests.support.fixtures import KEYS, a_server, closed_port, failure_of, kind_of, listening, network
@@ -17,7 +17,7 @@ async def test_another_server_of_the_run_on_the_old_port_refuses_what_was_not_me
         async def directory() -> Directory:
             return Directory(run_id=KEYS.run_id, servers={"agent": [hosted.url]}, families={}, settings={})
 
-        client = ServerClient(transport, KEYS, AddressBook(directory), Patience(0.1, 0.01))
+        client = ServerClient(transport, KEYS, AddressBook(directory), RetryPolicy(0.1, 0.01))
         assert await kind_of(client.post("agent", "/echo", b"{}", 5.0)) is FailureKind.WRONG_RUN
         assert await kind_of(Session(client, "agent").post("/echo", b"{}", 5.0)) is FailureKind.WRONG_RUN
         assert hosted.server.requests == 2
@@ -32,7 +32,7 @@ async def test_when_the_head_is_silent_too_the_server_that_is_missed_is_named_af
         raise Failure(FailureKind.UNREACHABLE, "no head", server="head")
 
     async with network() as transport:
-        client = ServerClient(transport, KEYS, AddressBook(directory), Patience(0.1, 0.01))
+        client = ServerClient(transport, KEYS, AddressBook(directory), RetryPolicy(0.1, 0.01))
         failure = await failure_of(client.post("agent", "/run", b"{}", 5.0))
     assert (failure.kind, failure.problem.server) == (FailureKind.UNREACHABLE, "agent")
 
@@ -47,7 +47,7 @@ async def test_a_known_address_is_used_on_while_the_head_does_not_answer() -> No
             raise Failure(FailureKind.UNREACHABLE, "no head", server="head")
 
         book = AddressBook(directory)
-        client = ServerClient(transport, KEYS, book, Patience(0.1, 0.01))
+        client = ServerClient(transport, KEYS, book, RetryPolicy(0.1, 0.01))
         await client.post("echo", "/echo", b"{}", 5.0)
         book.forget()
         assert (await client.post("echo", "/echo", b'{"a":1}', 5.0)).status == 200
@@ -64,5 +64,5 @@ async def test_a_server_that_takes_long_to_start_is_waited_for_as_long_as_it_may
                 run_id=KEYS.run_id, servers={"model": urls}, families={}, start_timeouts_s=limits, settings={}
             )
 
-        client = ServerClient(transport, KEYS, AddressBook(directory), Patience(0.0, 0.001))
+        client = ServerClient(transport, KEYS, AddressBook(directory), RetryPolicy(0.0, 0.001))
         assert (await client.post("model", "/echo", b"{}", 120.0)).status == 200

@@ -58,7 +58,7 @@ async def test_a_connection_that_the_peer_will_close_is_not_used_again(answer: b
         assert other.connections == 2
 
 
-async def test_an_answer_that_nobody_asked_for_is_never_taken_for_the_next() -> None:
+async def test_an_answer_without_a_request_is_never_matched_to_the_next_request() -> None:
     async with peer(http(b"1") + http(b"stray"), http(b"2")) as other, network() as transport:
         assert [(await send(transport, other.url + "/x")).body for _ in range(2)] == [b"1", b"2"]
         assert other.connections == 2

@@ -11,27 +11,27 @@ import pytest
 from rollyard.services.errors import FailureKind
 from rollyard.services.http.client import RUN_HEADER
 from rollyard.services.http.limits import Limits
-from rollyard.services.http.listener import Bounds
-from rollyard.services.http.request import Call, Reply
+from rollyard.services.http.listener import ListenerLimits
+from rollyard.services.http.request import RawRequest, RawResponse
 from rollyard.services.http.transport import HttpTransport
-from rollyard.services.runtime.hosting import Hosted, bind
+from rollyard.services.runtime.hosting import HostedServer, bind
 from tests.support.fixtures import KEYS, a_server, client_of, failure_of, listening, network, peer, send, until
 from tests.unit.services.http.raw_peers import ask
 
-SMALL = Bounds(Limits(head_bytes=16 * 1024, headers=50, body_bytes=256 * 1024), bodies_bytes=400 * 1024)
-HURRIED = Bounds(head_s=0.2, body_grace_s=0.2, body_bytes_a_s=1e6)
+SMALL = ListenerLimits(Limits(head_bytes=16 * 1024, headers=50, body_bytes=256 * 1024), bodies_bytes=400 * 1024)
+HURRIED = ListenerLimits(head_s=0.2, body_grace_s=0.2, body_bytes_a_s=1e6)
 BEGUN = b"POST /echo HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n"
 FILL = b"x" * 100_000
 
 
 @contextlib.asynccontextmanager
-async def echoing(bounds: Bounds) -> AsyncIterator[Hosted]:
+async def echoing(bounds: ListenerLimits) -> AsyncIterator[HostedServer]:
     """A server that answers with the length of what it got."""
 
-    async def echo(call: Call) -> bytes:
+    async def echo(call: RawRequest) -> bytes:
         return b"%d" % len(call.body)
 
-    hosted = Hosted(a_server(routes={"/echo": echo}), bind("127.0.0.1", 0), bounds=bounds)
+    hosted = HostedServer(a_server(routes={"/echo": echo}), bind("127.0.0.1", 0), bounds=bounds)
     await hosted.listen()
     try:
         yield hosted
@@ -39,7 +39,7 @@ async def echoing(bounds: Bounds) -> AsyncIterator[Hosted]:
         await hosted.stop()
 
 
-def port_of(hosted: Hosted) -> int:
+def port_of(hosted: HostedServer) -> int:
     """Where it listens."""
     return int(hosted.url.rpartition(":")[2])
 
@@ -132,11 +132,11 @@ async def test_a_kept_connection_may_not_dribble_either() -> None:
 async def test_a_request_that_waits_for_its_answer_is_not_late() -> None:
     go = asyncio.Event()
 
-    async def wait(call: Call) -> bytes:
+    async def wait(call: RawRequest) -> bytes:
         await go.wait()
         return b"{}"
 
-    hosted = Hosted(a_server(routes={"/w": wait}), bind("127.0.0.1", 0), bounds=HURRIED)
+    hosted = HostedServer(a_server(routes={"/w": wait}), bind("127.0.0.1", 0), bounds=HURRIED)
     await hosted.listen()
     async with network() as transport:
         waiting = asyncio.create_task(send(transport, hosted.url + "/w"))
@@ -148,7 +148,7 @@ async def test_a_request_that_waits_for_its_answer_is_not_late() -> None:
 
 
 async def test_an_answer_repeats_the_id_of_its_request_errors_too() -> None:
-    async with echoing(Bounds()) as hosted, network() as transport:
+    async with echoing(ListenerLimits()) as hosted, network() as transport:
         for path, method in (("/echo", "POST"), ("/health", "GET"), ("/none", "POST")):
             answer = await send(transport, hosted.url + path, b"", method, {"x-rollyard-request": "17"})
             assert answer.headers["x-rollyard-request"] == "17"
@@ -178,7 +178,7 @@ async def test_a_server_of_the_run_that_does_not_repeat_the_id_is_a_lost_connect
 
 
 async def test_many_connections_are_accepted_in_a_few_turns_of_the_loop() -> None:
-    async with echoing(Bounds()) as hosted:
+    async with echoing(ListenerLimits()) as hosted:
         writers = [(await asyncio.open_connection("127.0.0.1", port_of(hosted)))[1] for _ in range(300)]
         turns = 0
         while len(hosted._connections.connections) < 300:
@@ -193,7 +193,7 @@ async def test_health_passes_by_the_requests_that_wait_for_their_turn() -> None:
     begun: list[int] = []
     answered: list[int] = []
 
-    async def work(call: Call) -> bytes:
+    async def work(call: RawRequest) -> bytes:
         begun.append(1)
         return b"{}"
 
@@ -222,8 +222,8 @@ async def test_a_stream_whose_caller_hangs_up_is_counted_once_as_499() -> None:
             begun.set()
             await asyncio.sleep(0.001)
 
-    async def streaming(call: Call) -> Reply:
-        return Reply(stream=pieces(), content_type=b"text/event-stream")
+    async def streaming(call: RawRequest) -> RawResponse:
+        return RawResponse(stream=pieces(), content_type=b"text/event-stream")
 
     async with listening(a_server(routes={"/s": streaming})) as hosted, network() as transport:
         _, writer = await asyncio.open_connection("127.0.0.1", port_of(hosted))

@@ -26,7 +26,7 @@ async def test_a_session_sends_its_cookies_back_unchanged() -> None:
         assert b'cookie: id=a.b=c; other="q"\r\n' in other.seen[1]
 
 
-async def test_a_cookie_set_anew_replaces_its_old_value_and_keeps_the_others() -> None:
+async def test_a_cookie_set_again_replaces_its_old_value_and_keeps_the_others() -> None:
     first = http(b"{}", "200 OK", "r1", "set-cookie: a=1", "set-cookie: b=2")
     second = http(b"{}", "200 OK", "r1", "set-cookie: a=3")
     async with peer(first, second, http()) as other, network() as transport:
@@ -71,7 +71,7 @@ async def test_a_session_whose_instance_is_gone_is_lost_and_not_taken_elsewhere(
         assert third.requests == 0
 
 
-async def test_a_session_whose_address_a_stranger_took_is_lost() -> None:
+async def test_a_session_whose_address_another_run_took_is_lost() -> None:
     async with peer(http(), http(b"{}", "200 OK", None)) as other, network() as transport:
         session = Session(client_of({"s": [other.url]}, transport), "s")
         await session.post("/x", b"{}", 5.0)

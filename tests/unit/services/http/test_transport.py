@@ -105,7 +105,7 @@ async def answering(scope: Scope, receive: Receive, send: Send) -> None:
     await send({"type": "http.response.body", "body": b"!"})
 
 
-async def test_the_local_road_carries_method_path_query_headers_body_and_cookies() -> None:
+async def test_the_local_transport_carries_method_path_query_headers_body_and_cookies() -> None:
     transport = local(answering)
     answer = await send(transport, "http://here:1/x?q=1", b"hello", headers={"X-Sent": "v"})
     assert (answer.status, answer.body) == (201, b"POST /x q=1 hello!")
@@ -131,15 +131,15 @@ async def sleeping(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 @pytest.mark.parametrize("app", [raising, breaking_off, silent])
-async def test_the_local_road_reports_an_app_that_gives_no_whole_answer_as_a_lost_connection(app: Any) -> None:
+async def test_the_local_transport_reports_an_app_that_gives_no_whole_answer_as_a_lost_connection(app: Any) -> None:
     assert await kind_of(send(local(app), "http://here:1/x")) is FailureKind.CONNECTION_LOST
 
 
-async def test_the_local_road_reports_a_late_app_as_a_timeout() -> None:
+async def test_the_local_transport_reports_a_late_app_as_a_timeout() -> None:
     assert await kind_of(send(local(sleeping), "http://here:1/x", timeout_s=0.02)) is FailureKind.TIMEOUT
 
 
-async def test_the_local_road_leads_on_to_the_network() -> None:
+async def test_the_local_transport_leads_on_to_the_network() -> None:
     transport = local(answering)
     async with peer(http(b"beyond")) as other:
         assert (await send(transport, other.url + "/x")).body == b"beyond"

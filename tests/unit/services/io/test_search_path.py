@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rollyard.services.errors import OperatorError
-from rollyard.services.io.search_path import find_file, there
+from rollyard.services.io.search_path import find_file, resolve
 
 
 def test_the_first_folder_that_has_a_file_is_taken(tmp_path: Path) -> None:
@@ -17,15 +17,15 @@ def test_the_first_folder_that_has_a_file_is_taken(tmp_path: Path) -> None:
     (tmp_path / "installed/more.jsonl").touch()
     roots = [tmp_path / "mine", tmp_path / "installed"]
     assert find_file("rows.jsonl", roots) == tmp_path / "mine/rows.jsonl"
-    assert there(Path("more.jsonl"), roots) == tmp_path / "installed/more.jsonl"
+    assert resolve(Path("more.jsonl"), roots) == tmp_path / "installed/more.jsonl"
 
 
 def test_a_file_that_no_folder_has_is_named_with_where_it_was_looked_for(tmp_path: Path) -> None:
     with pytest.raises(OperatorError, match=rf"rows.jsonl is not there \(looked in {tmp_path}\)"):
-        there(Path("rows.jsonl"), [tmp_path])
+        resolve(Path("rows.jsonl"), [tmp_path])
 
 
-def test_a_folder_in_which_nobody_may_look_is_the_operators_affair(
+def test_a_folder_without_read_permission_is_the_operators_mistake(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refused(path: Path) -> bool:
@@ -33,4 +33,4 @@ def test_a_folder_in_which_nobody_may_look_is_the_operators_affair(
 
     monkeypatch.setattr(Path, "is_file", refused)
     with pytest.raises(OperatorError, match=r"rows\.jsonl cannot be read: Permission denied"):
-        there(Path("rows.jsonl"), [tmp_path])
+        resolve(Path("rows.jsonl"), [tmp_path])

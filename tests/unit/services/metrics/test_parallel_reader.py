@@ -14,7 +14,7 @@ from rollyard.services.errors import OperatorError, RunError
 from rollyard.services.metrics.loader.columns import FLOATS, INTS, MOST_WORDS, Columns
 from rollyard.services.metrics.loader.load_run import load
 from rollyard.services.metrics.loader.parallel_reader import read
-from rollyard.services.metrics.loader.rollout_parser import Gatherer
+from rollyard.services.metrics.loader.rollout_parser import RolloutParser
 from tests.support.rollout_files import failures, grid, row, run_of, solved, varied, write
 
 anything = st.recursive(
@@ -196,7 +196,7 @@ def test_failure_rows_that_are_none_hide_nothing(tmp_path: Path) -> None:
 )
 @settings(max_examples=150, deadline=None)
 def test_whatever_a_row_holds_it_is_a_rollout_or_a_failure(found: dict[str, Any], output: list[Any]) -> None:
-    gatherer = Gatherer()
+    gatherer = RolloutParser()
     gatherer.add({**found, "_ng_task_index": 0, "_ng_rollout_index": 0}, 0)
     gatherer.add({**row(0, 1, 1.0), "response": {"output": output, "usage": found}, "timings": found}, 9)
     columns = gatherer.columns()

@@ -68,7 +68,7 @@ def test_tasks_are_pandas_groups(tmp_path: Path, table: pd.DataFrame) -> None:
     np.testing.assert_array_equal(run.by_task.max, grouped.max())
 
 
-def test_the_worlds_success_decides_and_a_row_without_it_is_not_solved(tmp_path: Path) -> None:
+def test_the_environments_success_decides_and_a_row_without_it_is_not_solved(tmp_path: Path) -> None:
     rows = [row(0, 0, 1.0, success=False), row(0, 1, -3.0, success=True), row(0, 2, 9.0)]
     profile = run_of(tmp_path, rows).profile
     assert profile.solved is not None
@@ -76,7 +76,7 @@ def test_the_worlds_success_decides_and_a_row_without_it_is_not_solved(tmp_path:
     assert profile.notes == ["1 of 3 rows report no success, while others do: they count as not solved."]
 
 
-def test_a_threshold_wins_over_the_worlds_success_and_counts_rewards_that_reach_it(tmp_path: Path) -> None:
+def test_a_threshold_wins_over_the_environments_success_and_counts_rewards_that_reach_it(tmp_path: Path) -> None:
     rows = [row(0, 0, 0.5, success=False), row(0, 1, 0.25, success=True)]
     found = run_of(tmp_path, rows, pass_threshold=0.5).profile.solved
     assert found is not None
@@ -226,7 +226,7 @@ def test_tokens_count_for_each_solved_rollout(tmp_path: Path) -> None:
     assert (tokens.input.total, tokens.output.total, tokens.per_solved) == (400.0, 40.0, 440.0)
 
 
-def test_drift_is_the_share_of_later_turns_that_break_the_trail(tmp_path: Path) -> None:
+def test_drift_is_the_share_of_later_turns_that_break_the_token_history(tmp_path: Path) -> None:
     trails = [{"turns": 3, "breaks": 1, "segments": 2}, {"turns": 5, "breaks": 0, "segments": 1}, None]
     drift = run_of(tmp_path, [row(0, i, 0.0, token_trail=trail) for i, trail in enumerate(trails)]).profile.drift
     assert drift is not None

@@ -9,7 +9,7 @@ import orjson
 import pytest
 
 from rollyard.services.errors import OperatorError, RunError
-from rollyard.services.rollouts.progress import Tally
+from rollyard.services.rollouts.progress import CollectionProgress
 from rollyard.services.rollouts.rollout_keys import Expected
 from rollyard.services.rollouts.store import RolloutStore, StorePaths
 
@@ -20,19 +20,22 @@ def row(task: Any = 0, repeat: Any = 0, reward: Any = 1.0, **more: Any) -> bytes
     return orjson.dumps({"_ng_task_index": task, "_ng_rollout_index": repeat, "reward": reward, **more})
 
 
-def resumed(output: Path, *lines: bytes, failures: bool = False) -> tuple[RolloutStore, Tally]:
+def resumed(output: Path, *lines: bytes, failures: bool = False) -> tuple[RolloutStore, CollectionProgress]:
     """A store over a file that holds these lines, loaded."""
     fresh = RolloutStore(StorePaths(output), {}, {}, resume=True, overwrite=False)
     fresh.append((0, 0), row())
     fresh.close()
     path = StorePaths(output).failures if failures else output
     path.write_bytes(b"".join(line + b"\n" for line in lines))
-    store, tally = RolloutStore(StorePaths(output), {}, {}, resume=True, overwrite=False), Tally(EXPECTED.count)
+    store, progress = (
+        RolloutStore(StorePaths(output), {}, {}, resume=True, overwrite=False),
+        CollectionProgress(EXPECTED.count),
+    )
     try:
-        store.load(tally.count, EXPECTED)
+        store.load(progress.count, EXPECTED)
     finally:
         store.close()
-    return store, tally
+    return store, progress
 
 
 @pytest.mark.parametrize(
@@ -86,8 +89,8 @@ def test_a_key_of_the_row_that_stands_deeper_is_no_repetition(tmp_path: Path) ->
 @pytest.mark.parametrize("trail", ["old", True, [], {}, {"turns": "x"}, {"turns": 10**18, "breaks": -1}, None, 5])
 def test_odd_optional_keys_count_as_absent(tmp_path: Path, trail: Any) -> None:
     odd = row(0, 0, token_trail=trail, success="yes", dataset_name=5, usage=[], response=None, timings="x")
-    store, tally = resumed(tmp_path / "run.jsonl", odd)
-    assert (len(store.done), tally.measured, tally.successes, tally.token_turns) == (1, 1, None, 0)
+    store, progress = resumed(tmp_path / "run.jsonl", odd)
+    assert (len(store.done), progress.measured, progress.successes, progress.token_turns) == (1, 1, None, 0)
 
 
 @pytest.mark.parametrize("other", ["run.json", "run.jsonl.gz", "run"])

@@ -13,7 +13,7 @@ from rollyard.services.cli.progress_bar import numbers
 from rollyard.services.metrics.confidence_intervals import t_975
 from rollyard.services.metrics.estimators import clustered_mean
 from rollyard.services.metrics.running_mean import ClusteredMean
-from rollyard.services.rollouts.progress import Tally
+from rollyard.services.rollouts.progress import CollectionProgress
 from rollyard.services.types import Json
 
 
@@ -30,15 +30,15 @@ def rollout(task: int, reward: float, **more: Any) -> Json:
     return {"_ng_task_index": task, "reward": reward, **more}
 
 
-def tally_of(rows: Iterable[Json]) -> Tally:
-    tally = Tally(10**6)
+def progress_of(rows: Iterable[Json]) -> CollectionProgress:
+    progress = CollectionProgress(10**6)
     for row in rows:
-        tally.count(row)
-    return tally
+        progress.count(row)
+    return progress
 
 
-def reward_of(tally: Tally) -> ClusteredMean:
-    found = tally.means().reward
+def reward_of(progress: CollectionProgress) -> ClusteredMean:
+    found = progress.means().reward
     assert found is not None
     return found
 
@@ -47,7 +47,7 @@ def reward_of(tally: Tally) -> ClusteredMean:
 @pytest.mark.parametrize("scale", [1.0, 1e-6, 1e6])
 def test_of_one_rollout_a_task_mean_and_standard_error_are_numpys(seed: int, scale: float) -> None:
     rewards = np.random.default_rng(seed).normal(1000.0, scale, size=2 + 500 * seed)
-    found = reward_of(tally_of(rollout(task, float(reward)) for task, reward in enumerate(rewards)))
+    found = reward_of(progress_of(rollout(task, float(reward)) for task, reward in enumerate(rewards)))
     assert found.value == pytest.approx(rewards.mean(), rel=1e-12)
     assert found.stderr == pytest.approx(rewards.std(ddof=1) / np.sqrt(len(rewards)), rel=1e-6)
 
@@ -60,14 +60,14 @@ def test_of_one_rollout_a_task_mean_and_standard_error_are_numpys(seed: int, sca
 def test_at_every_rollout_mean_and_error_are_those_of_the_report(tasks: list[list[float]], dice: random.Random) -> None:
     rows = [rollout(task, reward) for task, rewards in enumerate(tasks) for reward in rewards]
     dice.shuffle(rows)  # rollouts finish in any order, and tasks have unequal numbers of them meanwhile
-    tally = Tally(len(rows))
+    progress = CollectionProgress(len(rows))
     for count, row in enumerate(rows, 1):
-        tally.count(row)
+        progress.count(row)
         there = sorted(rows[:count], key=lambda row: row["_ng_task_index"])
         index = np.array([row["_ng_task_index"] for row in there])
         starts = np.flatnonzero(np.diff(index, prepend=-1))
         reports = clustered_mean(np.array([row["reward"] for row in there]), starts)
-        found = reward_of(tally)
+        found = reward_of(progress)
         assert found.value == pytest.approx(reports.mean, rel=1e-12, abs=1e-9)
         assert (found.stderr or 0.0) == pytest.approx(reports.stderr or 0.0, rel=1e-6, abs=1e-9)
 
@@ -78,8 +78,8 @@ def test_nineteen_of_twenty_intervals_of_a_partial_run_hold_the_truth_though_rep
         ease = dice.beta(0.5, 0.5, size=40)  # most tasks are solved nearly always or nearly never: the mean is 0.5
         counts = dice.integers(1, 17, size=40)
         wins = [dice.random(count) < own for own, count in zip(ease, counts, strict=True)]
-        tally = tally_of(rollout(task, float(win)) for task, found in enumerate(wins) for win in found.tolist())
-        found = reward_of(tally)
+        progress = progress_of(rollout(task, float(win)) for task, found in enumerate(wins) for win in found.tolist())
+        found = reward_of(progress)
         assert found.stderr is not None
         held += abs(found.value - 0.5) <= t_975(found.tasks - 1) * found.stderr
         every = np.concatenate(wins).astype(float)
@@ -89,58 +89,58 @@ def test_nineteen_of_twenty_intervals_of_a_partial_run_hold_the_truth_though_rep
 
 
 def test_there_is_no_mean_of_nothing_and_no_error_of_one_task() -> None:
-    tally = Tally(4)
-    assert tally.means().reward is None and tally.successes is None
+    progress = CollectionProgress(4)
+    assert progress.means().reward is None and progress.successes is None
     for reward in (1.0, 0.0, 1.0):
-        tally.count(rollout(0, reward))
-    assert reward_of(tally).value == pytest.approx(2 / 3) and reward_of(tally).stderr is None
+        progress.count(rollout(0, reward))
+    assert reward_of(progress).value == pytest.approx(2 / 3) and reward_of(progress).stderr is None
 
 
 @pytest.mark.parametrize("reward", [0.0, 0.1, -1e60, 1e60, 1e-300])
 def test_a_constant_reward_has_no_error(reward: float) -> None:
-    found = reward_of(tally_of(rollout(task, reward) for task in range(7) for _ in range(300)))
+    found = reward_of(progress_of(rollout(task, reward) for task in range(7) for _ in range(300)))
     assert (found.value, found.stderr) == (reward, None)
 
 
 def test_huge_rewards_beside_small_ones_stay_finite() -> None:
-    found = reward_of(tally_of(rollout(task, reward) for task, reward in enumerate([1e60, -1e60, 1.0, -5.0])))
+    found = reward_of(progress_of(rollout(task, reward) for task, reward in enumerate([1e60, -1e60, 1.0, -5.0])))
     assert found.stderr == pytest.approx(np.std([1e60, -1e60, 1.0, -5.0], ddof=1) / 2)
 
 
 def test_without_a_success_or_a_failure_the_rate_has_a_bound_from_the_number_of_tasks() -> None:
-    tally = tally_of(rollout(task, 0.0, success=False) for task in range(30) for _ in range(16))
-    rate = tally.means().success
+    progress = progress_of(rollout(task, 0.0, success=False) for task in range(30) for _ in range(16))
+    rate = progress.means().success
     assert rate is not None and rate.share_interval is not None
     assert rate.share_interval == pytest.approx((0.0, 1 - 0.05 ** (1 / 30)))
 
 
 def test_the_line_and_the_status_carry_the_clustered_error_and_its_bound_where_there_is_none() -> None:
-    mixed = tally_of(rollout(task, float(task % 2), success=task % 2 == 1) for task in range(8) for _ in range(50))
+    mixed = progress_of(rollout(task, float(task % 2), success=task % 2 == 1) for task in range(8) for _ in range(50))
     # Eight tasks, four always solved: the error of 400 independent rollouts would be 2.5 %.
     assert "success 50.0% ± 18.9%  reward 0.50 ± 0.19" in numbers(mixed)
     status = mixed.status("running")
     assert status.reward_stderr == status.success_stderr == pytest.approx(0.5 / 7**0.5)
     assert status.tasks == 8
-    failed = tally_of(rollout(task, 0.0, success=False) for task in range(30) for _ in range(50))
+    failed = progress_of(rollout(task, 0.0, success=False) for task in range(30) for _ in range(50))
     assert "success 0.0% (at most 9.5%)" in numbers(failed)
 
 
 def test_an_error_costs_no_more_memory_for_more_repeats() -> None:
-    tally = tally_of(rollout(task, 1.0) for task in range(10) for _ in range(1000))
-    (part,) = tally.scores.parts.values()
+    progress = progress_of(rollout(task, 1.0) for task in range(10) for _ in range(1000))
+    (part,) = progress.scores.parts.values()
     assert len(part.counts) == len(part.reward_sums) == len(part.solved_counts) == 10
 
 
 def test_figures_of_very_many_tasks_may_lag_by_a_256th_while_it_runs_and_not_at_the_end() -> None:
-    tally = tally_of(rollout(task, 0.0) for task in range(5120))
-    assert reward_of(tally).rollouts == 5120
+    progress = progress_of(rollout(task, 0.0) for task in range(5120))
+    assert reward_of(progress).rollouts == 5120
     seen = []
     for task in range(30):
-        tally.count(rollout(task, 1.0))
-        late = tally.means(exact=False).reward
+        progress.count(rollout(task, 1.0))
+        late = progress.means(exact=False).reward
         seen.append(late and late.rollouts)
     assert seen == [5120] * 19 + [5140] * 11
-    assert tally.status("complete").mean_reward == pytest.approx(30 / 5150)
+    assert progress.status("complete").mean_reward == pytest.approx(30 / 5150)
 
 
 def mixture() -> list[Json]:
@@ -155,83 +155,83 @@ def mixture() -> list[Json]:
 
 
 def test_each_part_of_a_mixture_has_figures_of_its_own() -> None:
-    means = tally_of(mixture()).means()
+    means = progress_of(mixture()).means()
     assert {name: (reward.rollouts, reward.value) for name, (reward, _) in means.datasets.items()} == {
         "gsm8k": (2, 0.5),
         "rooms": (3, pytest.approx(16 / 3)),
     }
     rates = {name: success.value for name, (_, success) in means.datasets.items() if success}
     assert rates == {"gsm8k": 0.5, "rooms": pytest.approx(2 / 3)}
-    status = tally_of(mixture()).status("running")
+    status = progress_of(mixture()).status("running")
     assert status.datasets["rooms"].successes == 2 and status.datasets["rooms"].reward_stderr is not None
 
 
 def test_data_sets_on_different_scales_have_no_common_mean_reward() -> None:
-    tally = tally_of(mixture())
-    assert tally.means().reward is None and "in rooms they go from -4 to 10" in tally.means().why_no_reward
-    assert tally.status("complete").mean_reward is None
-    assert tally.status("complete").successes == 3  # success means the same in all
+    progress = progress_of(mixture())
+    assert progress.means().reward is None and "in rooms they go from -4 to 10" in progress.means().why_no_reward
+    assert progress.status("complete").mean_reward is None
+    assert progress.status("complete").successes == 3  # success means the same in all
 
 
 def test_a_common_mean_is_there_where_one_agent_plays_all_or_1_means_success_in_all() -> None:
     one_agent = [{**row, "agent_ref": {"name": "player"}} for row in mixture()]
-    assert tally_of(one_agent).means().reward is not None
+    assert progress_of(one_agent).means().reward is not None
     unit = [{**row, "reward": float(row["success"])} for row in mixture()]
-    assert tally_of(unit).means().reward is not None
+    assert progress_of(unit).means().reward is not None
     shrunk = [
         {**row, "reward": 0.2 * row["success"] if row["dataset_name"] == "rooms" else row["reward"]} for row in unit
     ]
-    assert "in rooms a reward of 1 is not what success means" in tally_of(shrunk).means().why_no_reward
+    assert "in rooms a reward of 1 is not what success means" in progress_of(shrunk).means().why_no_reward
 
 
 def test_a_data_set_that_reports_no_success_leaves_no_common_rate() -> None:
     rows = [{**row, "success": None} if row["dataset_name"] == "gsm8k" else row for row in mixture()]
-    tally = tally_of(rows)
-    assert tally.successes is None and tally.means().success is None
-    assert tally.status("running").datasets["rooms"].successes == 2
+    progress = progress_of(rows)
+    assert progress.successes is None and progress.means().success is None
+    assert progress.status("running").datasets["rooms"].successes == 2
 
 
 def test_resumed_rows_count_in_the_mean_but_not_in_the_rate() -> None:
     clock = Clock()
-    tally = Tally(10, clock)
+    progress = CollectionProgress(10, clock)
     for _ in range(6):
-        tally.count({"reward": 1})
+        progress.count({"reward": 1})
     clock.now += 1000.0
-    tally.resumed()
+    progress.resumed()
     clock.now += 2.0
-    tally.count({"reward": 0})
-    assert (tally.measured, tally.collected, tally.rate) == (7, 1, 0.5)
-    assert reward_of(tally).value == pytest.approx(6 / 7) and tally.eta_s == pytest.approx(6.0)
+    progress.count({"reward": 0})
+    assert (progress.measured, progress.collected, progress.rate) == (7, 1, 0.5)
+    assert reward_of(progress).value == pytest.approx(6 / 7) and progress.eta_s == pytest.approx(6.0)
 
 
-def test_successes_are_counted_only_where_a_world_reports_them() -> None:
-    tally = Tally(4)
-    tally.count({"reward": 1})
-    assert tally.successes is None
-    tally.count({"reward": 1, "success": True})
-    tally.count({"reward": 0, "success": False})
-    assert tally.successes == 1
+def test_successes_are_counted_only_where_an_environment_reports_them() -> None:
+    progress = CollectionProgress(4)
+    progress.count({"reward": 1})
+    assert progress.successes is None
+    progress.count({"reward": 1, "success": True})
+    progress.count({"reward": 0, "success": False})
+    assert progress.successes == 1
 
 
 def test_the_time_left_leaves_out_what_was_given_up() -> None:
     clock = Clock()
-    tally = Tally(10, clock)
+    progress = CollectionProgress(10, clock)
     clock.now += 4.0
     for _ in range(4):
-        tally.count({"reward": 1})
-    tally.count_failure("timeout", given_up=False)
-    tally.count_failure("timeout", given_up=True)
-    assert tally.eta_s == pytest.approx(5.0) and (tally.failed, tally.failed_attempts) == (1, 2)
+        progress.count({"reward": 1})
+    progress.count_failure("timeout", given_up=False)
+    progress.count_failure("timeout", given_up=True)
+    assert progress.eta_s == pytest.approx(5.0) and (progress.failed, progress.failed_attempts) == (1, 2)
 
 
 def test_before_the_first_rollout_there_is_no_time_left_to_tell() -> None:
-    assert Tally(10).eta_s is None
+    assert CollectionProgress(10).eta_s is None
 
 
 def test_the_status_says_what_is_measured_of_what_was_asked() -> None:
-    tally = Tally(3)
-    tally.count({"reward": 1, "success": True})
-    tally.count_failure("timeout", given_up=True)
-    status = tally.status("incomplete", "because")
+    progress = CollectionProgress(3)
+    progress.count({"reward": 1, "success": True})
+    progress.count_failure("timeout", given_up=True)
+    status = progress.status("incomplete", "because")
     assert (status.measured, status.expected, status.failed, status.failures) == (1, 3, 1, {"timeout": 1})
     assert (status.state, status.note, status.successes, status.reward_stderr) == ("incomplete", "because", 1, None)

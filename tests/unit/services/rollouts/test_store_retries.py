@@ -12,7 +12,7 @@ from rollyard.services.types import FailureRow
 
 
 @pytest.mark.parametrize("kind", list(FailureKind))
-def test_only_a_row_that_the_world_refuses_is_never_tried_again(tmp_path: Path, kind: FailureKind) -> None:
+def test_only_a_row_that_the_environment_refuses_is_never_tried_again(tmp_path: Path, kind: FailureKind) -> None:
     failed = FailureRow(
         task_index=0,
         rollout_index=0,
@@ -34,4 +34,4 @@ def test_only_a_row_that_the_world_refuses_is_never_tried_again(tmp_path: Path, 
     again = RolloutStore(paths, {}, {}, resume=True, overwrite=False)
     again.load()
     again.close()
-    assert ((0, 0) in again.hopeless) is (kind is FailureKind.BAD_TASK)
+    assert ((0, 0) in again.permanently_failed) is (kind is FailureKind.BAD_TASK)

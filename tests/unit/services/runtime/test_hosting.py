@@ -12,12 +12,12 @@ import pytest
 
 from rollyard.services.config.load import RunConfig
 from rollyard.services.errors import FailureKind
-from rollyard.services.head.client import HeadLink
-from rollyard.services.head.registry import Roster
+from rollyard.services.head.client import RegistryClient
+from rollyard.services.head.registry import ServerRegistry
 from rollyard.services.head.server import Head
 from rollyard.services.http.client import AddressBook
-from rollyard.services.http.request import Call, Reply
-from rollyard.services.runtime.hosting import Hosted, bind
+from rollyard.services.http.request import RawRequest, RawResponse
+from rollyard.services.runtime.hosting import HostedServer, bind
 from rollyard.services.server.app import Context, Server
 from rollyard.services.server.settings import ServerSettings
 from rollyard.services.types import Keys
@@ -31,7 +31,7 @@ class Work:
         self.begun, self.cancelled, self.done = 0, 0, 0
         self.go = asyncio.Event()
 
-    async def __call__(self, call: Call) -> bytes:
+    async def __call__(self, call: RawRequest) -> bytes:
         """Work."""
         self.begun += 1
         try:
@@ -88,8 +88,8 @@ async def test_a_stream_is_ended_when_the_caller_hangs_up() -> None:
             ended.set()
             raise
 
-    async def streaming(call: Call) -> Reply:
-        return Reply(stream=pieces(), content_type=b"text/event-stream")
+    async def streaming(call: RawRequest) -> RawResponse:
+        return RawResponse(stream=pieces(), content_type=b"text/event-stream")
 
     async with listening(a_server(cancellable={"/s": streaming})) as hosted:
         await hang_up_after(begun, hosted.url + "/s")
@@ -109,7 +109,7 @@ async def test_a_thousand_requests_at_once_are_all_answered() -> None:
 async def test_stopping_lets_running_requests_end() -> None:
     work = Work()
     async with network() as transport:
-        hosted = Hosted(a_server(routes={"/w": work}), bind("127.0.0.1", 0))
+        hosted = HostedServer(a_server(routes={"/w": work}), bind("127.0.0.1", 0))
         await hosted.listen()
         running = asyncio.create_task(send(transport, hosted.url + "/w"))
         await until(lambda: work.begun)
@@ -125,7 +125,7 @@ async def test_a_hosted_server_that_never_listened_gives_its_port_back() -> None
     sock = bind("127.0.0.1", 0)
     port = sock.getsockname()[1]
     with contextlib.closing(sock):
-        await Hosted(a_server(), sock).stop()
+        await HostedServer(a_server(), sock).stop()
         bind("127.0.0.1", port).close()
 
 
@@ -149,28 +149,28 @@ def test_a_bound_port_takes_connections_before_the_server_runs() -> None:
 
 
 @contextlib.asynccontextmanager
-async def front_desk(keys: Keys = KEYS) -> AsyncIterator[tuple[Hosted, Roster]]:
+async def front_desk(keys: Keys = KEYS) -> AsyncIterator[tuple[HostedServer, ServerRegistry]]:
     """A listening head that knows no servers yet."""
     async with network() as transport:
-        roster = Roster(keys.run_id, (), {})
+        registry = ServerRegistry(keys.run_id, (), {})
         context = Context("head", keys, client_of({}, transport))
-        async with listening(Head(ServerSettings(), context, roster, RunConfig((), {}))) as hosted:
-            yield hosted, roster
+        async with listening(Head(ServerSettings(), context, registry, RunConfig((), {}))) as hosted:
+            yield hosted, registry
 
 
 async def test_a_server_that_the_run_does_not_know_cannot_join() -> None:
-    async with front_desk() as (head, roster), network() as transport:
-        link = HeadLink(transport, head.url, KEYS)
-        hosted = Hosted(a_server("ghost"), bind("127.0.0.1", 0))
+    async with front_desk() as (head, registry), network() as transport:
+        link = RegistryClient(transport, head.url, KEYS)
+        hosted = HostedServer(a_server("ghost"), bind("127.0.0.1", 0))
         failure = await failure_of(hosted.join("ghost#1", link, AddressBook(link.directory)))
         await hosted.stop()
         assert failure.kind is FailureKind.UNKNOWN_SERVER and failure.problem.server == "head"
-        assert roster.instances() == []
+        assert registry.instances() == []
 
 
 async def test_a_head_that_cannot_be_reached_is_named_in_the_failure() -> None:
     async with network() as transport:
-        failure = await failure_of(HeadLink(transport, closed_port(), KEYS).directory())
+        failure = await failure_of(RegistryClient(transport, closed_port(), KEYS).directory())
     assert failure.kind is FailureKind.UNREACHABLE and failure.problem.server == "head"
 
 
@@ -185,7 +185,7 @@ async def test_a_head_that_answers_no_directory_is_a_failure() -> None:
         return {"hello": 1}
 
     async with listening(server) as hosted, network() as transport:
-        failure = await failure_of(HeadLink(transport, hosted.url, KEYS).directory())
+        failure = await failure_of(RegistryClient(transport, hosted.url, KEYS).directory())
     assert failure.kind is FailureKind.MALFORMED_ANSWER
 
 

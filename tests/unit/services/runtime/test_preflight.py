@@ -154,7 +154,9 @@ MODELS = (200, '{"data": [{"id": "qwen"}, {"id": "llama"}]}')
         (Endpoint(v1_models=(200, '{"data": [{"id": "qwen3"}]}')), "http://HOST/v1", "did you mean 'qwen3'?"),
     ],
 )
-async def test_what_would_fail_at_an_endpoint_is_said_with_its_mend(endpoint: Endpoint, url: str, words: str) -> None:
+async def test_what_would_fail_at_an_endpoint_is_reported_with_its_fix(
+    endpoint: Endpoint, url: str, words: str
+) -> None:
     async with listening(endpoint) as host:
         (told,) = await advice(url.replace("HOST", host))
     assert words.replace("HOST", host) in told and "sk-secret" not in told

@@ -14,7 +14,7 @@ import pytest
 
 from rollyard.services.backoff import Restarts
 from rollyard.services.errors import RunError
-from rollyard.services.head.registry import Roster
+from rollyard.services.head.registry import ServerRegistry
 from rollyard.services.runtime.launcher import LocalProcess, Process
 from rollyard.services.runtime.ray_launcher import RayLauncher
 from rollyard.services.runtime.stack import new_keys
@@ -49,8 +49,8 @@ class Played:
 class Machine:
     """Starts `Played` processes; the exceptions in `refuses` come first, after the first start."""
 
-    def __init__(self, roster: Roster, *refuses: Exception) -> None:
-        self.roster = roster
+    def __init__(self, registry: ServerRegistry, *refuses: Exception) -> None:
+        self.registry = registry
         self.refuses = list(refuses)
         self.started: list[tuple[Launch, Played]] = []
 
@@ -62,18 +62,18 @@ class Machine:
 
     def say_ready(self, number: int) -> None:
         launch = self.started[number][0]
-        self.roster.register(
+        self.registry.register(
             Registration(name=launch.name, instance=launch.instance, url="http://127.0.0.1:1", pid=1, ready=True)
         )
 
 
 def supervised(tmp_path: Path, *refuses: Exception) -> tuple[Supervisor, Machine, list[str]]:
     config = load_text(tmp_path, yaml_of(make_folder(tmp_path)))
-    roster = Roster(KEYS.run_id, config.servers, {})
-    machine, said = Machine(roster, *refuses), list[str]()
+    registry = ServerRegistry(KEYS.run_id, config.servers, {})
+    machine, said = Machine(registry, *refuses), list[str]()
     quick = Restarts(first_pause_s=0.001, longest_pause_s=0.002)
     made = Supervisor(
-        config.servers, roster, machine, KEYS, "http://127.0.0.1:1", tmp_path, say=said.append, restarts=quick
+        config.servers, registry, machine, KEYS, "http://127.0.0.1:1", tmp_path, say=said.append, restarts=quick
     )
     return made, machine, said
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from rollyard.services.sandbox.inside.deadline import MOST_DELAY, Clock
+from rollyard.services.sandbox.inside.deadline import MOST_DELAY, DeadlineClock
 from rollyard.services.sandbox.inside.monitor import _waited
-from rollyard.services.sandbox.inside.pipe_reader import Outlet
+from rollyard.services.sandbox.inside.pipe_reader import PipeReader
 
 TESTS, ANSWER, ORPHAN = 7, 8, 9
 LONG = 1000.0
@@ -34,19 +34,19 @@ def queued(proc: Path, seconds: dict[int, float]) -> None:
     (proc / f"{TESTS}/task/{TESTS}/children").write_text(f"{ANSWER} {ORPHAN}")
 
 
-def later(clock: Clock, seconds: float) -> Clock:
+def later(clock: DeadlineClock, seconds: float) -> DeadlineClock:
     clock._begun -= seconds
     return clock
 
 
 def test_time_in_the_queue_for_a_processor_does_not_count(tmp_path: Path, proc: int) -> None:
     queued(tmp_path, {TESTS: 2 * LONG, ANSWER: 3 * LONG})
-    assert 0.9 * LONG < later(Clock(LONG, proc, TESTS), 5 * LONG).left() <= LONG
+    assert 0.9 * LONG < later(DeadlineClock(LONG, proc, TESTS), 5 * LONG).left() <= LONG
 
 
 def test_the_time_that_an_answer_waited_counts_also_when_it_has_ended(tmp_path: Path, proc: int) -> None:
     queued(tmp_path, {TESTS: 0.0, ANSWER: 2 * LONG})
-    clock = later(Clock(LONG, proc, TESTS), 2 * LONG)
+    clock = later(DeadlineClock(LONG, proc, TESTS), 2 * LONG)
     assert clock.left() > 0
     (tmp_path / f"{ANSWER}/schedstat").unlink()
     (tmp_path / f"{TESTS}/task/{TESTS}/children").write_text("")
@@ -55,26 +55,26 @@ def test_the_time_that_an_answer_waited_counts_also_when_it_has_ended(tmp_path: 
 
 def test_an_answers_orphans_do_not_queue_for_it(tmp_path: Path, proc: int) -> None:
     queued(tmp_path, {TESTS: 0.0, ANSWER: 0.0, ORPHAN: LONG})
-    assert later(Clock(1.0, proc, TESTS), 2.0).left() <= 0
+    assert later(DeadlineClock(1.0, proc, TESTS), 2.0).left() <= 0
 
 
 def test_the_deadline_never_moves_beyond_its_multiple(tmp_path: Path, proc: int) -> None:
     queued(tmp_path, {TESTS: LONG, ANSWER: LONG})
-    assert later(Clock(1.0, proc, TESTS), MOST_DELAY - 0.5).left() <= 0.5
+    assert later(DeadlineClock(1.0, proc, TESTS), MOST_DELAY - 0.5).left() <= 0.5
 
 
 def test_a_kernel_that_keeps_no_such_count_leaves_the_deadline_where_it_is(proc: int) -> None:
-    assert later(Clock(1.0, proc, TESTS), 2.0).left() <= 0
+    assert later(DeadlineClock(1.0, proc, TESTS), 2.0).left() <= 0
 
 
 def test_a_report_that_is_there_is_not_overtaken_by_the_deadline(proc: int) -> None:
     told, report = os.pipe()
     shown, printed = os.pipe()
     os.write(report, b"{}")
-    outlets = Outlet(told, 100), Outlet(shown, 100)
+    outlets = PipeReader(told, 100), PipeReader(shown, 100)
     outlets[0].read()
     ours, theirs = socket.socketpair()
     with ours, theirs, subprocess.Popen(["/bin/sleep", "0.1"]) as tests:
-        assert _waited(Clock(0.0, proc, tests.pid), ours.fileno(), *outlets) == "finished"
+        assert _waited(DeadlineClock(0.0, proc, tests.pid), ours.fileno(), *outlets) == "finished"
     for descriptor in (told, report, shown, printed):
         os.close(descriptor)

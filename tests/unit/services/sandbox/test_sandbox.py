@@ -9,7 +9,7 @@ import orjson
 import pytest
 
 from rollyard.services.errors import OperatorError
-from rollyard.services.sandbox.isolation_modes import Mode
+from rollyard.services.sandbox.isolation_modes import IsolationMode
 from rollyard.services.sandbox.records import Ending, Limits, Trial
 from rollyard.services.sandbox.sandbox import Sandbox
 from tests.unit.services.sandbox.trials import tried
@@ -203,7 +203,7 @@ async def test_without_bubblewrap_the_next_best_is_used_and_said(tmp_path: Path)
 
 
 async def test_where_nothing_isolates_it_starts_only_if_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Mode, "lacks", lambda mode, offered: "not on this kernel" if mode.landlock else "")
+    monkeypatch.setattr(IsolationMode, "lacks", lambda mode, offered: "not on this kernel" if mode.landlock else "")
     refusing = Sandbox(Limits(), bubblewrap="/bin/false")
     with pytest.raises(OperatorError, match=r"landlock: not on this kernel.*allow_unsandboxed: true"):
         await refusing.start()

@@ -11,7 +11,7 @@ from pydantic import BaseModel
 
 from rollyard.services.errors import Failure, FailureKind
 from rollyard.services.http.client import RUN_HEADER
-from rollyard.services.http.request import MAX_BODY_BYTES, Call, Reply
+from rollyard.services.http.request import MAX_BODY_BYTES, RawRequest, RawResponse
 from rollyard.services.server.app import Context, Server
 from rollyard.services.server.settings import ServerSettings
 from rollyard.services.types import Json
@@ -63,9 +63,9 @@ async def test_a_body_beyond_the_limit_is_refused_without_reading_on() -> None:
 
 @pytest.mark.parametrize("pieces", [[], [b'{"a"']])
 async def test_a_caller_that_hangs_up_within_its_request_starts_no_work(pieces: list[bytes]) -> None:
-    worked: list[Call] = []
+    worked: list[RawRequest] = []
 
-    async def work(call: Call) -> bytes:
+    async def work(call: RawRequest) -> bytes:
         worked.append(call)
         return b"{}"
 
@@ -76,7 +76,7 @@ async def test_a_caller_that_hangs_up_within_its_request_starts_no_work(pieces: 
 async def test_an_exception_in_a_handler_is_a_500_problem_without_traceback_but_logged(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async def broken(call: Call) -> bytes:
+    async def broken(call: RawRequest) -> bytes:
         raise RuntimeError("a mistake")
 
     with caplog.at_level(logging.ERROR):
@@ -87,7 +87,7 @@ async def test_an_exception_in_a_handler_is_a_500_problem_without_traceback_but_
 
 
 async def test_a_failure_keeps_its_server_and_upstream_status() -> None:
-    async def failing(call: Call) -> bytes:
+    async def failing(call: RawRequest) -> bytes:
         raise Failure(FailureKind.UPSTREAM_ERROR, "down", server="engine", upstream_status=503, instance="/v1")
 
     told = problem(await ask(a_server(routes={"/x": failing}), "/x"))
@@ -172,7 +172,7 @@ async def test_a_refused_caller_is_counted_apart_from_the_routes() -> None:
 
 
 async def test_a_failure_that_is_passed_on_is_counted_as_begun_elsewhere() -> None:
-    async def passed_on(call: Call) -> bytes:
+    async def passed_on(call: RawRequest) -> bytes:
         raise Failure(FailureKind.TIMEOUT, "late", server="world")
 
     server = a_server(routes={"/echo": passed_on})
@@ -194,8 +194,8 @@ async def test_a_streaming_reply_arrives_piece_by_piece() -> None:
         for number in range(3):
             yield b"data: %d\n\n" % number
 
-    async def streaming(call: Call) -> Reply:
-        return Reply(stream=pieces(), content_type=b"text/event-stream")
+    async def streaming(call: RawRequest) -> RawResponse:
+        return RawResponse(stream=pieces(), content_type=b"text/event-stream")
 
     async with listening(a_server(routes={"/s": streaming})) as hosted, network() as transport:
         answer = await send(transport, hosted.url + "/s")
@@ -206,7 +206,7 @@ async def test_a_streaming_reply_arrives_piece_by_piece() -> None:
 async def test_requests_and_requests_in_flight_are_counted() -> None:
     go = asyncio.Event()
 
-    async def waiting(call: Call) -> bytes:
+    async def waiting(call: RawRequest) -> bytes:
         await go.wait()
         return b"{}"
 

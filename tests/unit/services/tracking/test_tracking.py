@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rollyard.services.errors import OperatorError
-from rollyard.services.rollouts.progress import Tally
+from rollyard.services.rollouts.progress import CollectionProgress
 from rollyard.services.rollouts.store import StorePaths
-from rollyard.services.tracking.reservoir_sample import COLUMNS, LONGEST, Sample, conversation
-from rollyard.services.tracking.rollout_metrics import Figures
+from rollyard.services.tracking.reservoir_sample import COLUMNS, LONGEST, RolloutSample, conversation
+from rollyard.services.tracking.rollout_metrics import RolloutMetrics
 from rollyard.services.tracking.tail import rows
 from rollyard.services.tracking.tracker import flat
 from rollyard.services.types import Json
@@ -30,7 +30,7 @@ KEYS = ("response", "responses_create_params", "timings", "success", "finish_rea
 
 
 def test_figures_are_means_over_the_measured_rollouts() -> None:
-    figures = Figures()
+    figures = RolloutMetrics()
     for number in range(4):
         assert figures.add(row(number))
     metrics = figures.metrics({"timeout": 3})
@@ -40,7 +40,7 @@ def test_figures_are_means_over_the_measured_rollouts() -> None:
 
 
 def test_errors_are_clustered_by_task_and_a_rate_of_0_has_a_bound() -> None:
-    figures = Figures()
+    figures = RolloutMetrics()
     rewards = [[0.0, 0.0, 0.0], [1.0, 1.0], [1.0, 0.0, 1.0, 1.0]]
     for task, own in enumerate(rewards):
         for repeat, reward in enumerate(own):
@@ -54,7 +54,7 @@ def test_errors_are_clustered_by_task_and_a_rate_of_0_has_a_bound() -> None:
 
 
 def test_each_data_set_of_a_mixture_has_figures_of_its_own() -> None:
-    figures = Figures()
+    figures = RolloutMetrics()
     for number in range(8):
         name = ("rooms", "sums")[number % 2]
         more = {"dataset_name": name, "agent_ref": {"name": name}, "success": number % 4 < 2}
@@ -67,14 +67,14 @@ def test_each_data_set_of_a_mixture_has_figures_of_its_own() -> None:
 
 @pytest.mark.parametrize("more", [{"reward": None}, {"reward": True}, {"reward": "1"}, {"mask_sample": True}])
 def test_a_row_without_a_reward_or_masked_is_in_no_mean(more: Json) -> None:
-    figures = Figures()
+    figures = RolloutMetrics()
     assert not figures.add(row(1, **more))
     assert figures.measured == 0
 
 
 @given(st.dictionaries(st.sampled_from(KEYS), JSON))
 def test_rows_of_any_shape_are_taken(more: dict[str, Any]) -> None:
-    figures, sample = Figures(), Sample(3)
+    figures, sample = RolloutMetrics(), RolloutSample(3)
     read = {"reward": 1.0, **more}
     if figures.add(read):
         sample.offer(read)
@@ -84,7 +84,7 @@ def test_rows_of_any_shape_are_taken(more: dict[str, Any]) -> None:
 
 def test_a_sample_holds_so_many_rows_of_the_whole_file_and_the_same_ones_again() -> None:
     def drawn() -> list[Any]:
-        sample = Sample(20)
+        sample = RolloutSample(20)
         for number in range(400):
             sample.offer(row(number))
         return [cells[:2] for cells in sample.rows]
@@ -120,7 +120,7 @@ def test_a_growing_file_is_followed_until_its_collection_ends(tmp_path: Path) ->
     paths = StorePaths(collection(tmp_path, 2))
 
     def says(state: Any) -> None:
-        paths.status.write_text(Tally(9).status(state).model_dump_json())
+        paths.status.write_text(CollectionProgress(9).status(state).model_dump_json())
 
     def more() -> None:
         with paths.output.open("ab") as file:
@@ -139,6 +139,6 @@ def test_a_growing_file_is_followed_until_its_collection_ends(tmp_path: Path) ->
 
 def test_a_status_left_behind_by_a_collection_that_was_ended_is_not_waited_for(tmp_path: Path) -> None:
     paths = StorePaths(collection(tmp_path, 2))
-    old = Tally(9).status("running").model_copy(update={"updated": 0.0})
+    old = CollectionProgress(9).status("running").model_copy(update={"updated": 0.0})
     paths.status.write_text(old.model_dump_json())
     assert None not in list(rows(paths.output, follow=True))

@@ -11,22 +11,22 @@ from rollyard.services.http.access.hosts import KnownHosts
 from rollyard.services.http.access.request_checks import Access
 from rollyard.services.rollouts.replay import Replay
 from rollyard.services.types import Json
-from rollyard.services.viewer.access_middleware import Guard
+from rollyard.services.viewer.access_middleware import AccessMiddleware
 from rollyard.services.viewer.app import viewer_app
-from rollyard.services.viewer.index.library import Library
+from rollyard.services.viewer.index.library import FileIndex
 
 
-def opened(*paths: Path, **options: Any) -> Library:
+def opened(*paths: Path, **options: Any) -> FileIndex:
     """A library of these files, read through."""
-    library = Library([(path.stem, path) for path in paths], **options)
-    library.read_through()
-    return library
+    file_index = FileIndex([(path.stem, path) for path in paths], **options)
+    file_index.read_through()
+    return file_index
 
 
-def browser(library: Library, *, token: str | None = None, **hosts: Any) -> httpx.AsyncClient:
+def browser(file_index: FileIndex, *, token: str | None = None, **hosts: Any) -> httpx.AsyncClient:
     """Asks the app, in this process; `hosts`: how its `KnownHosts` is made."""
     access = Access(KnownHosts(**{"names": (), **hosts}), command="ng_viewer", links=True)
-    guard = Guard(viewer_app(library, no_boards), access, token=token)
+    guard = AccessMiddleware(viewer_app(file_index, no_boards), access, token=token)
     return httpx.AsyncClient(transport=httpx.ASGITransport(guard), base_url="http://127.0.0.1:8080")
 
 

@@ -122,11 +122,11 @@ async def test_while_a_collection_runs_only_what_is_given_up_counts_as_failed(tm
     status |= {"successes": None, "mean_reward": None, "reward_stderr": None, "rollouts_per_s": 1.0, "eta_s": None}
     status |= {"failures": {}, "updated": 4e9, "pid": 1}
     (tmp_path / "x_status.json").write_bytes(orjson.dumps(status))
-    library = opened(path)
-    async with browser(library) as client:
+    file_index = opened(path)
+    async with browser(file_index) as client:
         running = await got(client, "/api/runs/0/rollouts?outcome=failed")
         (tmp_path / "x_status.json").write_bytes(orjson.dumps({**status, "state": "incomplete"}))
-        library.read_through()
+        file_index.read_through()
         ended = await got(client, "/api/runs/0/rollouts?outcome=failed")
     assert [line["task"] for line in running["lines"]] == [6]
     assert [line["task"] for line in ended["lines"]] == [5, 6]
@@ -141,11 +141,11 @@ async def test_text_is_searched(tmp_path: Path) -> None:
 
 async def test_rows_that_move_are_not_mistaken_for_others(tmp_path: Path) -> None:
     path = write(tmp_path / "x.jsonl", varied(3, 2))
-    library = opened(path)
+    file_index = opened(path)
     write(path, varied(3, 2, seed=1)[::-1])
-    async with browser(library) as client:
+    async with browser(file_index) as client:
         answer = await client.get("/api/runs/0/rollouts/1/1")
-        library.read_through()
+        file_index.read_through()
         story = await got(client, "/api/runs/0/rollouts/1/1")
     assert answer.status_code == 409 or answer.json()["line"] == story["line"]
     assert (story["line"]["task"], story["line"]["repeat"]) == (1, 1)

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from rollyard.services.types import Json
 from rollyard.services.viewer.api.api_records import Event
 from rollyard.services.viewer.api.conversation_events import events_of
-from rollyard.services.viewer.api.rollout_view import story_of
-from rollyard.services.viewer.api.row_fields import facts_of
+from rollyard.services.viewer.api.rollout_view import rollout_view
+from rollyard.services.viewer.api.row_fields import row_facts
 from rollyard.services.viewer.index.line_reader import as_row
 from tests.support.rollout_files import row, write
 from tests.unit.services.viewer.opened_runs import no_boards, opened
@@ -119,7 +119,7 @@ def test_what_is_no_list_of_token_ids_is_no_tokens(ids: Any) -> None:
 
 
 def test_facts_are_everything_but_the_conversation_and_nothing_long() -> None:
-    facts = facts_of({**row(3, 1, 0.5), "seed": 7, "long": ["x" * 100] * 100, "prompt_token_ids": [1]})
+    facts = row_facts({**row(3, 1, 0.5), "seed": 7, "long": ["x" * 100] * 100, "prompt_token_ids": [1]})
     assert (facts["seed"], facts["reward"], facts["_ng_task_index"]) == (7, 0.5, 3)
     assert facts["long"].startswith("(a list of 100, ")
     assert facts["response"] == {"usage": {"input_tokens": 100, "output_tokens": 10, "total_tokens": 110}}
@@ -164,7 +164,7 @@ def test_the_story_of_any_json_object_is_made_and_can_be_sent(values: Json, more
     assert found is not None
     for event in events_of(found):
         orjson.loads(event.model_dump_json())
-    orjson.loads(orjson.dumps(facts_of(found)))
+    orjson.loads(orjson.dumps(row_facts(found)))
 
 
 @pytest.mark.parametrize(
@@ -181,7 +181,7 @@ def test_values_that_json_hardly_carries_do_no_harm(tmp_path: Path, text: str) -
     key = '{"_ng_task_index": 0, "_ng_rollout_index": 0, "reward": 1, '
     path.write_text(key + text[1:] + "\n")
     run = opened(path).runs[0]
-    story = story_of(run, run.table, 0, no_boards)
+    story = rollout_view(run, run.table, 0, no_boards)
     assert orjson.loads(story.model_dump_json())["line"]["reward"] == 1
 
 
@@ -192,7 +192,7 @@ def test_any_file_of_json_objects_opens(tmp_path_factory: pytest.TempPathFactory
     path.write_text("".join(json.dumps(each) + "\n" for each in [*rows, last]))
     run = opened(path).runs[0]
     for index in range(len(run.table)):
-        story_of(run, run.table, index, no_boards).model_dump_json()
+        rollout_view(run, run.table, index, no_boards).model_dump_json()
     run.numbers()[1].profile.model_dump_json()
     run.opened().model_dump_json()
 
@@ -201,7 +201,7 @@ def test_a_row_as_nemo_gym_writes_it_without_keys_of_ours_is_read(tmp_path: Path
     plain = row(0, 0, 1.0)
     del plain["_ng_task_index"], plain["_ng_rollout_index"]
     run = opened(write(tmp_path / "x.jsonl", [plain, plain])).runs[0]
-    stories = [story_of(run, run.table, index, no_boards) for index in range(2)]
+    stories = [rollout_view(run, run.table, index, no_boards) for index in range(2)]
     assert [(story.line.task, story.line.repeat, story.previous, story.next) for story in stories] == [
         (0, 0, None, (1, 0)),
         (1, 0, (0, 0), None),

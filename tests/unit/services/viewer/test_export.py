@@ -11,7 +11,7 @@ import orjson
 import pytest
 
 from rollyard.services.viewer.export.export import chosen, export
-from rollyard.services.viewer.export.single_file_page import STATIC, one_file
+from rollyard.services.viewer.export.single_file_page import STATIC, single_page
 from tests.support.rollout_files import row, solved, varied, write
 from tests.unit.services.viewer.opened_runs import no_boards, opened
 
@@ -23,11 +23,11 @@ def embedded(page: str) -> Any:
 
 
 def test_a_small_file_is_exported_whole_with_the_servers_own_answers(tmp_path: Path) -> None:
-    library = opened(write(tmp_path / "a.jsonl", varied(3, 2)), write(tmp_path / "b.jsonl", varied(3, 2, seed=1)))
-    page = export(library, no_boards).decode()
+    file_index = opened(write(tmp_path / "a.jsonl", varied(3, 2)), write(tmp_path / "b.jsonl", varied(3, 2, seed=1)))
+    page = export(file_index, no_boards).decode()
     data = embedded(page)
     assert set(data) == {"overview", "profiles", "pages", "stories", "comparison"}
-    assert data["profiles"]["1"]["profile"] == library.runs[1].numbers()[1].profile.model_dump(mode="json")
+    assert data["profiles"]["1"]["profile"] == file_index.runs[1].numbers()[1].profile.model_dump(mode="json")
     assert data["pages"]["0"]["total"] == len(data["pages"]["0"]["lines"]) == 6
     assert len(data["stories"]) == 12 and "1/2/1" in data["stories"]
     assert (data["comparison"]["runs"], data["comparison"]["total"]) == ([0, 1], 3)
@@ -69,18 +69,18 @@ def test_no_rollout_can_end_the_element_that_holds_it(tmp_path: Path) -> None:
 
 
 def test_nothing_in_the_file_is_fetched_and_every_script_carries_the_word() -> None:
-    page = one_file(b"{}", "")
+    page = single_page(b"{}", "")
     head = page[: page.index(b"</head>")].decode()
     policy = re.search(r'http-equiv="Content-Security-Policy" content="([^"]+)"', head)
     assert policy is not None and policy[1].startswith("default-src 'none'; script-src 'nonce-")
     assert not re.search(rb'<(?:link rel="stylesheet"|script[^>]* src=)', page)
     scripts = re.findall(rb"<script([^>]*)>", page)
     assert all(b"nonce=" in attributes or b"application/json" in attributes for attributes in scripts)
-    assert one_file(b"{}", "") != page, "the word is made for each file"
+    assert single_page(b"{}", "") != page, "the word is made for each file"
 
 
 def test_every_import_of_a_module_leads_to_a_module_of_the_file() -> None:
-    page = one_file(b"{}", "").decode()
+    page = single_page(b"{}", "").decode()
     found = re.search(r'<script type="importmap"[^>]*>(.*?)</script>', page, re.DOTALL)
     assert found is not None
     names = orjson.loads(found[1])["imports"]

@@ -79,7 +79,7 @@ def test_a_torn_line_longer_than_a_step_does_not_keep_it_busy(tmp_path: Path) ->
     assert (len(file.snapshot.columns), file.behind, file.through) == (1, 0, True)
 
 
-def test_a_file_that_was_replaced_is_read_anew(tmp_path: Path) -> None:
+def test_a_file_that_was_replaced_is_read_again(tmp_path: Path) -> None:
     path = write(tmp_path / "x.jsonl", grid([1], 2))
     file = read_through(path)
     write(tmp_path / "other.jsonl", grid([0, 0, 0], 2)).rename(path)
@@ -88,7 +88,7 @@ def test_a_file_that_was_replaced_is_read_anew(tmp_path: Path) -> None:
     assert file.generation == 1
 
 
-def test_a_file_that_was_shortened_is_read_anew(tmp_path: Path) -> None:
+def test_a_file_that_was_shortened_is_read_again(tmp_path: Path) -> None:
     path = write(tmp_path / "x.jsonl", grid([2], 2))
     file = read_through(path)
     path.write_bytes(path.read_bytes().splitlines(keepends=True)[0])
@@ -150,7 +150,7 @@ def test_an_index_of_another_file_is_not_used(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", [b"", b"PK\x03\x04 no zip", None])
-def test_a_damaged_index_is_made_anew(tmp_path: Path, damage: bytes | None) -> None:
+def test_a_damaged_index_is_rebuilt(tmp_path: Path, damage: bytes | None) -> None:
     path = write(tmp_path / "x.jsonl", grid([1], 2))
     expected = rewards(read_through(path))
     index = tmp_path / "x_index.npz"

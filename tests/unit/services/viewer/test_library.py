@@ -8,7 +8,7 @@ from multiprocessing import active_children
 from pathlib import Path
 
 from rollyard.services.viewer.api.rollout_list import Query
-from rollyard.services.viewer.index.library import Library
+from rollyard.services.viewer.index.library import FileIndex
 from tests.support.rollout_files import grid, varied, write
 from tests.unit.services.viewer.opened_runs import opened
 
@@ -29,24 +29,24 @@ def test_one_file_that_cannot_be_read_does_not_hide_the_others(tmp_path: Path) -
 
 
 def test_what_is_opened_can_be_asked_at_once_and_shows_more_and_more(tmp_path: Path) -> None:
-    library = Library([("x", write(tmp_path / "x.jsonl", varied(40, 5)))], part=1000)
-    assert library.runs[0].page(Query()).total == 0
-    library.start()
+    file_index = FileIndex([("x", write(tmp_path / "x.jsonl", varied(40, 5)))], part=1000)
+    assert file_index.runs[0].page(Query()).total == 0
+    file_index.start()
     give_up = time.monotonic() + 120
-    while library.runs[0].page(Query()).total < 200:
+    while file_index.runs[0].page(Query()).total < 200:
         assert time.monotonic() < give_up
         time.sleep(0.01)
-    library.close()
+    file_index.close()
     assert not [thread for thread in threading.enumerate() if thread.name == "library"]
 
 
 def test_closing_while_processes_read_leaves_none_behind(tmp_path: Path) -> None:
-    library = Library([("x", write(tmp_path / "x.jsonl", varied(400, 5)))], workers=2, worth_processes=1, part=500)
-    library.start()
+    file_index = FileIndex([("x", write(tmp_path / "x.jsonl", varied(400, 5)))], workers=2, worth_processes=1, part=500)
+    file_index.start()
     give_up = time.monotonic() + 120
-    while not active_children() and library.runs[0].file.behind >= 0:
+    while not active_children() and file_index.runs[0].file.behind >= 0:
         assert time.monotonic() < give_up
         time.sleep(0.01)
-    library.close()
+    file_index.close()
     assert not active_children()
-    assert library.runs[0].page(Query()).total < 2000
+    assert file_index.runs[0].page(Query()).total < 2000

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from rollyard.services.viewer.api.api_records import Line
+from rollyard.services.viewer.api.api_records import RolloutLine
 from rollyard.services.viewer.api.rollout_list import SORTS, Listing, Query
 from tests.support.rollout_files import failures, row, varied, write
 from tests.unit.services.viewer.opened_runs import opened
@@ -27,7 +27,7 @@ def listing(tmp_path_factory: pytest.TempPathFactory) -> Listing:
     return opened(path).runs[0].listing
 
 
-def everything(listing: Listing) -> list[Line]:
+def everything(listing: Listing) -> list[RolloutLine]:
     return listing.page(Query(limit=500)).lines
 
 
@@ -46,7 +46,7 @@ def test_lines_are_sorted_and_what_says_nothing_comes_last(listing: Listing, sor
     assert all(value in (None, "") for value in values[len(known) :])
 
 
-FILTERS: dict[str, tuple[st.SearchStrategy[Any], Callable[[Line, Any], bool]]] = {
+FILTERS: dict[str, tuple[st.SearchStrategy[Any], Callable[[RolloutLine, Any], bool]]] = {
     "task": (st.integers(-1, 23), lambda line, task: line.task == task),
     "repeat": (st.integers(0, 5), lambda line, repeat: line.repeat == repeat),
     "success": (st.booleans(), lambda line, success: line.success is success),

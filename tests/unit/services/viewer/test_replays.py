@@ -31,7 +31,7 @@ def test_a_folder_beside_the_results_needs_no_registration(tmp_path: Path) -> No
     assert found is not None and found.frames[0].board == "x"
 
 
-def test_a_row_that_no_world_knows_has_no_boards(tmp_path: Path) -> None:
+def test_a_row_that_no_environment_knows_has_no_boards(tmp_path: Path) -> None:
     world(tmp_path, "replaytest_other", GOOD)
     assert Replays([tmp_path, INSTALLED])({"question": "1 + 1"}) is None
 
@@ -60,7 +60,7 @@ def test_a_broken_one_is_reported_once_and_the_others_go_on(
     ]
 
 
-def test_the_guides_world_is_drawn(tmp_path: Path) -> None:
+def test_the_guides_environment_is_drawn(tmp_path: Path) -> None:
     guide = (INSTALLED / "docs" / "viewer.md").read_text()
     block = re.search(r"```python\n(.*?)```", guide, re.DOTALL)
     assert block is not None

@@ -78,7 +78,7 @@ def test_what_grows_is_searched_when_asked_again(tmp_path: Path) -> None:
     assert (len(found), searched) == (2, 1.0)
 
 
-def test_a_search_that_nobody_waits_for_stops_and_goes_on_when_asked(tmp_path: Path) -> None:
+def test_a_search_without_a_waiting_caller_stops_and_goes_on_when_asked(tmp_path: Path) -> None:
     path = tmp_path / "x"
     path.write_bytes(b"needle\n" * 600_000)
     search = Search(path, "needle", patience_s=0.0)

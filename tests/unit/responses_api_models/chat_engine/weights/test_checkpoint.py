@@ -10,8 +10,8 @@ import orjson
 import pytest
 
 from rollyard.responses_api_models.chat_engine.weights import checkpoint, checkpoint_fingerprint
-from rollyard.responses_api_models.chat_engine.weights.checkpoint import check, difference, started_from
-from rollyard.responses_api_models.chat_engine.weights.model_signature import Profile
+from rollyard.responses_api_models.chat_engine.weights.checkpoint import check, difference, start_checkpoint
+from rollyard.responses_api_models.chat_engine.weights.model_signature import ModelSignature
 from rollyard.services.errors import Failure
 from tests.support.checkpoints import (
     EMBEDDINGS,
@@ -28,9 +28,9 @@ from tests.support.checkpoints import (
 ONE = "model.safetensors"
 
 
-def engine(folder: str) -> Profile:
+def engine(folder: str) -> ModelSignature:
     """The model of engines that were started with that folder."""
-    started = started_from(folder)
+    started = start_checkpoint(folder)
     assert started is not None and started.profile is not None
     return started.profile
 

@@ -70,7 +70,7 @@ async def test_an_engine_that_was_started_again_is_not_given_other_files_under_t
         policy.server.gone(address(1))
         other.start_again()
         other.calls.clear()
-        await policy.server.adopt(address(1))
+        await policy.server.register_engine(address(1))
         assert (pool(policy), "/collective_rpc" in other.paths) == ([address(0)], False)
         assert [await policy.asked() for _ in range(4)] == [(200, str(tmp_path / "latest"))] * 4
         assert (await policy.update(str(tmp_path / "latest"), version="b"))[0] == 200
@@ -90,7 +90,7 @@ async def test_the_only_engine_is_refused_by_name_until_the_next_update(tmp_path
             run.reused(2)
         policy.server.gone(address(0))
         engine.start_again()
-        await policy.server.adopt(address(0))
+        await policy.server.register_engine(address(0))
         status, why = await policy.asked()
         assert (status, "version 'a' cannot be loaded again" in why, engine.weights) == (503, True, run.base)
         assert "save each version into a folder of its own" in why
@@ -120,7 +120,7 @@ async def test_files_that_were_kept_are_given_to_an_engine_that_is_started_again
         await policy.update(run.step(1))
         policy.server.gone(address(0))
         engine.start_again()
-        await policy.server.adopt(address(0))
+        await policy.server.register_engine(address(0))
         assert (engine.label, await policy.asked()) == ("1", (200, str(tmp_path / "step-1")))
 
 
@@ -170,7 +170,7 @@ async def test_a_first_version_whose_folder_changed_is_refused_by_name(
     async with run.door(trainer_endpoints=endpoints) as policy:
         if not endpoints:
             policy.server.gone(address(0))
-            await policy.server.adopt(address(0))
+            await policy.server.register_engine(address(0))
         assert (await policy.asked())[0] == 200
         if how == "link":
             (tmp_path / "link").unlink()
@@ -179,7 +179,7 @@ async def test_a_first_version_whose_folder_changed_is_refused_by_name(
             written(tmp_path / "base", seed=5)
         policy.server.gone(address(0))
         engine.start_again()
-        await policy.server.adopt(address(0))
+        await policy.server.register_engine(address(0))
         status, why = await policy.asked()
         assert (status, "version '0' cannot be loaded again" in why) == (503, True)
 
@@ -224,7 +224,7 @@ async def test_files_that_change_while_an_engine_is_brought_back_give_it_no_name
         policy.server.gone(address(0))
         engine.start_again()
         engine.on_load = lambda: run.reused(2)
-        await policy.server.adopt(address(0))
+        await policy.server.register_engine(address(0))
         status, why = await policy.asked()
         assert (status, "while the engine loaded it" in why, engine.label) == (503, True, "changing")
 

@@ -88,11 +88,11 @@ async def test_after_the_lease_a_trainer_that_comes_back_is_told_to_pause_again(
 
 
 async def test_a_trainer_that_dies_in_the_middle_of_an_update_leaves_a_failure_with_a_name() -> None:
-    spoilt: list[str] = []
+    on_invalid_weights: list[str] = []
 
     class Own(VllmModel):
-        def spoilt(self, url: str) -> None:
-            spoilt.append(url)
+        def on_invalid_weights(self, url: str) -> None:
+            on_invalid_weights.append(url)
 
     engine = WeightEngine()
     async with door(engine, kind=Own) as policy:
@@ -102,12 +102,12 @@ async def test_a_trainer_that_dies_in_the_middle_of_an_update_leaves_a_failure_w
         await policy.post("/update_weights", {})
         status, why = await policy.asked()
         assert (status, "went silent in the middle of an update" in why, engine.dead) == (503, True, False)
-        assert spoilt == [address(0)]
+        assert on_invalid_weights == [address(0)]
         for path in ("/update_weights", "/finish_weight_update"):
             assert (await policy.post(path, {"weight_version": "b"}))[0] == 409
         policy.server.gone(address(0))
         engine.start_again()
-        await policy.server.adopt(address(0))
+        await policy.server.register_engine(address(0))
         assert await policy.asked() == (200, "/weights/one")
 
 
@@ -147,7 +147,7 @@ async def test_a_lease_ends_also_while_no_engine_is_up(caplog: pytest.LogCapture
         policy.server.gone(address(0))
         await until(lambda: "no control call came" in caplog.text)
         engine.start_again()
-        await policy.server.adopt(address(0))
+        await policy.server.register_engine(address(0))
         assert await policy.asked() == (200, STARTED)
 
 

@@ -76,7 +76,7 @@ async def test_while_every_engine_is_being_started_an_update_is_refused_and_can_
         policy.server.gone(address(0))
         status, said = await policy.update(run.step(1))
         assert (status, "no engine is up" in said["detail"]) == (503, True)
-        await policy.server.adopt(address(0))
+        await policy.server.register_engine(address(0))
         assert (await policy.update(run.step(1)))[0] == 200
 
 
@@ -88,7 +88,7 @@ async def test_an_engine_that_comes_up_during_an_update_has_the_new_weights(tmp_
         policy.server.gone(address(1))
         updating = asyncio.create_task(policy.update(run.step(1)))
         await until(lambda: "/collective_rpc" in good.paths)
-        adopting = asyncio.create_task(policy.server.adopt(address(1)))
+        adopting = asyncio.create_task(policy.server.register_engine(address(1)))
         await asyncio.sleep(0.02)
         assert pool(policy) == [address(0)]
         good.slow["/collective_rpc"].set()

@@ -276,7 +276,7 @@ async def test_a_start_that_every_engine_refuses_takes_no_weights_away() -> None
         assert {engine.label for engine in engines} == {"0"}
 
 
-async def test_a_lost_engine_joins_a_trainer_that_sets_up_its_transfer_anew() -> None:
+async def test_a_lost_engine_joins_a_trainer_that_sets_up_its_transfer_again() -> None:
     good, lost = WeightEngine(), WeightEngine()
     steps = ["/start_weight_update", "/finish_weight_update", "/resume"]
     async with door(good, lost) as policy:

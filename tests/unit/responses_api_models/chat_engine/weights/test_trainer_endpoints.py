@@ -206,7 +206,7 @@ async def test_an_update_during_a_trainers_own_pause_leaves_the_engines_paused()
         assert await policy.asked() == (200, "/weights/new")
 
 
-async def test_a_pause_that_no_engine_took_makes_nobody_wait() -> None:
+async def test_a_pause_that_no_engine_took_blocks_no_caller() -> None:
     engine = WeightEngine()
     engine.fails.add("/pause")
     async with door(engine) as policy:
@@ -248,7 +248,7 @@ async def test_weights_that_a_trainer_sends_are_another_version_of_the_policy(fi
     assert [engine.label for engine in engines] == [version] * 2
 
 
-async def test_a_version_that_nobody_names_and_nobody_can_guess_is_asked_for() -> None:
+async def test_a_version_that_is_neither_named_nor_implied_must_be_given() -> None:
     async with door(WeightEngine(), policy_version="sft") as policy:
         assert await send_weights(policy) == [200, 200, 200, 400, 409]
 
@@ -274,7 +274,7 @@ async def test_engines_without_weights_do_not_go_on(path: str) -> None:
         assert await policy.asked() == (200, "/weights/sent")
 
 
-async def test_a_trainers_update_that_was_begun_and_broken_off_leaves_a_spoilt_engine() -> None:
+async def test_a_trainers_update_that_was_begun_and_broken_off_leaves_an_invalid_engine() -> None:
     engine = WeightEngine()
     async with door(engine) as policy:
         await policy.post("/pause?mode=keep")
@@ -325,7 +325,7 @@ async def test_a_new_engine_cannot_be_given_weights_that_a_trainer_sent_so_model
     async with door(engine) as policy:
         await send_weights(policy)
         policy.transport.mount("http://engine-1:1", other)
-        await policy.server.adopt(address(1))
+        await policy.server.register_engine(address(1))
         assert (await policy.asked())[0] == 503
         await send_weights(policy)
         assert (await policy.asked())[0] == 200

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from rollyard.responses_api_models.chat_engine.weights.policy_versions import Versions
+from rollyard.responses_api_models.chat_engine.weights.policy_versions import PolicyVersions
 from rollyard.responses_api_models.vllm_model.app import VllmModel
 from rollyard.services.errors import Failure
 from rollyard.services.types import Json
@@ -110,7 +110,7 @@ async def test_where_one_engine_does_not_take_them_all_go_back_and_requests_in_f
     assert [(engine.weights, engine.paused) for engine in (good, bad)] == [(STARTED, False)] * 2
 
 
-async def test_a_failure_that_was_mended_by_going_back_refuses_nobody() -> None:
+async def test_a_failure_that_was_fixed_by_going_back_refuses_no_request() -> None:
     good, bad = WeightEngine(), WeightEngine()
     bad.fails_once.add("/reset_prefix_cache")
     async with door(good, bad) as policy:
@@ -178,7 +178,7 @@ async def test_who_starts_engines_is_told_of_one_that_lost_its_weights() -> None
     told: list[str] = []
 
     class Own(VllmModel):
-        def spoilt(self, url: str) -> None:
+        def on_invalid_weights(self, url: str) -> None:
             told.append(url)
             self.upstream.replicas.remove(url)
 
@@ -293,7 +293,7 @@ async def test_a_turn_within_one_version_shows_that_one() -> None:
 
 
 def test_the_engines_own_account_of_a_turn_is_kept_and_wins_over_ours() -> None:
-    versions = Versions("0", ours=True)
+    versions = PolicyVersions("0", ours=True)
     mark = versions.mark
     versions.advance("a", NEW)
     spans = [{"version": "default", "start": 0, "end": 9}, {"version": "a", "start": 9, "end": 12}]
@@ -306,7 +306,7 @@ def test_the_engines_own_account_of_a_turn_is_kept_and_wins_over_ours() -> None:
 
 
 def test_tokens_of_weights_that_the_policy_did_not_have_are_a_failure_and_shut_the_gate() -> None:
-    versions = Versions("0", ours=True)
+    versions = PolicyVersions("0", ours=True)
     versions.advance("1", NEW)
     versions.hold(address(0), "1")
     with pytest.raises(Failure, match=r"sampled with weights '0' while the policy was version '1'.*restarted"):
@@ -314,8 +314,8 @@ def test_tokens_of_weights_that_the_policy_did_not_have_are_a_failure_and_shut_t
     assert versions.difference([address(0)])
 
 
-def test_versions_that_are_somebody_elses_are_noted_as_the_engine_gives_them() -> None:
-    versions = Versions("0", ours=False)
+def test_versions_of_another_project_are_noted_as_the_engine_gives_them() -> None:
+    versions = PolicyVersions("0", ours=False)
     assert versions.sampled(0, [{"version": "x", "start": 0, "end": 3}], address(0))["policy_version"] == "x"
 
 
@@ -323,7 +323,7 @@ async def test_a_new_engine_is_added_as_it_is_while_nothing_was_updated() -> Non
     engine, other = WeightEngine(), WeightEngine()
     async with door(engine) as policy:
         policy.transport.mount("http://engine-1:1", other)
-        await policy.server.adopt(address(1))
+        await policy.server.register_engine(address(1))
         assert policy.server.upstream.replicas.urls == [address(0), address(1)]
         assert await policy.asked() == (200, STARTED)
     assert "/collective_rpc" not in other.paths
@@ -334,7 +334,7 @@ async def test_a_new_engine_holds_the_policys_weights_before_it_is_asked_anythin
     async with door(engine) as policy:
         await policy.update(NEW)
         policy.transport.mount("http://engine-1:1", other)
-        await policy.server.adopt(address(1))
+        await policy.server.register_engine(address(1))
         assert [await policy.asked() for _ in range(4)] == [(200, NEW)] * 4
     assert (other.weights, other.label) == (NEW, "1")
     assert "/v1/chat/completions" in other.paths
@@ -346,7 +346,7 @@ async def test_a_new_engine_that_does_not_take_the_weights_is_not_added() -> Non
         await policy.update(NEW)
         policy.transport.mount("http://engine-1:1", other)
         with pytest.raises(Failure, match="Worker failed"):
-            await policy.server.adopt(address(1))
+            await policy.server.register_engine(address(1))
         assert policy.server.upstream.replicas.urls == [address(0)]
         assert await policy.asked() == (200, NEW)
 

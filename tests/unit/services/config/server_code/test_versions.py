@@ -10,7 +10,7 @@ import pytest
 
 from rollyard.services.config.server_code.code_history import reachable
 from rollyard.services.errors import Failure, OperatorError
-from rollyard.services.head.registry import Roster
+from rollyard.services.head.registry import ServerRegistry
 from rollyard.services.metrics.loader.load_run import load
 from rollyard.services.rollouts.store import RolloutStore, StorePaths
 from rollyard.services.types import Json, Registration, ServerCode
@@ -26,7 +26,7 @@ def test_reached_servers_are_those_that_settings_name_one_after_the_other(tmp_pa
         + yaml_of(mine, name="unrelated")
     )
     config = load_text(tmp_path, text)
-    directory = Roster("run", config.servers, config.identity()).directory()
+    directory = ServerRegistry("run", config.servers, config.identity()).directory()
     assert reachable({"a"}, directory.references) == {"a", "b", "c"}
 
 
@@ -97,17 +97,17 @@ def test_settings_of_servers_that_rows_do_not_reach_block_no_older_output(tmp_pa
 
 def test_a_run_takes_no_instance_with_other_code_than_it_began_with(tmp_path: Path) -> None:
     config = load_text(tmp_path, yaml_of(make_folder(tmp_path)))
-    roster = Roster("run", config.servers, config.identity(), clock=time.monotonic)
+    registry = ServerRegistry("run", config.servers, config.identity(), clock=time.monotonic)
 
     def register(instance: str, code: ServerCode) -> None:
-        roster.expect(instance)
-        roster.register(Registration(name="world", instance=instance, url="http://a", pid=1, ready=True, code=code))
+        registry.expect(instance)
+        registry.register(Registration(name="world", instance=instance, url="http://a", pid=1, ready=True, code=code))
 
     register("world#1", OLD["world"])
-    roster.remove("world#1")
+    registry.remove("world#1")
     with pytest.raises(Failure, match=r"changed app\.py.*restart ng_run"):
         register("world#2", NEW["world"])
-    assert roster.directory().servers["world"] == []
-    assert roster.directory().changed_code.keys() == {"world"}
+    assert registry.directory().servers["world"] == []
+    assert registry.directory().changed_code.keys() == {"world"}
     register("world#3", OLD["world"])
-    assert roster.directory().servers["world"] == ["http://a"] and roster.directory().changed_code == {}
+    assert registry.directory().servers["world"] == ["http://a"] and registry.directory().changed_code == {}

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from rollyard.services.config.load import RunConfig
-from rollyard.services.head.registry import Roster
+from rollyard.services.head.registry import ServerRegistry
 from rollyard.services.head.server import Head
 from rollyard.services.http.access.hosts import KnownHosts
 from rollyard.services.http.access.peer_user import PEER, Peers
@@ -32,7 +32,7 @@ from rollyard.services.http.access.socket_owners import (
     listener_owner,
     owner,
 )
-from rollyard.services.runtime.hosting import Hosted, bind
+from rollyard.services.runtime.hosting import HostedServer, bind
 from rollyard.services.server.app import Context
 from rollyard.services.server.settings import ServerSettings
 from rollyard.services.types import AccessRules, Json, Keys
@@ -61,7 +61,7 @@ class Table:
 
 async def told(found: Socket | None, keys: Keys = KEYS, *headers: str, **peers: Any) -> tuple[int, Json]:
     """How a server answers a connection of which the kernel says `found`."""
-    hosted = Hosted(a_server(keys=keys), bind("127.0.0.1", 0), peers=Peers(Table(found), **peers))
+    hosted = HostedServer(a_server(keys=keys), bind("127.0.0.1", 0), peers=Peers(Table(found), **peers))
     await hosted.listen()
     try:
         return await asked(hosted.url, *headers)
@@ -86,7 +86,7 @@ async def test_a_connection_whose_owner_cannot_be_found_is_refused_and_says_so()
 
 
 @pytest.mark.parametrize("found", [Socket(TIME_WAIT, 0, 0), Socket(FIN_WAIT1, 0, 0), Socket(LISTEN, 0, 9)])
-async def test_a_socket_that_nobody_holds_any_more_is_not_taken_for_roots(found: Socket) -> None:
+async def test_a_socket_without_an_owner_is_not_taken_for_roots(found: Socket) -> None:
     assert (await told(found))[0] == 403
 
 
@@ -112,8 +112,8 @@ async def test_a_run_that_is_open_to_all_tells_its_folder_to_its_own_user_only(t
     for uid in (OTHER, os.geteuid()):
         async with network() as transport:
             context = Context("head", keys, client_of({}, transport))
-            head = Head(ServerSettings(), context, Roster("r1", (), {}), RunConfig((), {}), tmp_path)
-            hosted = Hosted(head, bind("127.0.0.1", 0), peers=Peers(Table(Socket(ESTABLISHED, uid, 7))))
+            head = Head(ServerSettings(), context, ServerRegistry("r1", (), {}), RunConfig((), {}), tmp_path)
+            hosted = HostedServer(head, bind("127.0.0.1", 0), peers=Peers(Table(Socket(ESTABLISHED, uid, 7))))
             await hosted.listen()
             statuses.append(await asked(hosted.url, line="GET /origin HTTP/1.1"))
             await hosted.stop()
@@ -129,7 +129,7 @@ async def test_who_shows_the_run_token_may_be_any_user() -> None:
 
 async def test_the_owner_is_asked_once_for_each_connection() -> None:
     table = Table(Socket(ESTABLISHED, 0, 7))
-    hosted = Hosted(a_server(), bind("127.0.0.1", 0), peers=Peers(table))
+    hosted = HostedServer(a_server(), bind("127.0.0.1", 0), peers=Peers(table))
     await hosted.listen()
     reader, writer = await asyncio.open_connection(*hosted.url.removeprefix("http://").split(":"))
     for _ in range(3):
@@ -188,7 +188,7 @@ def test_both_ways_to_ask_the_kernel_agree() -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can open a socket as another user")
 async def test_a_real_other_user_is_refused_and_root_is_not() -> None:
-    hosted = Hosted(a_server(), bind("127.0.0.1", 0))
+    hosted = HostedServer(a_server(), bind("127.0.0.1", 0))
     await hosted.listen()
     try:
         for uid, status in ((65534, b"403"), (0, b"200")):
