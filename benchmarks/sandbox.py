@@ -9,17 +9,16 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import gzip
 import json
 import statistics
 import subprocess
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from importlib import import_module, util
-
-import orjson
+from itertools import islice
 
 from benchmarks.tables import table, verdict
+from rollyard.resources_servers.dataset_sources import read_rows
 from rollyard.resources_servers.humaneval.app import HumanEval
 from rollyard.resources_servers.python_answers.environment import ProgramSettings
 from rollyard.resources_servers.python_answers.scoring import Tests
@@ -40,9 +39,8 @@ Way = Callable[[Json], Awaitable[bool]]
 def problems(count: int) -> list[Json]:
     """HumanEval's problems, with gold answers where the data set is at hand, else the example rows' answers of ours."""
     if DATA.is_file():
-        with gzip.open(DATA) as file:
-            return [orjson.loads(line) for line in file][:count]
-    row = orjson.loads(EXAMPLES.read_bytes().splitlines()[0])
+        return list(islice(read_rows(DATA), count))
+    row = next(read_rows(EXAMPLES))
     pairs = "any(abs(a - b) < threshold for i, a in enumerate(numbers) for b in numbers[:i])"
     return [{**row, "canonical_solution": f"    return {pairs}\n"}] * count
 

@@ -17,6 +17,7 @@ from benchmarks.tables import table, verdict
 from benchmarks.verdict_page import write
 from benchmarks.verdict_scores import GRADERS, HALVES, Found, Scored, wilson
 from rollyard.services.errors import OperatorError
+from rollyard.services.io.jsonl import iter_jsonl, refuse
 
 TRIPLES = Path(__file__).parent / "data" / "verdicts.jsonl"
 TARGETS = {"false accepts": 3 / 270, "false refusals": 15 / 361}
@@ -39,7 +40,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def read(path: Path) -> list[Triple]:
-    return [Triple.model_validate_json(line) for line in path.read_bytes().splitlines()]
+    return [Triple.model_validate(line.value) for line in iter_jsonl(path, refuse(path))]
 
 
 async def grade(triples: Sequence[Triple]) -> Found:

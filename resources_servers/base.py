@@ -21,6 +21,7 @@ from collections.abc import Awaitable
 from typing import Any, ClassVar, TypeVar
 
 import orjson
+from pydantic import ValidationError
 
 from rollyard.resources_servers.environment import (
     BadTask,
@@ -36,6 +37,7 @@ from rollyard.resources_servers.tools import InvalidToolCall, Tool, as_invalid_t
 from rollyard.services.errors import Failure, FailureKind
 from rollyard.services.http.client import OWNER_HEADER, RUN_HEADER, SESSION_END_HEADER, SESSION_HEADER
 from rollyard.services.http.request import Handler, RawRequest, RawResponse
+from rollyard.services.rollouts.rewards import EXPECTED
 from rollyard.services.server.app import Context, Server
 from rollyard.services.server.settings import ServerSettings
 from rollyard.services.types import Json, Verdict
@@ -161,7 +163,7 @@ class ResourcesServer(Server):
         verification = Verification(call.body)
         session = self._sessions.find(call)
         async with self._sessions.turn(session):
-            verdict = (await _refusing(session.episode.verify(verification))).model_dump()
+            verdict = (await _judged(session.episode.verify(verification))).model_dump()
         if call.header(SESSION_END_HEADER.encode()) is None:
             return self._told(call, session, orjson.dumps({**verification.row, **verdict}))
         # Our own agents ask for the verdict alone and say that the episode ends here: two big bodies and a hop less.
@@ -212,6 +214,18 @@ async def _refusing(work: Awaitable[T]) -> T:
         return await work
     except BadTask as error:
         raise Failure(FailureKind.BAD_TASK, str(error)) from error
+
+
+async def _judged(work: Awaitable[Verdict]) -> Verdict:
+    """Raises Failure bad_task as `_refusing` does, malformed_answer for a Verdict with a reward that is not one."""
+    try:
+        return await _refusing(work)
+    except ValidationError as error:
+        wrong = [each["input"] for each in error.errors() if each["loc"] == ("reward",) and each["type"] != "missing"]
+        if not wrong or error.title != Verdict.__name__:
+            raise
+        detail = f"/verify answered reward {wrong[0]!r:.100}; {EXPECTED}"
+        raise Failure(FailureKind.MALFORMED_ANSWER, detail) from error
 
 
 class Hosting(ResourcesServer):

@@ -276,12 +276,16 @@ _TRUNCATING = (
 )
 
 
+MOST_REWARD = 1e60
+"""Beyond it squares and sums of rewards are not finite any more."""
+
+
 class Verdict(BaseModel):
     """What a world says of a finished episode; extra fields land on the rollout row."""
 
     model_config = ConfigDict(frozen=True, extra="allow")
 
-    reward: float
+    reward: float = Field(ge=-MOST_REWARD, le=MOST_REWARD, allow_inf_nan=False)
 
 
 class FailureRow(Record):

@@ -1,6 +1,6 @@
 """A process that compares answers with math-verify and may be ended at any time: `python -m` this module.
 
-It reads one JSON line `[gold, answer, problem, cpu_s]` at a time and answers each with one line; an answer of null
+It reads one JSON line `{gold, answer, problem, cpu_s}` at a time and answers each with one line; an answer of null
 asks whether the gold answer alone can be read. The comparing is done by a child forked after the slow imports: the
 kernel ends it when its CPU time is over, even inside one long multiplication, and the next one is there in
 milliseconds. CPU time, because by wall time the machine's load would decide.
@@ -16,6 +16,8 @@ import sys
 import orjson
 
 from rollyard.resources_servers.answers.algebra import check_gold, compare_symbolically, silence_math_verify
+from rollyard.services.io.jsonl import iter_jsonl, refuse
+from rollyard.services.io.lines import with_offsets
 
 MEMORY_BYTES = 1024**3
 BROKEN_OFF = 3
@@ -45,9 +47,9 @@ def _serve() -> None:
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
     # Python's own buffering could take a second line that dies with this child.
     with os.fdopen(0, "rb", buffering=0, closefd=False) as lines:
-        while line := lines.readline():
-            gold, answer, problem, cpu_s = orjson.loads(line)
-            signal.setitimer(signal.ITIMER_PROF, cpu_s)
+        for question in iter_jsonl(with_offsets(iter(lines.readline, b"")), refuse("standard input")):
+            gold, answer, problem = (question.value[name] for name in ("gold", "answer", "problem"))
+            signal.setitimer(signal.ITIMER_PROF, question.value["cpu_s"])
             try:
                 said = (
                     check_gold(gold) if answer is None else compare_symbolically(gold, answer, problem)

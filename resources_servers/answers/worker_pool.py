@@ -63,7 +63,7 @@ class WorkerPool:
     async def _ask(self, gold: str, answer: str | None, problem: str, cpu_s: float) -> dict[str, object]:
         worker = await self._idle.get()
         try:
-            return await worker.ask([gold, answer, problem, cpu_s])
+            return await worker.ask({"gold": gold, "answer": answer, "problem": problem, "cpu_s": cpu_s})
         finally:
             self._idle.put_nowait(worker)
 
@@ -85,7 +85,7 @@ class _Worker:
         self._process: asyncio.subprocess.Process | None = None
         self._busy = False
 
-    async def ask(self, question: list[object]) -> dict[str, object]:
+    async def ask(self, question: dict[str, object]) -> dict[str, object]:
         self._busy = True
         try:
             process = self._process = self._process or await _started()

@@ -9,9 +9,10 @@ from rollyard.resources_servers.base import BadTask
 from rollyard.resources_servers.grl_sokoban.app import GrlSokoban
 from rollyard.resources_servers.grl_sokoban.game import DOWN, LEFT, RIGHT, UP, Room
 from rollyard.resources_servers.grl_sokoban.game_episode import GameEpisode
-from rollyard.resources_servers.grl_sokoban.rollout_moves import UNDO, Turn, number, turns_of
+from rollyard.resources_servers.grl_sokoban.rollout_moves import MOST, UNDO, Turn, turns_of
 from rollyard.resources_servers.grl_sokoban.settings import SokobanSettings
 from rollyard.resources_servers.grl_sokoban.solver import Solution, UnsolvableRoom, solve
+from rollyard.services.io.json_values import number
 from rollyard.services.rollouts.replay import Cell, Frame, Replay
 from rollyard.services.types import Json
 
@@ -141,7 +142,8 @@ def _rewards(row: Json, frames: list[Frame], turns: list[Turn]) -> str:
     """What is to be said where the rewards on record are not those of the game alone."""
     if not turns or (recorded := turns[-1].total) is None:
         return ""
-    shaped, paid, played = number(row.get("shaping_reward")), number(row.get("reward")), frames[-1].total or 0.0
+    shaped, paid = (number(row.get(name), None, MOST) for name in ("shaping_reward", "reward"))
+    played = frames[-1].total or 0.0
     said = []
     if shaped is not None and abs(played + shaped - recorded) < 1e-6:
         said.append(f"Shaping adds {shaped:g} to the rewards of the moves.")

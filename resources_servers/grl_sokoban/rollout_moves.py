@@ -12,6 +12,7 @@ import orjson
 from rollyard.resources_servers.grl_sokoban.app import read_move
 from rollyard.resources_servers.grl_sokoban.game import Room, parse_action
 from rollyard.resources_servers.grl_sokoban.observation import board_in
+from rollyard.services.io.json_values import items, mapping, number
 from rollyard.services.types import Json
 
 UNDO = 0
@@ -20,6 +21,8 @@ _SYMBOLS = frozenset("#_OX√PS")
 _LARGEST = 50
 _LONGEST_TEXT = 200_000
 _MOST_TURNS = 2000
+MOST = 1e9
+"""Rewards that are shown; larger ones are left out."""
 _ACTION = re.compile(r"<action>.*?</action>", re.IGNORECASE | re.DOTALL)
 
 
@@ -38,14 +41,14 @@ class Turn:
 def turns_of(row: Json) -> list[Turn]:
     """Everything that was played or seen, in order. The first has no moves where the start was shown."""
     found: list[Turn] = []
-    params = _mapping(row.get("responses_create_params"))
+    params = mapping(row.get("responses_create_params"))
     # The last board that the model was given before it began; earlier ones belong to examples.
-    shown = [board for item in _items(params.get("input")) for board in boards_in(_words(_mapping(item)))]
+    shown = [board for item in items(params.get("input")) for board in boards_in(_words(mapping(item)))]
     shown = shown or list(boards_in(params["input"] if isinstance(params.get("input"), str) else ""))
     if shown:
         found.append(Turn(board=shown[-1]))
-    before = sum(map(_is_call, _items(params.get("input"))))
-    for turn in _played(_items(_mapping(row.get("response")).get("output")), before):
+    before = sum(map(_is_call, items(params.get("input"))))
+    for turn in _played(items(mapping(row.get("response")).get("output")), before):
         if len(found) < _MOST_TURNS:
             found.append(turn)
     return found
@@ -81,7 +84,7 @@ def _is_room(board: str) -> bool:
 
 
 def _is_call(item: Any) -> bool:
-    return str(_mapping(item).get("type")).endswith("_call")
+    return str(mapping(item).get("type")).endswith("_call")
 
 
 def _played(output: list[Any], before: int) -> Iterator[Turn]:
@@ -89,7 +92,7 @@ def _played(output: list[Any], before: int) -> Iterator[Turn]:
     calls = before
     pending: dict[str, tuple[int, tuple[int, ...]]] = {}
     said = ""
-    for item in map(_mapping, output):
+    for item in map(mapping, output):
         kind = str(item.get("type") or "message")
         if _is_call(item):
             pending[str(item.get("call_id"))] = calls, _moves(item)
@@ -116,8 +119,8 @@ def _moves(call: Json) -> tuple[int, ...]:
         arguments = call.get("arguments")
         told = orjson.loads(arguments or "{}") if isinstance(arguments, str) else arguments
         if call.get("name") == "undo":
-            return (UNDO,) * max(0, min(int(_mapping(told).get("moves", 1)), _MOST_TURNS))
-        actions = _mapping(told).get("actions", _mapping(told).get("action", []))
+            return (UNDO,) * max(0, min(int(mapping(told).get("moves", 1)), _MOST_TURNS))
+        actions = mapping(told).get("actions", mapping(told).get("action", []))
         return tuple(map(parse_action, actions if isinstance(actions, list) else [actions]))[:_MOST_TURNS]
     except (ValueError, TypeError, OverflowError):
         return ()
@@ -127,32 +130,20 @@ def _answered(item: Json, event: int | None, moves: tuple[int, ...]) -> Turn:
     output = item.get("output")
     text = output if isinstance(output, str) else _words({"content": output})
     try:
-        answer = _mapping(orjson.loads(text)) if text.startswith("{") else {}
+        answer = mapping(orjson.loads(text)) if text.startswith("{") else {}
     except orjson.JSONDecodeError:
         answer = {}
     shown = [text, *(value for value in answer.values() if isinstance(value, str))]
     board = next((board for words in shown[::-1] for board in boards_in(words)), None)
     # A call that the world refused moved nothing.
     played = () if "error" in answer and board is None else moves
-    return Turn(played, board, number(answer.get("reward")), number(answer.get("total_reward")), event)
+    reward, total = (number(answer.get(name), None, MOST) for name in ("reward", "total_reward"))
+    return Turn(played, board, reward, total, event)
 
 
 def _words(item: Json) -> str:
     content = item.get("content")
     if isinstance(content, str):
         return content
-    parts = (_mapping(part).get("text") for part in _items(content))
+    parts = (mapping(part).get("text") for part in items(content))
     return "\n".join(part for part in parts if isinstance(part, str))
-
-
-def number(value: Any) -> float | None:
-    """A number of a row, or None for anything else."""
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e9 else None
-
-
-def _mapping(value: Any) -> Json:
-    return value if isinstance(value, dict) else {}
-
-
-def _items(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []

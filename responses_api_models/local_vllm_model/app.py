@@ -24,7 +24,8 @@ from rollyard.responses_api_models.local_vllm_model.orphaned_processes import en
 from rollyard.responses_api_models.local_vllm_model.settings import LocalVllmModelSettings
 from rollyard.responses_api_models.local_vllm_model.startup import StartPlan
 from rollyard.responses_api_models.upstream.replicas import Replicas
-from rollyard.services.errors import OperatorError, RunError
+from rollyard.services.errors import OperatorError
+from rollyard.services.http.ray_address import check_ray_address
 from rollyard.services.server.app import Context
 from rollyard.services.server.settings import ServerSettings
 
@@ -58,7 +59,7 @@ class LocalVllmModel(ChatEngineModel):
         """The folder, the cluster, the program and the GPUs that a start needs. Raises RunError, OperatorError."""
         _check_model(self._own.model)
         if self._own.ray_address:
-            await _check_ray(self._own.ray_address)
+            await check_ray_address(self._own.ray_address, "ray_address=", RAY_S)
         _check_command(self._own.vllm_command[0])
         gpu_assignments(self._own, await asyncio.to_thread(visible_gpus, dict(os.environ)))
 
@@ -66,7 +67,7 @@ class LocalVllmModel(ChatEngineModel):
         """Bring all engines up. Raises RunError, OperatorError."""
         _check_model(self._own.model)
         if self._own.ray_address:
-            await _check_ray(self._own.ray_address)
+            await check_ray_address(self._own.ray_address, "ray_address=", RAY_S)
         if ended := await asyncio.to_thread(end_orphans):
             log.warning("ended what an engine without its server had left: processes %s", ended)
         await asyncio.to_thread(remove_folders, Path(tempfile.gettempdir()))
@@ -133,21 +134,6 @@ def _check_command(program: str) -> None:
             f"vllm_command: found no program {program!r}; install vLLM (pip install 'rollyard[vllm]'), or name the one "
             "of another environment: vllm_command: [/path/to/env/bin/vllm]"
         )
-
-
-async def _check_ray(address: str) -> None:
-    """Say at once what vLLM waits for minutes for."""
-    host, _, port = address.rpartition(":")
-    if address == "auto":
-        return
-    if not host or not port.isdecimal():
-        raise OperatorError(f"ray_address: found {address!r}; expected HOST:PORT, such as 10.0.0.1:6379, or auto")
-    try:
-        _, writer = await asyncio.wait_for(asyncio.open_connection(host.strip("[]"), int(port)), RAY_S)
-    except (OSError, OverflowError) as error:
-        why = str(error) or f"no answer within {RAY_S:g} s"
-        raise RunError(f"no Ray cluster at ray_address={address}: {why}") from None
-    writer.close()
 
 
 server = LocalVllmModel

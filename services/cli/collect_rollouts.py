@@ -29,8 +29,8 @@ from rollyard.services.head.client import RegistryClient
 from rollyard.services.http.client import AddressBook, ServerClient
 from rollyard.services.http.loop_lag import LoopLag
 from rollyard.services.http.transport import HttpTransport
-from rollyard.services.io.jsonl import JsonLines
 from rollyard.services.io.search_path import INSTALLED
+from rollyard.services.rollouts.appender import JsonLines
 from rollyard.services.rollouts.collector import Collector, Limits
 from rollyard.services.rollouts.progress import CollectionProgress
 from rollyard.services.rollouts.rollout_keys import Expected

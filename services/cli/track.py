@@ -13,12 +13,13 @@ from pydantic import Field
 
 from rollyard.services.cli.options import EXIT_DONE, EXIT_FAILED, Options, read_options, run_command
 from rollyard.services.errors import OperatorError
+from rollyard.services.rollouts.status import read_status
 from rollyard.services.rollouts.store import StorePaths
 from rollyard.services.tracking.mlflow_tracker import MlflowTracker
 from rollyard.services.tracking.progress_file import ProgressFile
 from rollyard.services.tracking.reservoir_sample import COLUMNS, RolloutSample
 from rollyard.services.tracking.rollout_metrics import RolloutMetrics
-from rollyard.services.tracking.tail import rows, status_of
+from rollyard.services.tracking.tail import rows
 from rollyard.services.tracking.tracker import Tracker
 from rollyard.services.tracking.wandb_tracker import WandbTracker
 from rollyard.services.types import Json
@@ -88,7 +89,7 @@ def _track(options: TrackOptions, tracker: Tracker, noted: ProgressFile, before:
         nonlocal logged, logged_at
         if figures.measured <= logged:
             return
-        status = status_of(options.jsonl_fpath)
+        status = read_status(options.jsonl_fpath)
         tracker.log(figures.metrics(status.failures if status else {}, exact=exact), figures.measured)
         logged, logged_at = figures.measured, time.monotonic()
         noted.write(logged)

@@ -7,10 +7,10 @@ from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
-import orjson
 
 from rollyard.services.datasets.rows import id_of_row
 from rollyard.services.errors import OperatorError
+from rollyard.services.io.jsonl import iter_jsonl, skip
 from rollyard.services.metrics.loader.columns import Floats, Ints
 from rollyard.services.metrics.profile import Run
 
@@ -47,18 +47,13 @@ def ids_of(rollouts: Path) -> dict[int, str]:
     """Task index -> the id that its rollouts carry; tasks without one are left out. Raises OperatorError."""
     found: dict[int, str] = {}
     try:
-        with rollouts.open("rb") as file:
-            for line in file:
-                try:
-                    row = orjson.loads(line)
-                except orjson.JSONDecodeError:
-                    continue  # a torn tail, or what `load` has refused
-                index = row.get("_ng_task_index") if isinstance(row, dict) else None
-                if type(index) is not int or index in found:
-                    continue
-                with suppress(ValueError):  # an id that no order file could hold is none
-                    if (own := id_of_row(row)) is not None:
-                        found[index] = own
+        for line in iter_jsonl(rollouts, skip):  # a torn tail, and what `load` has refused
+            index = line.value.get("_ng_task_index")
+            if type(index) is not int or index in found:
+                continue
+            with suppress(ValueError):  # an id that no order file could hold is none
+                if (own := id_of_row(line.value)) is not None:
+                    found[index] = own
     except OSError as error:
         raise OperatorError(f"{rollouts} cannot be read: {error.strerror}") from error
     return found

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
 from pydantic import PlainValidator
 
+from rollyard.services.io.json_values import is_number
 from rollyard.services.types import Json
 
 Scalar = str | int | float | bool | None
@@ -32,7 +34,7 @@ def condition(value: Any) -> Range | list[Scalar] | Scalar:
     if isinstance(value, list) and value and all(one is None or isinstance(one, Scalar) for one in value):
         return value
     ends = {side: end for side, end in value.items() if end is not None} if isinstance(value, dict) else {}
-    if ends and ends.keys() <= {"min", "max"} and all(map(_is_number, ends.values())):
+    if ends and ends.keys() <= {"min", "max"} and all(is_number(end, math.inf) for end in ends.values()):
         found = Range(**ends)
         if found.min is not None and found.max is not None and found.min > found.max:
             raise ValueError(f"no number lies in {found}: min is above max")
@@ -63,7 +65,7 @@ def _value(row: Json, key: str) -> Any:
 
 def _holds(value: Any, condition: Condition) -> bool:
     if isinstance(condition, Range):
-        if not _is_number(value):
+        if not is_number(value):
             return False
         return (condition.min is None or value >= condition.min) and (condition.max is None or value <= condition.max)
     return any(_same(value, wanted) for wanted in (condition if isinstance(condition, list) else [condition]))
@@ -72,7 +74,3 @@ def _holds(value: Any, condition: Condition) -> bool:
 def _same(value: Any, wanted: Scalar) -> bool:
     # JSON's true is not 1, though Python's is.
     return isinstance(value, bool) == isinstance(wanted, bool) and value == wanted
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)

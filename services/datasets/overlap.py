@@ -11,12 +11,11 @@ import hashlib
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 
-from rollyard.services.datasets.data_files import DataFile, lines_of
+from rollyard.services.datasets.data_files import DataFile
 from rollyard.services.datasets.dataset import fingerprint
 from rollyard.services.datasets.ngram_index import NgramIndex, is_evidence
 from rollyard.services.datasets.prompt_text import prompts_of, questions_of, words_of
-from rollyard.services.datasets.rows import id_of_row, json_kind, parsed
-from rollyard.services.errors import OperatorError
+from rollyard.services.datasets.rows import exact_objects, id_of_row
 from rollyard.services.types import Json, Record
 
 KINDS = ("row", "id", "question", "words")
@@ -103,17 +102,9 @@ class TestSets:
     def _read(self, files: Iterable[DataFile]) -> Iterator[tuple[int, Json]]:
         for file in files:
             self._files.append(file)
-            for line, text in enumerate(lines_of(file), 1):
-                if text.isspace():
-                    continue
-                try:
-                    row = parsed(text, line)
-                except ValueError as error:
-                    raise OperatorError(f"{file}: line {line}{error}") from error
-                if not isinstance(row, dict):
-                    raise OperatorError(f"{file}: line {line} is {json_kind(row)}; expected an object")
-                self._places.append(line << 16 | len(self._files) - 1)
-                yield len(self._places) - 1, row
+            for found in exact_objects(file):
+                self._places.append(found.number << 16 | len(self._files) - 1)
+                yield len(self._places) - 1, found.value
 
     def _match(self, kind: str, line: int, number: int, evidence: str) -> Match:
         place = self._places[number]

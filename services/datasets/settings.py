@@ -10,8 +10,8 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field
 
 from rollyard.services.datasets.filters import Condition
-from rollyard.services.datasets.rows import json_kind
 from rollyard.services.errors import OperatorError
+from rollyard.services.io.json_values import json_kind
 from rollyard.services.io.search_path import resolve
 from rollyard.services.server.settings import parse_settings
 

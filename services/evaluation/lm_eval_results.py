@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -15,6 +14,7 @@ import orjson
 
 from rollyard.services.errors import RunError
 from rollyard.services.evaluation.benchmarks import Baseline, Benchmark
+from rollyard.services.io.json_values import number
 from rollyard.services.metrics.confidence_intervals import share_bounds
 from rollyard.services.types import Record
 
@@ -102,14 +102,8 @@ def _metrics(found: dict[str, Any]) -> Iterable[tuple[str, float, float | None]]
         shown = name.replace("pass_at_", "pass@")
         if times[name] > 1:
             shown = f"{shown}/{chosen}"
-        if (value := _finite(found[key])) is not None:
-            yield shown, value, _finite(found.get(f"{name}_stderr{comma}{chosen}"))
-
-
-def _finite(value: object) -> float | None:
-    """A number that can be compared; None for `N/A`, NaN, true."""
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    return float(value) if number and math.isfinite(value) else None  # type: ignore[arg-type]
+        if (value := number(found[key], None)) is not None:
+            yield shown, value, number(found.get(f"{name}_stderr{comma}{chosen}"), None)
 
 
 def as_csv(scores: Sequence[Score]) -> str:

@@ -1,149 +1,157 @@
-"""JSON Lines on disk: append whole lines or nothing, and heal a torn tail. Lines end at `\\n` only."""
+"""JSON Lines: the one reader, and how a file is replaced whole. Lines end at `\\n` only: U+2028 is text.
+
+A reader decides with `on_error` what becomes of a line that does not hold a JSON object: `refuse` the file, `skip` the
+line, `hand_over` the error in the line's place, or any function of a BadLine. It decides with `parse` what counts as
+JSON: `lenient`, `strict`, or `rollyard.services.io.strict_json.ExactParser`.
+"""
 
 from __future__ import annotations
 
 import json
 import os
-from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn, TypeVar, overload
 
 import orjson
 
-from rollyard.services.errors import RunError
-from rollyard.services.io.external_changes import outside_change
-from rollyard.services.io.locked_files import open_locked, replace_locked, sync_folder, unused, write_synced
+from rollyard.services.errors import RollyardError, RunError
+from rollyard.services.io.json_problems import why_unreadable
+from rollyard.services.io.json_values import json_kind
+from rollyard.services.io.lines import Lines
+from rollyard.services.io.locked_files import sync_folder
+from rollyard.services.types import Json
 
-_CHUNK = 1 << 20
-MEND = "Delete that line, or start over with +overwrite=true, which moves the old files aside."
+T = TypeVar("T")
 
-
-class JsonLines:
-    """An append-only file with one writer. What was appended is whole; after a crash only the tail can be torn.
-
-    `check` and `verify` find what other programs did to the file while it was open.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._fd = open_locked(path)
-        self.set_aside = self._heal()
-        self._size = os.fstat(self._fd).st_size
-        self._marks = array("q")
-        """A hash of each line that was read or written: 8 bytes a line."""
-        self._all_marked = self._size == 0
-
-    def append(self, line: bytes) -> None:
-        """Write one line (without its `\\n`). Raises RunError when it cannot be written; the file is then as before."""
-        if os.fstat(self._fd).st_size != self._size:
-            self.check()
-        data = line + b"\n"
-        try:
-            written = os.write(self._fd, data)
-            while written < len(data):
-                written += os.write(self._fd, data[written:])
-        except OSError as error:
-            if os.fstat(self._fd).st_size > self._size:
-                os.ftruncate(self._fd, self._size)
-            raise RunError(f"cannot write {self.path}: {error.strerror}. What is in it is whole.") from error
-        self._size += len(data)
-        self._marks.append(hash(data))
-
-    def rows(self) -> Iterator[tuple[int, bytes, dict[str, Any]]]:
-        """Every line with its number and object, blank lines left out. Raises RunError naming one that is no object."""
-        self._marks, self._all_marked = array("q"), True
-        with self.path.open("rb") as file:
-            for number, line in enumerate(file, 1):
-                self._marks.append(hash(line))
-                if not line.strip():
-                    continue
-                try:
-                    row = _loads(line)
-                except ValueError as error:
-                    raise RunError(f"{self.path}: line {number} is not JSON ({error}). {MEND}") from error
-                if not isinstance(row, dict):
-                    raise RunError(f"{self.path}: line {number} is not a JSON object. {MEND}")
-                yield number, line, row
-
-    def check(self) -> None:
-        """Raises RunError when `path` is not the open file any more, or not as long as this process left it."""
-        try:
-            found = outside_change(self._fd, self.path, self._size)
-        except OSError as error:
-            found = f"{self.path} cannot be looked at any more: {error.strerror}"
-        if found:
-            raise RunError(found)
-
-    def verify(self) -> None:
-        """`check`, then read the file again. Raises RunError naming a line that is not as it was read or written.
-
-        A file that was not empty and was not read with `rows` is only checked.
-        """
-        self.check()
-        if not self._all_marked:
-            return
-        with self.path.open("rb") as file:
-            for number, (line, mark) in enumerate(zip(file, self._marks, strict=False), 1):
-                if hash(line) != mark:
-                    raise RunError(
-                        f"{self.path}: line {number} was changed by another program while the file was being written. "
-                        "Restore or delete that line, then the same command goes on"
-                    )
-
-    def sync(self) -> None:
-        """Make what was appended survive a power cut."""
-        os.fsync(self._fd)
-
-    def restart(self, aside: Path) -> None:
-        """Move the file to `aside` and go on with an empty one under the same lock and name. Raises RunError."""
-        try:
-            fd = replace_locked(self.path, aside)
-        except OSError as error:
-            raise RunError(f"{self.path} cannot be moved aside: {error.strerror}") from error
-        os.close(self._fd)
-        self._fd, self._size, self._marks, self._all_marked = fd, 0, array("q"), True
-
-    def close(self) -> None:
-        """Give the file and its lock back."""
-        os.close(self._fd)
-
-    def _heal(self) -> Path | None:
-        """Move what stands after the last `\\n` into a file of its own; its path, if there was anything."""
-        size = os.fstat(self._fd).st_size
-        keep, tail = size, b""
-        while keep > 0:
-            start = max(0, keep - _CHUNK)
-            chunk = os.pread(self._fd, keep - start, start)
-            newline = chunk.rfind(b"\n")
-            if newline >= 0:
-                tail, keep = chunk[newline + 1 :] + tail, start + newline + 1
-                break
-            tail, keep = chunk + tail, start
-        if not tail:
-            return None
-        aside = unused(self.path.with_name(f"{self.path.stem}_torn{self.path.suffix}"))
-        write_synced(aside, tail)
-        os.ftruncate(self._fd, keep)
-        return aside
+_made = tuple.__new__  # half the time of ParsedLine(...)
 
 
-def _loads(line: bytes) -> Any:
-    """A line's value. Escapes of lone surrogates are valid JSON that others write and orjson refuses.
+class ParsedLine(NamedTuple):
+    """A line that holds a JSON object."""
+
+    number: int
+    """From 1; blank lines count. In a part of a file it is counted from where that part begins."""
+    offset: int
+    """Byte at which the line begins."""
+    line: bytes
+    """With its end."""
+    value: Json
+
+
+class BadLine(NamedTuple):
+    """A line that does not hold a JSON object. `number`, `offset` and `line` are those of ParsedLine."""
+
+    number: int
+    offset: int
+    line: bytes
+    problem: str
+    """What was found and what was expected, to be read after `line 17`."""
+
+    @property
+    def torn(self) -> bool:
+        """The file ends within this line: a writer is still at it, or was killed."""
+        return not self.line.endswith(b"\n")
+
+
+def lenient(line: bytes) -> Any:
+    """A line's value, of any kind. NaN and escapes of lone surrogates are what others write and orjson refuses.
 
     Raises ValueError.
     """
     try:
         return orjson.loads(line)
     except orjson.JSONDecodeError:
+        return _slowly(line)
+
+
+def strict(line: bytes) -> Any:
+    """A line's value, of any kind. Escapes of lone surrogates are valid JSON, NaN is not. Raises ValueError."""
+    try:
+        return orjson.loads(line)
+    except orjson.JSONDecodeError:
+        return _slowly(line, parse_constant=_not_json)
+
+
+@overload
+def iter_jsonl(
+    source: Path | Iterable[tuple[int, bytes]],
+    on_error: Callable[[BadLine], None],
+    *,
+    parse: Callable[[bytes], Any] = lenient,
+) -> Iterator[ParsedLine]: ...
+
+
+@overload
+def iter_jsonl(
+    source: Path | Iterable[tuple[int, bytes]],
+    on_error: Callable[[BadLine], T],
+    *,
+    parse: Callable[[bytes], Any] = lenient,
+) -> Iterator[ParsedLine | T]: ...
+
+
+def iter_jsonl(
+    source: Path | Iterable[tuple[int, bytes]],
+    on_error: Callable[[BadLine], Any],
+    *,
+    parse: Callable[[bytes], Any] = lenient,
+) -> Iterator[Any]:
+    """Each line that holds a JSON object; blank lines are left out.
+
+    `source`: a file, or lines with their offsets (`Lines`, `with_offsets`). `on_error` is called with every other line:
+    what it returns is yielded in the line's place, None leaves the line out, and what it raises ends the reading.
+    `parse`: a line's value; raises ValueError in words to be read after `line 17:`.
+
+    Raises OSError.
+    """
+    for number, (offset, line) in enumerate(Lines(source) if isinstance(source, Path) else source, 1):
+        if line.isspace():
+            continue
         try:
-            return json.loads(line, parse_constant=_refuse)
-        except RecursionError as error:
-            raise ValueError("nested too deep") from error
+            value = parse(line)
+        except ValueError as error:
+            found = on_error(BadLine(number, offset, line, why_unreadable(line, offset, error)))
+        else:
+            if type(value) is dict:
+                yield _made(ParsedLine, (number, offset, line, value))
+                continue
+            found = on_error(BadLine(number, offset, line, f" is {json_kind(value)}; expected an object"))
+        if found is not None:
+            yield found
 
 
-def _refuse(name: str) -> NoReturn:
+def refuse(file: object, advice: str = "", error: type[RollyardError] = RunError) -> Callable[[BadLine], NoReturn]:
+    """An `on_error` that raises `error` with the file, the line's number, what is wrong with it, and `advice`."""
+
+    def raise_error(bad: BadLine) -> NoReturn:
+        raise error(f"{file}: line {bad.number}{bad.problem}{advice and f'. {advice}'}")
+
+    return raise_error
+
+
+def skip(_: BadLine) -> None:
+    """An `on_error` that leaves the line out."""
+
+
+def hand_over(bad: BadLine) -> BadLine:
+    """An `on_error` that yields the BadLine itself."""
+    return bad
+
+
+def _slowly(line: bytes, **options: Any) -> Any:
+    try:
+        return json.loads(line, **options)
+    except RecursionError as error:
+        raise ValueError("it is nested too deep") from error
+    except ValueError as error:
+        if "integer string conversion" in str(error):
+            raise ValueError("a number has more digits than Python reads") from error
+        raise
+
+
+def _not_json(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
 
 

@@ -6,9 +6,12 @@ than its file says. Numbers are whole from -2**63 to 2**64-1, and others as prec
 
 from __future__ import annotations
 
+import codecs
 import json
 from decimal import Decimal
 from typing import Any, NoReturn
+
+import orjson
 
 _LEAST, _MOST = -(2**63), 2**64 - 1
 _LONGEST_DOUBLE = 767
@@ -22,6 +25,35 @@ _SHAPES = bytes(
 _NUMBERS = bytes(byte if chr(byte) in "0123456789.+-eE" else ord(" ") for byte in range(256))
 _MANY = 16
 """Digits and points; a double keeps every number with fewer."""
+
+
+DEEPEST = 230
+"""Levels of lists and objects that a row may have."""
+TOO_DEEP = f"it is nested deeper than {DEEPEST} levels, which cannot be passed on"
+
+
+class ExactParser:
+    """Parses a data set's lines (`parse` of `iter_jsonl`) and keeps how orjson writes the last value."""
+
+    def __init__(self) -> None:
+        self.written = b""
+
+    def __call__(self, line: bytes) -> Any:
+        """Raises ValueError in words, orjson.JSONDecodeError for what is not JSON."""
+        # A mark that editors on Windows put before the first line, and `cat` then before others.
+        text = line.removeprefix(codecs.BOM_UTF8).rstrip(_SPACES)
+        try:
+            value = orjson.loads(text)
+        except orjson.JSONDecodeError as error:
+            if "infinity" in error.msg:
+                load_exact(text)  # names the number
+            raise
+        try:
+            self.written = orjson.dumps(value)
+        except TypeError as error:  # orjson reads 1,024 levels and writes 254
+            raise ValueError(TOO_DEEP) from error
+        check_exact(text, self.written)
+        return value
 
 
 def check_exact(text: bytes, written: bytes) -> None:

@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 
+from rollyard.services.io.json_differences import differences
 from rollyard.services.metrics.confidence_intervals import share_bounds, unchanged_bound
 from rollyard.services.metrics.estimators import estimate, mean, sign_test
 from rollyard.services.metrics.loader.columns import Floats, Ints, word
@@ -103,7 +104,7 @@ def difference(baseline: Run, other: Run) -> Difference:
         gained=_changes(tasks, first, second, np.lexsort((task, -change))[: min(_LARGEST, better)]),
         lost=_changes(tasks, first, second, np.lexsort((task, change))[: min(_LARGEST, worse)]),
         datasets=_datasets(baseline, task, rewards, None if rates is None else rates[0]),
-        identity=different(baseline.profile.identity or {}, other.profile.identity or {}),
+        identity=changed_settings(baseline.profile.identity or {}, other.profile.identity or {}),
         notes=_notes(baseline, other, found, fair=int(fair.sum())),
     )
 
@@ -127,16 +128,12 @@ def paired(differences: Floats, *, is_share: bool = False) -> Estimate:
     )
 
 
-def different(before: Json, after: Json, prefix: str = "") -> list[str]:
+def changed_settings(before: Json, after: Json) -> list[str]:
     """What differs between two manifests' identities, a line each: `num_repeats: 8 -> 16`."""
-    lines: list[str] = []
-    for key in sorted({*before, *after}):
-        old, new = before.get(key), after.get(key)
-        if isinstance(old, dict) and isinstance(new, dict):
-            lines += different(old, new, f"{prefix}{key}.")
-        elif old != new:
-            short = 12 if key.endswith("sha256") else None
-            lines.append(f"{word(prefix + key)}: {_said(old)[:short]} -> {_said(new)[:short]}")
+    lines = []
+    for name, old, new in differences(before, after):
+        short = 12 if name.endswith("sha256") else None
+        lines.append(f"{word(name)}: {_said(old)[:short]} -> {_said(new)[:short]}")
     return lines
 
 
@@ -219,6 +216,6 @@ def _nothing(baseline: Run, other: Run, found: Pairing) -> Difference:
         gained=[],
         lost=[],
         datasets=[],
-        identity=different(baseline.profile.identity or {}, other.profile.identity or {}),
+        identity=changed_settings(baseline.profile.identity or {}, other.profile.identity or {}),
         notes=[f"Nothing to compare: {found.why_not}."],
     )

@@ -12,6 +12,8 @@ import orjson
 
 from rollyard.services.config.server_code.code_history import notes_of
 from rollyard.services.datasets.data_files import DataFile, lines_of
+from rollyard.services.io.json_values import text_of, whole_number
+from rollyard.services.io.jsonl import ParsedLine, hand_over, iter_jsonl
 from rollyard.services.metrics.loader.columns import Ints, word
 from rollyard.services.rollouts.store import StorePaths
 from rollyard.services.types import Json
@@ -90,8 +92,7 @@ def _mapping(path: Path, notes: list[str]) -> Json:
 
 
 def _whole(mapping: Json | None, key: str) -> int | None:
-    value = (mapping or {}).get(key)
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+    return whole_number((mapping or {}).get(key), least=0)
 
 
 def _attempts(path: Path, notes: list[str]) -> Attempts:
@@ -99,21 +100,17 @@ def _attempts(path: Path, notes: list[str]) -> Attempts:
     task, repeat, kind, server, bad = array("q"), array("q"), list[str](), list[str](), 0
     shared: dict[str, str] = {}
     try:
-        with path.open("rb") as file:
-            for line in filter(bytes.strip, file):
-                try:
-                    row = orjson.loads(line)
-                    key = row["_ng_task_index"], row["_ng_rollout_index"]
-                    task.append(key[0])
-                    repeat.append(key[1])
-                except (ValueError, LookupError, TypeError, OverflowError):
-                    bad += 1
-                    del task[len(repeat) :]
-                    continue
-                for texts, name in ((kind, "failure_kind"), (server, "server")):
-                    text = row.get(name)
-                    text = text if isinstance(text, str) and text else "unknown"
-                    texts.append(shared.get(text) or shared.setdefault(text, word(text)))
+        for found in iter_jsonl(path, hand_over):
+            row = found.value if isinstance(found, ParsedLine) else {}
+            index, number = whole_number(row.get("_ng_task_index")), whole_number(row.get("_ng_rollout_index"))
+            if index is None or number is None:
+                bad += 1
+                continue
+            task.append(index)
+            repeat.append(number)
+            for texts, name in ((kind, "failure_kind"), (server, "server")):
+                text = text_of(row.get(name)) or "unknown"
+                texts.append(shared.get(text) or shared.setdefault(text, word(text)))
     except FileNotFoundError:
         pass
     except OSError as error:

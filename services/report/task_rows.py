@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import numpy as np
 import orjson
 
-from rollyard.services.datasets.data_files import DataFile, lines_of
-from rollyard.services.datasets.rows import json_kind, parsed
+from rollyard.services.datasets.data_files import DataFile
+from rollyard.services.datasets.rows import exact_objects
 from rollyard.services.errors import RunError
 from rollyard.services.metrics.profile import Run
 from rollyard.services.types import Json
@@ -23,11 +23,11 @@ def task_rows(run: Run, pass_threshold: float | None, inputs: DataFile | None) -
     grouped = run.by_task
     if grouped is None:
         return
-    rows = _rows(inputs) if inputs is not None else None
+    rows = None if inputs is None else enumerate(exact_objects(inputs, RunError))
     for index, task in enumerate(grouped.task.tolist()):
         row: Json = {}
         if rows is not None:
-            found_row = next((row for at, row in rows if at == task), None)
+            found_row = next((line.value for at, line in rows if at == task), None)
             if found_row is None:
                 raise RunError(f"{inputs} has no row {task + 1}, but {run.profile.path} has rollouts of task {task}")
             row = found_row
@@ -48,18 +48,3 @@ def task_rows(run: Run, pass_threshold: float | None, inputs: DataFile | None) -
             found |= {"pass_rate": passed / count, "pass_rate_total": count, "pass_rate_passed": passed}
             found["pass_threshold"] = pass_threshold
         yield orjson.dumps({**row, **found}) + b"\n"
-
-
-def _rows(file: DataFile) -> Iterator[tuple[int, Json]]:
-    """Index and row of every task of a data set; blank lines count for nothing, as when it was collected."""
-    index = 0
-    for number, line in enumerate(lines_of(file), 1):
-        if not line.isspace():
-            try:
-                row = parsed(line, number)
-            except ValueError as error:
-                raise RunError(f"{file}: line {number}{error}") from error
-            if not isinstance(row, dict):
-                raise RunError(f"{file}: line {number} is {json_kind(row)}; expected an object")
-            yield index, row
-            index += 1

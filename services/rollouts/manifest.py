@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from rollyard.services.config.server_code.code_history import accepted, version_of
 from rollyard.services.errors import OperatorError
+from rollyard.services.io.json_differences import differences
 from rollyard.services.rollouts.manifest_records import Manifest
 from rollyard.services.types import Json, ServerCode
 
@@ -32,8 +33,8 @@ def continued(
             f"{output} exists, but {path.name} does not say what it is "
             f"({type(error).__name__}): choose another output, or +overwrite=true to move it aside"
         ) from error
-    if differences := _differences(_reached(manifest.identity, identity), identity):
-        listed = "\n".join(f"  {line}" for line in differences)
+    if found := list(differences(_reached(manifest.identity, identity), identity)):
+        listed = "\n".join(f"  {name}: {_shown(old)} in the file, {_shown(new)} now" for name, old, new in found)
         raise OperatorError(
             f"{output} was collected with other parameters:\n{listed}\n"
             "Repeat the command as it was to go on, choose another output, or +overwrite=true to move it aside."
@@ -72,17 +73,6 @@ def _reached(old: Json, new: Json) -> Json:
     if not isinstance(settings, dict) or not isinstance(now, dict):
         return old
     return {**old, "settings": {name: value for name, value in settings.items() if name in now}}
-
-
-def _differences(old: Json, new: Json, prefix: str = "") -> list[str]:
-    lines: list[str] = []
-    for key in sorted({*old, *new}):
-        before, now = old.get(key), new.get(key)
-        if isinstance(before, dict) and isinstance(now, dict):
-            lines += _differences(before, now, f"{prefix}{key}.")
-        elif before != now:
-            lines.append(f"{prefix}{key}: {_shown(before)} in the file, {_shown(now)} now")
-    return lines
 
 
 def _shown(value: Any) -> str:

@@ -1,24 +1,27 @@
-"""What counts as a reward: a finite number of bounded size, nothing else, checked wherever one arrives."""
+"""What counts as a reward, checked wherever one arrives from outside: in `/verify` answers and in files.
+
+Verdicts of our own environments hold the same bound as a constraint (services/types.py).
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
 from rollyard.services.errors import Failure, FailureKind
-from rollyard.services.types import Json
+from rollyard.services.io.json_values import is_number
+from rollyard.services.types import MOST_REWARD, Json
 
-MOST = 1e60
-"""Beyond it squares and sums of rewards are not finite any more."""
+EXPECTED = f"expected a finite number of at most {MOST_REWARD:g}"
 
 
 def is_reward(value: Any) -> bool:
-    """True for a finite number up to `MOST`. JSON's true is not a number."""
-    return type(value) in (int, float) and -MOST <= value <= MOST
+    """True for a finite number up to `MOST_REWARD`. JSON's true is not a number."""
+    return is_number(value, MOST_REWARD)
 
 
 def check_reward(answer: Json, endpoint: str, server: str) -> None:
     """Raises Failure malformed_answer, blaming `server`, unless `answer` carries a finite number as reward."""
     reward = answer.get("reward")
     if not is_reward(reward):
-        detail = f"{endpoint} answered reward {reward!r:.100}; expected a finite number of at most {MOST:g}"
+        detail = f"{endpoint} answered reward {reward!r:.100}; {EXPECTED}"
         raise Failure(FailureKind.MALFORMED_ANSWER, detail, server=server)

@@ -12,11 +12,12 @@ import orjson
 
 from rollyard.services.config.server_code.code_history import changes, mark_of, version_of
 from rollyard.services.errors import FailureKind, OperatorError, RunError
-from rollyard.services.io.jsonl import MEND, JsonLines, replace
+from rollyard.services.io.jsonl import replace
 from rollyard.services.io.locked_files import unused
+from rollyard.services.rollouts.appender import MEND, JsonLines
 from rollyard.services.rollouts.manifest import check_not_shared, continued, encoded, new_manifest
 from rollyard.services.rollouts.manifest_records import Manifest
-from rollyard.services.rollouts.rewards import MOST, is_reward
+from rollyard.services.rollouts.rewards import EXPECTED, is_reward
 from rollyard.services.rollouts.rollout_keys import Expected, Key, KeySet, duplicate_key, key_of
 from rollyard.services.types import CollectionStatus, FailureRow, Json, ServerCode
 
@@ -113,12 +114,12 @@ class RolloutStore:
 
         Raises RunError naming a line that is not one of the `expected` rollouts, each once, with a finite reward.
         """
-        for number, line, row in self._rows.rows():
+        for number, _, line, row in self._rows.rows():
             if twice := duplicate_key(line):
                 raise RunError(f"{self.paths.output}: line {number} has {twice} twice. {MEND}")
             key = _checked_key(row, self.paths.output, number, expected)
             if not is_reward(row.get("reward")):
-                said = f"reward {row.get('reward')!r:.40}; expected a finite number of at most {MOST:g}"
+                said = f"reward {row.get('reward')!r:.40}; {EXPECTED}"
                 raise RunError(f"{self.paths.output}: line {number} has {said}. {MEND}")
             if not self.done.add(key):
                 raise RunError(
@@ -127,7 +128,7 @@ class RolloutStore:
                 )
             if seen is not None:
                 seen(row)
-        for number, _, row in self._failures.rows():
+        for number, _, _, row in self._failures.rows():
             key = _checked_key(row, self.paths.failures, number, expected)
             self.attempts[key] = self.attempts.get(key, 0) + 1
             if row.get("failure_kind") == FailureKind.BAD_TASK:

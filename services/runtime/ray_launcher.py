@@ -30,6 +30,7 @@ from typing import Any, TypeVar
 from rollyard.services.config.venv import asks_for_isolation
 from rollyard.services.errors import OperatorError, RunError
 from rollyard.services.http.access.hosts import is_loopback
+from rollyard.services.http.ray_address import check_ray_address
 from rollyard.services.io.optional import require
 from rollyard.services.runtime import ray_actor
 from rollyard.services.runtime.launcher import Process
@@ -211,16 +212,7 @@ async def on_cluster(address: str, cache: Path) -> AsyncIterator[RayLauncher]:
 async def check_cluster(address: str) -> None:
     """Refuse at once what Ray would wait minutes for. Raises OperatorError, RunError."""
     require("ray", "ray", "+ray_head_node_address")
-    if address == "auto":
-        return
-    host, _, port = address.rpartition(":")
-    if not host or not port.isdecimal() or "/" in host:
-        raise OperatorError(f"+ray_head_node_address={address}: expected HOST:PORT, such as 127.0.0.1:6379, or auto")
-    try:
-        _, writer = await asyncio.wait_for(asyncio.open_connection(host.strip("[]"), int(port)), CONNECT_S / 3)
-    except (OSError, OverflowError) as error:
-        raise RunError(f"no Ray cluster at {address}: {error or 'no answer'}. {_HINT}") from None
-    writer.close()
+    await check_ray_address(address, "+ray_head_node_address=", CONNECT_S / 3, _HINT)
 
 
 async def _in_thread(call: Callable[[], T], limit_s: float) -> T:

@@ -6,11 +6,12 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
+from rollyard.services.io.json_values import mapping
 from rollyard.services.metrics.run_scores import RunScores
 from rollyard.services.metrics.running_mean import ClusteredMean
-from rollyard.services.rollouts.rewards import MOST, is_reward
+from rollyard.services.rollouts.rewards import is_reward
 from rollyard.services.tracking.tracker import ROLLOUTS
-from rollyard.services.types import Json
+from rollyard.services.types import MOST_REWARD, Json
 
 
 class Mean:
@@ -22,7 +23,7 @@ class Mean:
 
     def add(self, value: Any) -> None:
         """Count a finite number or a truth value; anything else is not there."""
-        if isinstance(value, int | float) and -MOST <= value <= MOST:
+        if isinstance(value, int | float) and -MOST_REWARD <= value <= MOST_REWARD:
             self._sum += value
             self._count += 1
 
@@ -54,7 +55,7 @@ class RolloutMetrics:
             return False
         self.measured += 1
         self._scores.add(row)
-        timings = _object(row.get("timings"))
+        timings = mapping(row.get("timings"))
         values = {
             "truncated/rate": row.get("truncated"),
             "tool_calls/mean": tool_calls(row),
@@ -102,15 +103,11 @@ def _named(prefix: str, reward: ClusteredMean | None, success: ClusteredMean | N
 
 def tool_calls(row: Json) -> int:
     """How often the model called a tool."""
-    output = _object(row.get("response")).get("output")
+    output = mapping(row.get("response")).get("output")
     items = output if isinstance(output, list) else []
     return sum(isinstance(item, dict) and item.get("type") == "function_call" for item in items)
 
 
 def output_tokens(row: Json) -> Any:
     """Of the whole episode, where the endpoint counted them."""
-    return _object(_object(row.get("response")).get("usage")).get("output_tokens")
-
-
-def _object(value: Any) -> Json:
-    return value if isinstance(value, dict) else {}
+    return mapping(mapping(row.get("response")).get("usage")).get("output_tokens")

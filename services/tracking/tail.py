@@ -7,29 +7,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import orjson
-from pydantic import ValidationError
 
 from rollyard.services.errors import OperatorError
-from rollyard.services.rollouts.store import StorePaths
-from rollyard.services.types import CollectionStatus, Json
+from rollyard.services.io.jsonl import iter_jsonl, skip
+from rollyard.services.io.lines import Lines
+from rollyard.services.rollouts.status import is_running, read_status
+from rollyard.services.types import Json
 
 LOOK_S = 1.0
 SILENT_S = 10.0
 """A status that says `running` and is older than that is of a collection that was ended from outside."""
-
-
-def status_of(output: Path) -> CollectionStatus | None:
-    """How the collection that writes `output` goes; None where nothing says so."""
-    try:
-        return CollectionStatus.model_validate_json(StorePaths(output).status.read_bytes())
-    except (OSError, ValidationError):
-        return None
-
-
-def grows(output: Path) -> bool:
-    """Whether a collection is writing to it now."""
-    status = status_of(output)
-    return status is not None and status.state == "running" and time.time() - status.updated < SILENT_S
 
 
 def rows(output: Path, *, follow: bool) -> Iterator[Json | None]:
@@ -42,24 +29,17 @@ def rows(output: Path, *, follow: bool) -> Iterator[Json | None]:
     except OSError as error:
         raise OperatorError(f"rollout file {str(output)!r} cannot be read: {error.strerror}") from error
     with file:
-        rest = b""
+        end = 0
         while True:
-            more = follow and grows(output)  # asked before reading: what is written until it ends is read
-            while piece := file.readline():
-                rest += piece
-                if rest.endswith(b"\n"):
-                    if (row := _row(rest)) is not None:
-                        yield row
-                    rest = b""
+            more = follow and is_running(
+                read_status(output), SILENT_S
+            )  # asked before reading: what is written until it ends is read
+            lines = Lines(file, end, whole=True)
+            # Rows go on to a tracker: what orjson refuses could not be written again.
+            for line in iter_jsonl(lines, skip, parse=orjson.loads):
+                yield line.value
+            end = max(end, lines.end)
             if not more:
                 return
             yield None
             time.sleep(LOOK_S)
-
-
-def _row(line: bytes) -> Json | None:
-    try:
-        row = orjson.loads(line)
-    except orjson.JSONDecodeError:
-        return None
-    return row if isinstance(row, dict) else None

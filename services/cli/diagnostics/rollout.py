@@ -8,11 +8,10 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-import orjson
-
 from rollyard.services.config.load import RunConfig, ServerSpec
 from rollyard.services.datasets.tasks import TaskFile
 from rollyard.services.errors import OperatorError, RollyardError, RunError
+from rollyard.services.io.jsonl import iter_jsonl, refuse
 from rollyard.services.rollouts.collector import Collector, Limits
 from rollyard.services.rollouts.progress import CollectionProgress
 from rollyard.services.rollouts.store import RolloutStore, StorePaths
@@ -61,12 +60,11 @@ async def _collected(stack: Stack, tasks: TaskFile, output: Path) -> Json:
         await collector.run()
     finally:
         store.close()
-    lines = await asyncio.to_thread(output.read_bytes)
-    if lines.count(b"\n") != 1:
+    rows = await asyncio.to_thread(lambda: list(iter_jsonl(output, refuse(output))))
+    if len(rows) != 1:
         why = "; ".join(f"{row.failure_kind} at {row.server}: {row.detail}" for row in collector.failures)
         raise RunError(why or "no rollout was stored")
-    row: Json = orjson.loads(lines)
-    return row
+    return rows[0].value
 
 
 def _agent(config: RunConfig, name: str | None) -> ServerSpec:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import json
 import os
 import signal
 from collections import deque
@@ -19,12 +18,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing import active_children, get_context
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import orjson
 
 from rollyard.services.errors import OperatorError, RunError
+from rollyard.services.io.jsonl import ParsedLine, hand_over, iter_jsonl
+from rollyard.services.io.lines import Lines
 from rollyard.services.metrics.loader.columns import Columns, merged
 from rollyard.services.metrics.loader.rollout_parser import RolloutParser
 
@@ -57,7 +56,7 @@ class Part:
     stop: int
     """Byte after the last whole line; 0 where none begins here."""
     bad: tuple[int, str] | None
-    """The first line that is no rollout: the byte where it begins, and why."""
+    """The first line that is no rollout: the byte where it begins, and why, to be read after `line 17`."""
     bad_lines: int
 
 
@@ -91,17 +90,12 @@ def read(path: Path, *, workers: int = 1, part: int = PART, progress: Progress |
 
 def says_task(path: Path) -> bool | None:
     """Whether the first row says which task it is; None while there is no whole line. Raises OSError."""
-    lines = (line for _, line in _lines(path, 0, 1 << 62) if line.strip())
     answer = None
-    for line in itertools.islice(lines, _MOST_TRIED):
-        try:
-            row = loads(line)
-        except ValueError:
-            row = None
-        if isinstance(row, dict):
-            return "_ng_task_index" in row
+    for found in itertools.islice(iter_jsonl(path, hand_over), _MOST_TRIED):
+        if isinstance(found, ParsedLine):
+            return "_ng_task_index" in found.value
         # What is no row will be named as such, unless it is one that is being written.
-        answer = True if line.endswith(b"\n") else answer
+        answer = answer if found.torn else True
     return answer
 
 
@@ -114,7 +108,7 @@ def _parts(path: Path, size: int, indexed: bool, workers: int, part: int, progre
         for (start, stop), found in zip(ranges, read_parts(path, ranges, indexed, pool), strict=True):
             if found.bad is not None:
                 offset, reason = found.bad
-                raise RunError(f"{path}: line {_line(path, offset)} {reason}. Take it out by hand, or collect anew.")
+                raise RunError(f"{path}: line {_line(path, offset)}{reason}. Take it out by hand, or collect anew.")
             done.append(found)
             progress(stop - start)
     return done
@@ -157,57 +151,24 @@ def read_parts(
 
 def _part(path: Path, start: int, stop: int, indexed: bool) -> Part:
     gatherer = RolloutParser(indexed=indexed)
-    whole, bad, bad_lines = 0, None, 0
-    for offset, line in _lines(path, start, stop):
-        if not line.strip():
-            whole = offset + len(line)
-            continue
-        try:
-            row = loads(line)
-        except ValueError as error:
-            if not line.endswith(b"\n"):
-                break
-            row, reason = None, f"is not JSON ({error})"
+    lines, torn, bad, bad_lines = Lines(path, start, stop), None, None, 0
+    for found in iter_jsonl(lines, hand_over):
+        if isinstance(found, ParsedLine):
+            try:
+                gatherer.add(found.value, found.offset)
+                continue
+            except ValueError as error:
+                problem = f" {error}"
+        elif found.torn:
+            torn = found
+            break
         else:
-            reason = f"is a JSON {type(row).__name__}; expected an object"
-        whole = offset + len(line)
-        try:
-            if not isinstance(row, dict):
-                raise ValueError(reason)
-            gatherer.add(row, offset)
-        except ValueError as error:
-            bad = bad or (offset, str(error))
-            bad_lines += 1
-    return Part(gatherer.columns(), whole, bad, bad_lines)
-
-
-def _lines(path: Path, start: int, stop: int) -> Iterator[tuple[int, bytes]]:
-    """Lines that begin in [start, stop), with the byte where they do. They end at `\\n` only."""
-    with path.open("rb") as file:
-        offset = start
-        if start:
-            file.seek(start - 1)
-            offset += len(file.readline()) - 1
-        while offset < stop:
-            line = file.readline()
-            if not line:
-                return
-            yield offset, line
-            offset += len(line)
-
-
-def loads(line: bytes) -> Any:
-    """A line's value. NaN and escapes of lone surrogates are what others write and orjson refuses.
-
-    Raises ValueError.
-    """
-    try:
-        return orjson.loads(line)
-    except orjson.JSONDecodeError:
-        try:
-            return json.loads(line)
-        except RecursionError as error:
-            raise ValueError("nested too deep") from error
+            problem = found.problem
+        bad = bad or (found.offset, problem)
+        bad_lines += 1
+    if torn is None:
+        return Part(gatherer.columns(), lines.end, bad, bad_lines)
+    return Part(gatherer.columns(), torn.offset if torn.number > 1 else 0, bad, bad_lines)
 
 
 def _check_twice(path: Path, columns: Columns) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from rollyard.services.io.json_values import mapping, number
 from rollyard.services.metrics.loader.columns import (
     FIRST_CODE,
     FLOATS,
@@ -25,12 +26,11 @@ from rollyard.services.metrics.loader.columns import (
     padded,
     word,
 )
-from rollyard.services.rollouts.rewards import is_reward
 from rollyard.services.rollouts.rollout_keys import prompt_key
-from rollyard.services.types import Json
+from rollyard.services.types import MOST_REWARD, Json
 
-_NONE: Json = {}
 _MOST = 2**53
+"""No environment counts or times further."""
 
 
 class RolloutParser:
@@ -53,35 +53,36 @@ class RolloutParser:
     def add(self, row: Json, offset: int) -> None:
         """One row that begins at byte `offset`. Raises ValueError in words when it does not say which rollout it is."""
         task, repeat = _index(row) if self._indexed else (offset, 0)
-        reward = _reward(row.get("reward"))
-        response = _mapping(row.get("response"))
-        usage, timings = _mapping(response.get("usage")), _mapping(row.get("timings"))
+        reward = number(row.get("reward"), math.nan, MOST_REWARD)
+        response = mapping(row.get("response"))
+        usage, timings = mapping(response.get("usage")), mapping(row.get("timings"))
         calls, turns = _counted(response.get("output"))
         if row.get("mask_sample") is True or reward != reward:
             self._lost_ints.extend((task, repeat, offset))
-            turns, tokens = _number(timings.get("model_calls"), turns), _number(usage.get("output_tokens"))
-            self._lost_floats.extend((calls, turns, tokens, _number(timings.get("total_s"))))
+            turns = number(timings.get("model_calls"), turns, _MOST)
+            tokens = number(usage.get("output_tokens"), math.nan, _MOST)
+            self._lost_floats.extend((calls, turns, tokens, number(timings.get("total_s"), math.nan, _MOST)))
             self._lost_words["kind"].add(_why(row))
-            self._lost_words["agent"].add(_mapping(row.get("agent_ref")).get("name"))
+            self._lost_words["agent"].add(mapping(row.get("agent_ref")).get("name"))
             return
-        trail, success = _mapping(row.get("token_trail")), row.get("success")
+        trail, success = mapping(row.get("token_trail")), row.get("success")
         self._ints.extend((task, repeat, offset, _content(row.get("_ng_task_key")), prompt_key(row)))
         self._floats.extend(
             (
                 reward,
                 float(success) if success is True or success is False else math.nan,
                 calls,
-                _number(timings.get("model_calls"), turns),
-                _number(usage.get("input_tokens")),
-                _number(usage.get("output_tokens")),
-                _number(_mapping(usage.get("output_tokens_details")).get("reasoning_tokens")),
-                _number(trail.get("turns")),
-                _number(trail.get("breaks")),
-                _number(trail.get("segments")),
+                number(timings.get("model_calls"), turns, _MOST),
+                number(usage.get("input_tokens"), math.nan, _MOST),
+                number(usage.get("output_tokens"), math.nan, _MOST),
+                number(mapping(usage.get("output_tokens_details")).get("reasoning_tokens"), math.nan, _MOST),
+                number(trail.get("turns"), math.nan, _MOST),
+                number(trail.get("breaks"), math.nan, _MOST),
+                number(trail.get("segments"), math.nan, _MOST),
             )
         )
         self._words["end"].add(row.get("finish_reason"))
-        self._words["agent"].add(_mapping(row.get("agent_ref")).get("name"))
+        self._words["agent"].add(mapping(row.get("agent_ref")).get("name"))
         self._words["dataset"].add(row.get("dataset_name"))
         self._words["code"].add(row.get("_ng_code", FIRST_CODE))
         self._words["model"].add(response.get("model"))
@@ -118,7 +119,7 @@ class RolloutParser:
                 kept = self._stages[key] = array("d")
             if len(kept) < self._count:
                 kept.extend([math.nan] * (self._count - len(kept)))
-            kept.append(_number(value))
+            kept.append(number(value, math.nan, _MOST))
 
 
 class Vocabulary:
@@ -188,16 +189,3 @@ def _counted(output: object) -> tuple[float, float]:
             turns += 1
             writing = True
     return calls, turns
-
-
-def _mapping(value: object) -> Json:
-    return value if isinstance(value, dict) else _NONE
-
-
-def _reward(value: Any) -> float:
-    return float(value) if is_reward(value) else math.nan
-
-
-def _number(value: Any, absent: float = math.nan) -> float:
-    """A count or a time, else `absent`: no world counts so far. JSON's true is not a number."""
-    return float(value) if type(value) in (int, float) and -_MOST <= value <= _MOST else absent

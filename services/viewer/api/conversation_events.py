@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from rollyard.services.metrics.loader.parallel_reader import loads
+from rollyard.services.io.json_values import items, mapping, number, text_of
+from rollyard.services.io.jsonl import lenient
 from rollyard.services.types import Json
 from rollyard.services.viewer.api.api_records import Event, Speaker
 from rollyard.services.viewer.api.message_content import thoughts, words_of
 from rollyard.services.viewer.api.token_view import tokens_of
-from rollyard.services.viewer.api.untrusted_values import items, mapping, number, pretty, sanitize, text_of
+from rollyard.services.viewer.api.untrusted_values import pretty, sanitize
 
 _ROLES: dict[str, Speaker] = {"system": "system", "developer": "system", "user": "user", "assistant": "answer"}
 _CALLS = ("arguments", "input", "action", "operation", "code", "queries", "query")
@@ -125,7 +126,7 @@ def _result(item: Json, kind: str, turn: int) -> Event:
         name=text_of(item.get("name")) or ("" if kind == "function_call_output" else kind.removesuffix("_call_output")),
         call=text_of(item.get("call_id")),
         turn=turn,
-        reward=number(mapping(answer).get("reward")),
+        reward=number(mapping(answer).get("reward"), None),
     )
 
 
@@ -141,6 +142,6 @@ def _parsed(text: str) -> Any:
     if text.lstrip()[:1] not in ("{", "["):
         return None
     try:
-        return sanitize(loads(text.encode("utf-8", "replace")))
+        return sanitize(lenient(text.encode("utf-8", "replace")))
     except ValueError:
         return None

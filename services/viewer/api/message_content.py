@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from rollyard.services.io.json_values import text_of
 from rollyard.services.types import Json
-from rollyard.services.viewer.api.untrusted_values import pretty, text_of
+from rollyard.services.viewer.api.untrusted_values import pretty
 
 _TEXTS = ("text", "refusal", "transcript")
 _MOST_URL = 200

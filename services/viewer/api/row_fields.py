@@ -6,8 +6,8 @@ from typing import Any
 
 import orjson
 
+from rollyard.services.io.json_values import mapping
 from rollyard.services.types import TOKEN_FIELDS, Json
-from rollyard.services.viewer.api.untrusted_values import mapping
 
 _LONGEST = 2000
 """Bytes of JSON that a value may have; of a longer one is said how long it is."""

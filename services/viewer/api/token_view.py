@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from rollyard.services.io.json_values import number
 from rollyard.services.types import Json
 from rollyard.services.viewer.api.api_records import Tokens
 from rollyard.services.viewer.api.row_fields import small
-from rollyard.services.viewer.api.untrusted_values import number
 
 
 def tokens_of(item: Json, *, trained: bool) -> Tokens | None:
@@ -33,6 +33,6 @@ def _ids(value: Any) -> list[int] | None:
 
 def _log_probs(value: Any) -> list[float]:
     """All of them, or none: one that is missing would shift the others."""
-    found = [number(each) for each in value] if isinstance(value, list) else []
+    found = [number(each, None) for each in value] if isinstance(value, list) else []
     known = [each for each in found if each is not None]
     return known if len(known) == len(found) else []

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rollyard.services.io.json_values import mapping, number, text_of, whole_number
+from rollyard.services.io.jsonl import iter_jsonl, skip
+from rollyard.services.io.lines import Lines
 from rollyard.services.metrics.loader.columns import CategoryColumn, Ints
-from rollyard.services.metrics.loader.parallel_reader import loads
 from rollyard.services.metrics.loader.rollout_parser import Vocabulary
 from rollyard.services.types import Json
 from rollyard.services.viewer.api.api_records import Attempt
-from rollyard.services.viewer.api.untrusted_values import number, text_of, whole_number
 from rollyard.services.viewer.index.file_fingerprint import FileFingerprint
 from rollyard.services.viewer.index.line_reader import row_at
 
@@ -94,33 +94,19 @@ class AttemptFile:
         return Failed(task, repeat, offset, terminal, self._kinds.words(), self._agents.words())
 
     def _read(self) -> None:
-        for offset, line in self._lines():
-            try:
-                row = loads(line)
-            except ValueError:
-                continue
-            if isinstance(row, dict):
-                self._add(row, offset)
-
-    def _lines(self) -> Iterator[tuple[int, bytes]]:
-        stop = self._end + _STEP
-        with self.path.open("rb") as file:
-            file.seek(self._end)
-            for line in file:
-                if not line.endswith(b"\n") or self._end >= stop:
-                    return
-                offset, self._end = self._end, self._end + len(line)
-                yield offset, line
+        lines = Lines(self.path, self._end, self._end + _STEP, whole=True)
+        for line in iter_jsonl(lines, skip):
+            self._add(line.value, line.offset)
+        self._end = max(self._end, lines.end)
 
     def _add(self, row: Json, offset: int) -> None:
         task, repeat = whole_number(row.get("_ng_task_index")), whole_number(row.get("_ng_rollout_index"))
         if task is None or repeat is None:
             return
-        agent = row.get("agent_ref")
         self._ints.extend((task, repeat, offset))
         self._terminal.append(row.get("terminal") is not False)
         self._kinds.add(row.get("failure_kind"))
-        self._agents.add(agent.get("name") if isinstance(agent, dict) else None)
+        self._agents.add(mapping(row.get("agent_ref")).get("name"))
 
 
 def _attempt(row: Json) -> Attempt:
@@ -129,6 +115,6 @@ def _attempt(row: Json) -> Attempt:
         kind=text_of(row.get("failure_kind")) or "unknown",
         server=text_of(row.get("server")),
         detail=text_of(row.get("detail")),
-        seconds=number(row.get("duration_s")) or 0.0,
-        when=number(row.get("time")) or 0.0,
+        seconds=number(row.get("duration_s"), 0.0),
+        when=number(row.get("time"), 0.0),
     )

@@ -24,7 +24,7 @@ from rollyard.services.metrics.loader.columns import (
 from rollyard.services.viewer.index.file_fingerprint import FileFingerprint
 from rollyard.services.viewer.index.index_snapshot import Snapshot
 
-FORMAT = 4
+FORMAT = 5
 """Raised whenever what stands in the file, or how it is counted, changes: older files are then read anew."""
 
 

@@ -36,7 +36,7 @@ class Snapshot:
         if self.bad is not None:
             count = "1 line is" if self.bad_lines == 1 else f"{self.bad_lines} lines are"
             place, why = self.bad
-            said.append(f"{count} no rollout and left out; the first, at byte {place}, {why}.")
+            said.append(f"{count} no rollout and left out; the first (at byte {place}){why}.")
         if self.twice:
             rows = "1 row is a rollout" if self.twice == 1 else f"{self.twice} rows are rollouts"
             said.append(f"{rows} that stood in the file before: of each the first counts.")

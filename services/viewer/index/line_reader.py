@@ -4,16 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rollyard.services.metrics.loader.parallel_reader import loads
+from rollyard.services.io.jsonl import lenient
+from rollyard.services.io.lines import line_at
 from rollyard.services.types import Json
 from rollyard.services.viewer.api.untrusted_values import sanitize
-
-
-def line_at(path: Path, offset: int) -> bytes:
-    """The bytes of the line that begins at `offset`, without its end. Raises OSError."""
-    with path.open("rb") as file:
-        file.seek(offset)
-        return file.readline().rstrip(b"\r\n")
 
 
 def row_at(path: Path, offset: int) -> Json:
@@ -24,7 +18,7 @@ def row_at(path: Path, offset: int) -> Json:
 def as_row(line: bytes) -> Json | None:
     """The object of a line, with nothing in it that could not be written as JSON; None where it holds none."""
     try:
-        row = sanitize(loads(line))
+        row = sanitize(lenient(line))
     except ValueError:
         return None
     return row if isinstance(row, dict) else None

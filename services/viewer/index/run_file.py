@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import time
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
-from pydantic import ValidationError
-
+from rollyard.services.io.lines import line_at
 from rollyard.services.metrics.loader.columns import CategoryColumn, word
 from rollyard.services.metrics.loader.load_run import run_from_columns
 from rollyard.services.metrics.loader.parallel_reader import PART, Read
 from rollyard.services.metrics.profile import Run
+from rollyard.services.rollouts.status import is_running, read_status
 from rollyard.services.rollouts.store import StorePaths
 from rollyard.services.types import CollectionStatus
 from rollyard.services.viewer.api.api_records import Page, RunFileStatus
 from rollyard.services.viewer.api.rollout_list import Listing, Query
 from rollyard.services.viewer.index.failed_attempts import AttemptFile, Failed
 from rollyard.services.viewer.index.growing_index import FollowedFile
-from rollyard.services.viewer.index.line_reader import line_at
 from rollyard.services.viewer.index.search_cache import SearchCache
 from rollyard.services.viewer.index.table import NOWHERE, Table, table_of
 from rollyard.services.viewer.index.throttled_cache import ThrottledCache
@@ -60,8 +58,8 @@ class RunFile:
 
     def advance(self, pool: ProcessPoolExecutor | None = None) -> None:
         """Look at the files and read a step of what is new."""
-        self.status = _status(StorePaths(self.path).status)
-        running = self._running()
+        self.status = read_status(self.path)
+        running = is_running(self.status, _SILENT_S)  # then what failed may be tried again
         read = self.file.advance(pool)
         failed = self.attempts.advance()
         if self.file.generation != self._generation:
@@ -100,7 +98,7 @@ class RunFile:
     def line(self, table: Table, index: int) -> bytes | None:
         """A rollout's row as it stands in the file; None where it has none. Raises OSError."""
         offset = int(table.offset[index])
-        return None if offset == NOWHERE else line_at(self.path, offset)
+        return None if offset == NOWHERE else line_at(self.path, offset).rstrip(b"\r\n")
 
     def numbers(self) -> tuple[int, Run]:
         """Bytes that the profile's numbers are made of, and the numbers. They may be a moment old."""
@@ -120,11 +118,6 @@ class RunFile:
     def _torn(self) -> int:
         return max(self.file.size - self.file.reached, 0) if self.file.through else 0
 
-    def _running(self) -> bool:
-        """A collection writes the file: what failed may be tried again."""
-        status = self.status
-        return status is not None and status.state == "running" and time.time() - status.updated < _SILENT_S
-
 
 def _given_up(failed: Failed, running: bool) -> Failed:
     """Attempts after which no other comes."""
@@ -139,10 +132,3 @@ def _given_up(failed: Failed, running: bool) -> Failed:
         CategoryColumn(failed.kind.codes[ended], failed.kind.names),
         CategoryColumn(failed.agent.codes[ended], failed.agent.names),
     )
-
-
-def _status(path: Path) -> CollectionStatus | None:
-    try:
-        return CollectionStatus.model_validate_json(path.read_bytes())
-    except (OSError, ValidationError):
-        return None

@@ -92,7 +92,10 @@ def test_a_server_that_cannot_start_is_named_with_the_end_of_its_log(cluster: st
 
 @pytest.mark.parametrize(
     ("address", "status", "said"),
-    [("127.0.0.1:{free}", 1, "no Ray cluster at 127.0.0.1:"), ("ray://a:1", 2, "expected HOST:PORT")],
+    [
+        ("127.0.0.1:{free}", 1, "no Ray cluster at +ray_head_node_address="),
+        ("ray://a:1", 2, "expected HOST:PORT"),
+    ],
 )
 def test_an_address_without_a_cluster_is_one_line(address: str, status: int, said: str, tmp_path: Path) -> None:
     with Run(tmp_path, address.format(free=free_port())) as run:

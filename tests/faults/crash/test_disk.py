@@ -12,7 +12,7 @@ import orjson
 import pytest
 
 from rollyard.services.errors import RunError
-from rollyard.services.io.jsonl import JsonLines
+from rollyard.services.rollouts.appender import JsonLines
 from rollyard.services.rollouts.store import RolloutStore, StorePaths
 from rollyard.services.types import FailureRow, Json
 from tests.support.stacks import keys_of, read_rows
@@ -151,14 +151,15 @@ def test_a_line_that_is_no_json_is_named_with_what_to_do(output: Path) -> None:
     with output.open("ab") as file:
         file.write(b"oops\n")
     again = store(output)
-    with pytest.raises(RunError, match=r"line 2 is not JSON .*\+overwrite=true"):
+    with pytest.raises(RunError, match=r"line 2 is not JSON: .*\+overwrite=true"):
         again.load()
     again.close()
 
 
 HOLD = """
 import sys
-from rollyard.services.io.jsonl import *
+from pathlib import Path
+from rollyard.services.rollouts.appender import JsonLines
 lines = JsonLines(Path(sys.argv[1]))
 print('held', flush=True)
 input()

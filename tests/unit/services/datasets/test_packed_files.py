@@ -177,7 +177,7 @@ def test_a_request_that_a_table_holds_as_text_is_kept_exactly_or_refused(tmp_pat
     ("content", "said"),
     [
         (b"PK\x03\x04" + bytes(40), "a zip archive"),
-        (gzip.compress(gzip.compress(PLAIN, mtime=0), mtime=0), "compressed data in compressed data"),
+        (gzip.compress(gzip.compress(PLAIN, mtime=0), mtime=0), "compressed data; expected JSON Lines"),
         (gzip.compress(b"PAR1" + bytes(40) + b"PAR1", mtime=0), "a compressed Parquet file"),
     ],
 )

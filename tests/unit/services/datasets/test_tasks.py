@@ -252,7 +252,7 @@ def test_a_row_that_is_nested_too_deep_to_be_passed_on_is_named(tmp_path: Path) 
         deep = {"a": deep}
     raw = orjson.dumps(row())[:-1] + b', "deep": ' + b"[" * 400 + b"]" * 400 + b"}"
     for bad in (row(deep=deep), raw):
-        assert "line 2 is nested deeper than" in refused(tmp_path, row(), bad)
+        assert "line 2: it is nested deeper than" in refused(tmp_path, row(), bad)
 
 
 def test_a_pipe_is_no_input(tmp_path: Path) -> None:

@@ -13,7 +13,8 @@ import orjson
 import pytest
 
 from rollyard.services.errors import RunError
-from rollyard.services.io.jsonl import JsonLines, replace
+from rollyard.services.io.jsonl import replace
+from rollyard.services.rollouts.appender import JsonLines
 from rollyard.services.rollouts.store import RolloutStore, StorePaths
 
 

@@ -174,7 +174,7 @@ def test_small_files_leave_nothing_beside_them(tmp_path: Path) -> None:
     assert [child.name for child in tmp_path.iterdir()] == ["x.jsonl"]
 
 
-@pytest.mark.parametrize(("first", "why"), [(b"[1]\n", "is a JSON list"), (b"broken\n", "is not JSON")])
+@pytest.mark.parametrize(("first", "why"), [(b"[1]\n", "is a list"), (b"broken\n", "is not JSON")])
 def test_lines_that_are_no_rollouts_are_left_out_and_named(tmp_path: Path, first: bytes, why: str) -> None:
     path = tmp_path / "x.jsonl"
     good = orjson.dumps(solved(0, 0, True)) + b"\n"
@@ -182,7 +182,7 @@ def test_lines_that_are_no_rollouts_are_left_out_and_named(tmp_path: Path, first
     file = read_through(path)
     assert len(file.snapshot.columns) == 1
     assert "3 lines are no rollout" in file.snapshot.error
-    assert f"at byte 0, {why}" in file.snapshot.error
+    assert f"(at byte 0) {why}" in file.snapshot.error
 
 
 def test_of_a_rollout_that_is_there_twice_the_first_counts(tmp_path: Path) -> None:

@@ -1,0 +1,18 @@
+"""What differs between two JSON objects, such as the identities of two collections."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from rollyard.services.types import Json
+
+
+def differences(before: Json, after: Json, prefix: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """The dotted name of each value that differs, sorted, with both values; None where an object has no such key."""
+    for key in sorted({*before, *after}):
+        old, new = before.get(key), after.get(key)
+        if isinstance(old, dict) and isinstance(new, dict):
+            yield from differences(old, new, f"{prefix}{key}.")
+        elif old != new:
+            yield f"{prefix}{key}", old, new
