@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing import active_children, get_context
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import orjson
@@ -27,6 +27,7 @@ import orjson
 from rollyard.services.errors import OperatorError, RunError
 from rollyard.services.metrics.loader.columns import Columns, merged
 from rollyard.services.metrics.loader.rollout_parser import RolloutParser
+from rollyard.services.rollout_types import RolloutRow
 
 PART = 32 << 20
 """Bytes a process reads before it hands its columns over."""
@@ -174,7 +175,7 @@ def _part(path: Path, start: int, stop: int, indexed: bool) -> Part:
         try:
             if not isinstance(row, dict):
                 raise ValueError(reason)
-            gatherer.add(row, offset)
+            gatherer.add(cast(RolloutRow, row), offset)
         except ValueError as error:
             bad = bad or (offset, str(error))
             bad_lines += 1
