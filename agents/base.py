@@ -25,6 +25,7 @@ from rollyard.services.http.request import RawRequest, RawResponse
 from rollyard.services.responses import stream_events
 from rollyard.services.responses.stream_events import SSE, STREAM_HEADERS
 from rollyard.services.rollouts.rewards import check_reward
+from rollyard.services.rollouts.run_answer import RESPONSE_BYTES_HEADER, encode_response, encode_row
 from rollyard.services.server.app import Context, Server
 from rollyard.services.server.settings import ServerSettings
 from rollyard.services.types import FinishReason, Json, ServerRef
@@ -80,7 +81,7 @@ class Agent(Server):
         """Episodes being played."""
         return len(self.__active_episodes)
 
-    async def __run(self, call: RawRequest) -> bytes:
+    async def __run(self, call: RawRequest) -> RawResponse:
         """Play a data set row: seed, play, verify. Answers the row's request, the whole episode and the verdict."""
         row = call.json()
         # Chosen here, so that the session can be ended even where its cookie is lost on the way.
@@ -93,7 +94,8 @@ class Agent(Server):
                 seeded = await episode.seed(call.body)
                 reason = await self.play(episode)
                 answer = {**row, **episode.result(seeded)}
-                verdict = await episode.verify(_written(answer, self.__model), {SESSION_END_HEADER: "1"})
+                response, body = _written(answer, self.__model)
+                verdict = await episode.verify(body, {SESSION_END_HEADER: "1"})
                 # A world of this stack ended the session with the verdict; another stack's world echoed the row.
                 closed = "response" not in verdict
             finally:
@@ -103,7 +105,11 @@ class Agent(Server):
             check_reward(verdict, "/verify", environment.server)
             timings = {**episode.timings.seconds(), "total_s": round(time.perf_counter() - place.began, 6)}
         ended = {"finish_reason": reason, "truncated": reason.truncated, "timings": timings}
-        return orjson.dumps({**answer, **ended, **verdict})
+        rollout = {**answer, **ended, **verdict}
+        if "response" in verdict:
+            return RawResponse(orjson.dumps(rollout))
+        length = (RESPONSE_BYTES_HEADER.encode(), str(len(response)).encode())
+        return RawResponse(encode_row(rollout, response), headers=(length,))
 
     async def __responses(self, call: RawRequest) -> RawResponse:
         """Play in the caller's own session (its cookies name it); answers the episode as one Response.
@@ -121,7 +127,8 @@ class Agent(Server):
         cookies = tuple((b"set-cookie", f"{pair}; Path=/".encode()) for pair in environment.cookies)
         response = episode.response()
         if stream:
-            return RawResponse(stream_events.whole(response), content_type=SSE, headers=(*STREAM_HEADERS, *cookies))
+            whole = stream_events.whole(dict(response))
+            return RawResponse(whole, content_type=SSE, headers=(*STREAM_HEADERS, *cookies))
         return RawResponse(orjson.dumps(response), headers=cookies)
 
     async def __aggregate_metrics(self, call: RawRequest) -> bytes:
@@ -159,10 +166,14 @@ def _create_params(row: Json) -> Json:
     return params
 
 
-def _written(answer: Json, model: str) -> bytes:
-    """Raises Failure malformed_answer for an episode that is nested deeper than JSON can be written."""
+def _written(answer: Json, model: str) -> tuple[bytes, bytes]:
+    """The response alone, and the answer with it: the episode, which is long, is encoded once.
+
+    Raises Failure malformed_answer for an episode that is nested deeper than JSON can be written.
+    """
     try:
-        return orjson.dumps(answer)
+        response = encode_response(answer["response"])
+        return response, encode_row(answer, response)
     except TypeError as error:
         detail = f"the model's answers cannot be written ({error})"
         raise Failure(FailureKind.MALFORMED_ANSWER, detail, server=model) from error

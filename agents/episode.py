@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import cast
 
 import orjson
 
@@ -15,6 +16,7 @@ from rollyard.services.http.client import Session, raise_for_status, with_server
 from rollyard.services.responses.lenient_json import loads
 from rollyard.services.responses.response_validity import check_response
 from rollyard.services.responses.tool_calls import offered, read_arguments, read_items, read_name, sendable_items
+from rollyard.services.rollout_types import CreateParams, PlayedEpisode, Response, ResponseItem, TokenTrail, Usage
 from rollyard.services.types import TOKEN_FIELDS, FinishReason, Json
 
 _PARTS = ("input_text", "input_image", "input_file")
@@ -24,12 +26,12 @@ _PARTS = ("input_text", "input_image", "input_file")
 class ModelTurn:
     """One answer of the model."""
 
-    response: Json
+    response: Response
     ended: FinishReason | None = None
     """Set where the model could not be asked any more."""
 
     @property
-    def calls(self) -> list[Json]:
+    def calls(self) -> list[ResponseItem]:
         """The tool calls in it, in order."""
         return [item for item in self.response["output"] if item.get("type") == "function_call"]
 
@@ -61,13 +63,15 @@ class Conversation:
 
     def __init__(self, params: Json) -> None:
         start = params.get("input")
-        self._sent: list[Json] = []
+        self._sent: list[ResponseItem] = []
         self._tools = offered(params.get("tools"))
         self.params = params
-        self.start: list[Json] = [{"role": "user", "content": start}] if isinstance(start, str) else list(start or [])
-        self.output: list[Json] = []
+        self.start: list[ResponseItem] = (
+            [{"role": "user", "content": start}] if isinstance(start, str) else list(start or [])
+        )
+        self.output: list[ResponseItem] = []
         self.usage: Json = {}
-        self.last: Json = {}
+        self.last: Response = {"output": []}
 
     def request(self) -> bytes:
         """The next model call's body. Raises Failure where it holds what no JSON can."""
@@ -77,7 +81,7 @@ class Conversation:
             detail = f"the conversation cannot be sent ({error})"
             raise Failure(FailureKind.MALFORMED_ANSWER, detail) from error
 
-    def add(self, response: Json) -> None:
+    def add(self, response: Response) -> None:
         """Take over a model's answer: on the record as the model wrote it, for the model in a form that can be sent."""
         self.output.extend(response["output"])
         # Only the last turn's tokens are needed to build on; all of them would make each request as long as all before.
@@ -86,7 +90,7 @@ class Conversation:
         self.usage = _summed(self.usage, response.get("usage"))
         self.last = response
 
-    def answer(self, item: Json) -> None:
+    def answer(self, item: ResponseItem) -> None:
         """Take over the world's answer to a tool call."""
         self.output.append(item)
         self._sent.append(item)
@@ -125,23 +129,23 @@ class Episode:
             return ModelTurn({"output": []}, FinishReason.CONTEXT_OVERFLOW)
         self.timings.add("model", self._place.ended("model", begun))
         self.timings.model_calls += 1
-        response = _read(body, self._model.server)
+        read = _read(body, self._model.server)
         try:
-            check_response(response)  # another stack's model server may pass on what a broken engine said
+            check_response(read)  # another stack's model server may pass on what a broken engine said
         except Failure as failure:
             raise with_server(failure, self._model.server) from failure
-        response = {**response, "output": read_items(response["output"])}
+        response = cast(Response, {**read, "output": read_items(read["output"])})
         self.conversation.add(response)
         return ModelTurn(response)
 
-    async def call(self, call: Json) -> ToolAnswer:
+    async def call(self, call: ResponseItem) -> ToolAnswer:
         """Run one tool call in the world; its answer is appended. The model's mistakes come back as words."""
         begun = self._place.enter("tool", self._environment.server)
         name = read_name(call.get("name"))
         answer = await self._execute(name, call.get("arguments"))
         self.timings.add("tool", self._place.ended("tool", begun))
         self.timings.tool_calls += 1
-        item = {"type": "function_call_output", "call_id": call["call_id"], "output": answer.output}
+        item: ResponseItem = {"type": "function_call_output", "call_id": call["call_id"], "output": answer.output}
         self.conversation.answer(item)
         return answer
 
@@ -183,21 +187,22 @@ class Episode:
         self.timings.add("verify", self._place.ended("verify", begun))
         return _read(answer, self._environment.server)
 
-    def response(self) -> Json:
+    def response(self) -> Response:
         """The whole episode as one Response: the last answer with every item in order and the usage summed."""
-        return {**self.conversation.last, "output": self.conversation.output, "usage": self.conversation.usage or None}
+        usage = cast(Usage, self.conversation.usage)
+        return {**self.conversation.last, "output": self.conversation.output, "usage": usage or None}
 
-    def result(self, seeded: Json) -> Json:
+    def result(self, seeded: Json) -> PlayedEpisode:
         """`responses_create_params` as the model saw them at first, and `response`."""
         params = self.conversation.params
         if seeded.get("observation"):
             params = {**params, "input": self.conversation.start}
-        played = {"responses_create_params": params, "response": self.response()}
+        played: PlayedEpisode = {"responses_create_params": cast(CreateParams, params), "response": self.response()}
         trail = _token_trail(self.conversation.output)
         return {**played, "token_trail": trail} if trail else played
 
 
-def _token_trail(output: list[Json]) -> Json | None:
+def _token_trail(output: list[ResponseItem]) -> TokenTrail | None:
     """How well the recorded tokens hang together: later turns, breaks among them, segments, and the constraints under
     which any of them was sampled. None without any.
     """
@@ -209,8 +214,8 @@ def _token_trail(output: list[Json]) -> Json | None:
     if not isinstance(segment, int):
         return None  # another stack's
     held = {name for trace in traces for name in _constraints(trace.get("sampling"))}
-    constrained = {"constrained": sorted(held)} if held else {}
-    return {"turns": len(traces) - 1, "breaks": breaks, "segments": segment + 1, **constrained}
+    trail: TokenTrail = {"turns": len(traces) - 1, "breaks": breaks, "segments": segment + 1}
+    return {**trail, "constrained": sorted(held)} if held else trail
 
 
 def _constraints(sampling: object) -> list[str]:
@@ -218,8 +223,9 @@ def _constraints(sampling: object) -> list[str]:
     return [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
 
 
-def _without_tokens(item: Json) -> Json:
-    return {key: value for key, value in item.items() if key not in TOKEN_FIELDS}
+def _without_tokens(item: ResponseItem) -> ResponseItem:
+    kept = {key: value for key, value in item.items() if key not in TOKEN_FIELDS}
+    return cast(ResponseItem, kept)
 
 
 def _as_read(body: bytes) -> str:

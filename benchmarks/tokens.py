@@ -35,6 +35,7 @@ from benchmarks.tables import table, verdict
 from rollyard.agents.episode import Conversation
 from rollyard.services.http.client import EPISODE_HEADER
 from rollyard.services.http.transport import HttpTransport, Transport
+from rollyard.services.rollout_types import ResponseItem
 from rollyard.services.runtime.process_setup import raise_file_limit
 from rollyard.services.types import Json
 
@@ -101,7 +102,11 @@ class Caller:
             wanted = None if way == "none" else "chat" if turn == 0 and way != "generate" else way
             if trace.get("way") != wanted or "break" in trace:
                 raise Broken(f"{way}, turn {turn + 1}: {trace}")
-            output = {"type": "function_call_output", "call_id": last["call_id"], "output": token_engine.OBSERVATION}
+            output: ResponseItem = {
+                "type": "function_call_output",
+                "call_id": last["call_id"],
+                "output": token_engine.OBSERVATION,
+            }
             conversation.answer(output)
         return bodies
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 import orjson
 
+from rollyard.services.rollout_types import SamplingRecord
 from rollyard.services.types import Json
 
 NUMBERS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
@@ -43,7 +44,7 @@ SHOWN_BYTES = 4000
 """A constraint whose JSON is longer stands on record with its size and hash."""
 
 
-def of_engine(params: Json, body: Json) -> Json:
+def of_engine(params: Json, body: Json) -> SamplingRecord:
     """The record of a turn for which the engine made the sampling parameters `params` of the chat request `body`."""
     made = params.get("structured_outputs") or {}
     grammar = {key: value for key, value in made.items() if value is not None and value is not False}
@@ -51,7 +52,7 @@ def of_engine(params: Json, body: Json) -> Json:
     return _record({**PLAIN, **params}, names if grammar else [], {"structured_outputs": grammar} if grammar else {})
 
 
-def of_request(body: Json, *, tools_constrain: bool) -> Json:
+def of_request(body: Json, *, tools_constrain: bool) -> SamplingRecord:
     """The record of a turn from the chat request alone. `tools_constrain`: strict and forced tool calls hold there."""
     written, by_tools = [*_written(body)], [*_of_tools(body)]
     values = {name: body[name] for name in written}
@@ -62,18 +63,19 @@ def of_request(body: Json, *, tools_constrain: bool) -> Json:
     return _record(body, written + by_tools, values)
 
 
-def _record(used: Json, grammars: list[str], values: Json) -> Json:
+def _record(used: Json, grammars: list[str], values: Json) -> SamplingRecord:
     numbers = {key: used[key] for key in (*NUMBERS, "seed") if used.get(key) is not None}
     changed = [name for name in NUMBERS[1:] if name in numbers and not _is_neutral(name, numbers[name])]
     shown = {key: value for key, value in numbers.items() if key in PLAIN or key in changed or key == "seed"}
     others = {name: value for name in (*_OTHERS, *_ELSEWHERE) if (value := _without_transfers(used.get(name)))}
     constraints = {name: _shown(value) for name, value in {**values, **others}.items()}
-    return {
+    made: Json = {
         **shown,
         **{key: used[key] for key in ENDINGS if used.get(key)},
         **({"constrained": names} if (names := [*grammars, *others, *changed]) else {}),
         **({"constraints": constraints} if constraints else {}),
     }
+    return cast(SamplingRecord, made)
 
 
 def _written(body: Json) -> Iterator[str]:

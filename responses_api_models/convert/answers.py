@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from typing import Any
+from typing import Any, cast
 
 from rollyard.responses_api_models.convert.items import Dialect
 from rollyard.responses_api_models.convert.requests import wants_logprobs
@@ -12,6 +12,7 @@ from rollyard.responses_api_models.think_tags import split_thinking
 from rollyard.services.responses.lenient_json import as_text
 from rollyard.services.responses.response_validity import check_completion, check_response, malformed
 from rollyard.services.responses.tool_calls import read_arguments, read_id, read_name
+from rollyard.services.rollout_types import TokenHistory
 from rollyard.services.types import TOKEN_FIELDS, Json
 
 _ECHOED = (
@@ -146,15 +147,15 @@ def annotation(entry: Json) -> Json:
     return {**entry[kind], "type": kind} if kind in entry else entry
 
 
-def token_fields(answer: Json, choice: Json, message: Json) -> Json:
+def token_fields(answer: Json, choice: Json, message: Json) -> TokenHistory:
     """The engine's own token ids and log-probabilities under NeMo Gym's names; empty when it sent none."""
     if "generation_token_ids" in message:
-        return {key: message[key] for key in TOKEN_FIELDS if key in message}
+        return cast(TokenHistory, {key: message[key] for key in TOKEN_FIELDS if key in message})
     prompt = answer.get("prompt_token_ids")
     generated = choice.get("token_ids")
     if prompt is None or generated is None:
         return {}
-    fields = {"prompt_token_ids": prompt, "generation_token_ids": generated}
+    fields: TokenHistory = {"prompt_token_ids": prompt, "generation_token_ids": generated}
     entries = (choice.get("logprobs") or {}).get("content")
     if entries is not None:
         if len(entries) != len(generated):

@@ -15,6 +15,7 @@ import orjson
 from rollyard.services.datasets.data_files import DataFile
 from rollyard.services.datasets.rows import agent_of, rows_again, rows_of, with_seed
 from rollyard.services.errors import Failure, FailureKind, OperatorError, RunError
+from rollyard.services.rollout_types import AgentRef
 from rollyard.services.types import Json
 
 
@@ -42,9 +43,10 @@ class Rollout:
         return orjson.dumps({**self.row, "responses_create_params": merged, "agent_ref": self.agent_ref, **marks})
 
     @property
-    def agent_ref(self) -> Json:
+    def agent_ref(self) -> AgentRef:
         """The row's own, else the command's agent."""
-        return {**(self.row.get("agent_ref") or {}), "name": self.agent}
+        own: AgentRef | None = self.row.get("agent_ref")
+        return {**own, "name": self.agent} if own else {"name": self.agent}
 
 
 class Tasks(Protocol):

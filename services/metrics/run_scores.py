@@ -7,7 +7,7 @@ from typing import Any
 
 from rollyard.services.metrics.reward_scale import NO_NAME, Scale, why_not_comparable
 from rollyard.services.metrics.running_mean import ClusteredMean, Scores, mean_reward, success_rate
-from rollyard.services.types import Json
+from rollyard.services.rollout_types import RolloutRow
 
 MOST_DATASETS = 100
 """Upper bound on distinct data set names: rows are user input."""
@@ -39,7 +39,7 @@ class RunScores:
         self._means = RunMeans(None, None, "", {})
         self._means_of = 0
 
-    def add(self, row: Json) -> None:
+    def add(self, row: RolloutRow) -> None:
         """One measured rollout."""
         name, task, success = row.get("dataset_name"), row.get("_ng_task_index"), row.get("success")
         if not isinstance(name, str) or (name not in self.parts and len(self.parts) >= MOST_DATASETS):

@@ -8,18 +8,21 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import orjson
 
 from rollyard.services.datasets.tasks import Rollout
 from rollyard.services.errors import Failure, FailureKind, RollyardError, RunError
 from rollyard.services.http.client import ServerClient
+from rollyard.services.http.transport import HttpResponse
+from rollyard.services.rollout_types import RolloutKeys, RolloutRow
 from rollyard.services.rollouts.progress import CollectionProgress
 from rollyard.services.rollouts.rewards import check_reward
 from rollyard.services.rollouts.rollout_keys import task_key
+from rollyard.services.rollouts.run_answer import RESPONSE_BYTES_HEADER, decode_row
 from rollyard.services.rollouts.store import RolloutStore
-from rollyard.services.types import CollectionStatus, FailureRow, Json, State
+from rollyard.services.types import CollectionStatus, FailureRow, State
 
 STATUS_EVERY_S = 1.0
 FAILURES_KEPT = 50
@@ -178,7 +181,7 @@ class Collector:
             self._materialize(body)
         for attempt in range(self._limits.max_attempts):
             begun = time.monotonic()
-            marks = {
+            marks: RolloutKeys = {
                 "_ng_task_index": rollout.task_index,
                 "_ng_rollout_index": rollout.rollout_index,
                 "_ng_attempt_index": earlier + attempt,
@@ -187,11 +190,11 @@ class Collector:
             }
             try:
                 answer = await self._client.post(rollout.agent, "/run", body, self._limits.rollout_timeout_s)
-                row = _checked(answer.body, rollout.agent)
+                row = _checked(answer, rollout.agent)
                 row.pop("_ng_code", None)  # a row that was a rollout before brings its own
                 if self._store.code_mark:
                     marks["_ng_code"] = self._store.code_mark
-                row |= marks
+                row = {**row, **marks}
                 line = _line(row, rollout.agent)
             except Failure as failure:
                 given_up = failure.terminal or attempt + 1 == self._limits.max_attempts
@@ -212,7 +215,7 @@ class Collector:
             task_index=rollout.task_index,
             rollout_index=rollout.rollout_index,
             attempt_index=attempt,
-            agent_ref=rollout.agent_ref,
+            agent_ref=dict(rollout.agent_ref),
             failure_kind=failure.kind,
             server=problem.server,
             status=problem.status,
@@ -274,21 +277,21 @@ class Collector:
             await asyncio.sleep(STATUS_EVERY_S)
 
 
-def _checked(body: bytes, agent: str) -> Json:
+def _checked(answer: HttpResponse, agent: str) -> RolloutRow:
     """The agent's answer, if it is a rollout: an object with a finite number as reward."""
     try:
-        row = orjson.loads(body)
+        row = decode_row(answer.body, answer.headers.get(RESPONSE_BYTES_HEADER))
     except orjson.JSONDecodeError as error:
-        detail = f"/run answered no JSON ({error}): {body[:200]!r}"
+        detail = f"/run answered no JSON ({error}): {answer.body[:200]!r}"
         raise Failure(FailureKind.MALFORMED_ANSWER, detail, server=agent) from error
     if not isinstance(row, dict):
         detail = f"/run answered a JSON {type(row).__name__}; expected an object"
         raise Failure(FailureKind.MALFORMED_ANSWER, detail, server=agent)
     check_reward(row, "/run", agent)
-    return row
+    return cast(RolloutRow, row)
 
 
-def _line(row: Json, agent: str) -> bytes:
+def _line(row: RolloutRow, agent: str) -> bytes:
     """The row as a line. orjson reads deeper nesting than it writes."""
     try:
         return orjson.dumps(row)

@@ -10,7 +10,8 @@ from typing import Any
 
 from rollyard.services.metrics.run_scores import RunMeans, RunScores
 from rollyard.services.metrics.running_mean import ClusteredMean, Scores
-from rollyard.services.types import CollectionStatus, DatasetStatus, Json, State
+from rollyard.services.rollout_types import RolloutRow
+from rollyard.services.types import CollectionStatus, DatasetStatus, State
 
 
 class CollectionProgress:
@@ -42,7 +43,7 @@ class CollectionProgress:
         """It is not any more, whatever came of it."""
         del self._running[key]
 
-    def count(self, row: Json) -> None:
+    def count(self, row: RolloutRow) -> None:
         """One measured rollout."""
         self.measured += 1
         self.scores.add(row)

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 import orjson
 
@@ -14,6 +15,7 @@ from rollyard.services.config.server_code.code_history import changes, mark_of, 
 from rollyard.services.errors import FailureKind, OperatorError, RunError
 from rollyard.services.io.jsonl import replace
 from rollyard.services.io.locked_files import unused
+from rollyard.services.rollout_types import RolloutRow
 from rollyard.services.rollouts.appender import MEND, JsonLines
 from rollyard.services.rollouts.manifest import check_not_shared, continued, encoded, new_manifest
 from rollyard.services.rollouts.manifest_records import Manifest
@@ -109,7 +111,7 @@ class RolloutStore:
             self._rows.close()
             raise
 
-    def load(self, seen: Callable[[Json], None] | None = None, expected: Expected | None = None) -> None:
+    def load(self, seen: Callable[[RolloutRow], None] | None = None, expected: Expected | None = None) -> None:
         """Read what is there: which rollouts are done, which are hopeless. `seen(row)` is called for each done one.
 
         Raises RunError naming a line that is not one of the `expected` rollouts, each once, with a finite reward.
@@ -127,7 +129,7 @@ class RolloutStore:
                     "lines, or start over with +overwrite=true."
                 )
             if seen is not None:
-                seen(row)
+                seen(cast(RolloutRow, row))
         for number, _, _, row in self._failures.rows():
             key = _checked_key(row, self.paths.failures, number, expected)
             self.attempts[key] = self.attempts.get(key, 0) + 1

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 from rollyard.services.io.json_values import mapping
 from rollyard.services.metrics.run_scores import RunScores
 from rollyard.services.metrics.running_mean import ClusteredMean
+from rollyard.services.rollout_types import RolloutRow
 from rollyard.services.rollouts.rewards import is_reward
 from rollyard.services.tracking.tracker import ROLLOUTS
 from rollyard.services.types import MOST_REWARD, Json
@@ -54,7 +55,7 @@ class RolloutMetrics:
         if not is_reward(reward) or row.get("mask_sample") is True:
             return False
         self.measured += 1
-        self._scores.add(row)
+        self._scores.add(cast(RolloutRow, row))
         timings = mapping(row.get("timings"))
         values = {
             "truncated/rate": row.get("truncated"),

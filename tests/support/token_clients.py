@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import orjson
 
@@ -13,6 +13,7 @@ from rollyard.agents.episode import Conversation
 from rollyard.responses_api_models.vllm_model.app import VllmModel, VllmModelSettings
 from rollyard.services.http.client import AddressBook, ServerClient
 from rollyard.services.http.transport import HttpResponse, HttpTransport, LocalTransport
+from rollyard.services.rollout_types import Response, ResponseItem
 from rollyard.services.server.app import Context, Server
 from rollyard.services.types import Directory, Json, Keys
 from tests.support.token_engine import TokenEngine
@@ -38,13 +39,13 @@ class Player:
     transport: LocalTransport
     responses: list[Json] = field(default_factory=list)
 
-    async def ask(self, *new: Json, headers: Json | None = None) -> Json:
+    async def ask(self, *new: ResponseItem, headers: Json | None = None) -> Json:
         """What the model says after these items."""
         for item in new:
             self.conversation.answer(item)
         status, response = await self.send("/v1/responses", orjson.loads(self.conversation.request()), headers)
         assert status == 200, response
-        self.conversation.add(response)
+        self.conversation.add(cast(Response, response))
         self.responses.append(response)
         last: Json = response["output"][-1]
         return last
@@ -60,12 +61,12 @@ class Player:
         return await self.transport.send("POST", f"http://policy:1{path}", orjson.dumps(body), sent, 30.0)
 
 
-def observed(call: Json, text: str = "## the wall") -> Json:
+def observed(call: Json, text: str = "## the wall") -> Any:
     """What the world answers to a tool call."""
     return {"type": "function_call_output", "call_id": call["call_id"], "output": text}
 
 
-def asks(text: str) -> Json:
+def asks(text: str) -> Any:
     """What a user says."""
     return {"role": "user", "content": text}
 

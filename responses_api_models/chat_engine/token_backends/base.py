@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from rollyard.responses_api_models.upstream.request_context import RequestContext
+from rollyard.services.rollout_types import SamplingRecord
 from rollyard.services.types import Json
 
 QUESTION: Json = {"role": "user", "content": "x"}
@@ -35,7 +36,7 @@ class Generated:
     log_probs: list[float]
     completion: Json
     """The same as a chat completion, tool calls and reasoning read."""
-    sampling: Json
+    sampling: SamplingRecord
     """How it was sampled: see sampling.py."""
     weight_versions: Any = None
     """vLLM's own spans of weight versions over the generated tokens, where it reports them."""

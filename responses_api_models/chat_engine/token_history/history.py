@@ -17,6 +17,7 @@ from typing import Any
 import orjson
 
 from rollyard.services.responses.tool_calls import read_arguments, read_name, sendable_arguments, sendable_name
+from rollyard.services.rollout_types import TokenBreak
 from rollyard.services.types import TOKEN_FIELDS, Json
 
 EXCERPT = 8
@@ -107,7 +108,7 @@ def first_difference(expected: list[int], found: list[int]) -> int | None:
     return next((at for at, pair in enumerate(zip(expected, found, strict=False)) if pair[0] != pair[1]), len(found))
 
 
-def find_prefix_mismatch(expected: list[int], prompt: list[int], reason: str) -> Json | None:
+def find_prefix_mismatch(expected: list[int], prompt: list[int], reason: str) -> TokenBreak | None:
     """The record of a break: why the prompt was made anew, and the first difference. None when there is none."""
     at = first_difference(expected, prompt)
     if at is None:

@@ -26,6 +26,7 @@ from rollyard.responses_api_models.upstream.upstream import Upstream
 from rollyard.services.errors import Failure, FailureKind
 from rollyard.services.responses.policy_logprobs import are_ids, invalid_numbers
 from rollyard.services.responses.response_validity import check_completion, malformed
+from rollyard.services.rollout_types import PolicyVersion, SamplingRecord, TokenTrace
 from rollyard.services.types import TOKEN_FIELDS, Json
 
 _BY_CHAT = ("echo", "continue_final_message", "truncate_prompt_tokens", "prompt_logprobs")
@@ -45,7 +46,7 @@ class EngineTurn:
 
     way: str
     completion: Json
-    sampling: Json
+    sampling: SamplingRecord
     reason: str = ""
     """Why it went as messages."""
 
@@ -93,7 +94,8 @@ class TokenTurns:
         if not texts:
             choice["logprobs"] = None
         trace = _trace(message, before, made.reason)
-        trace.update(way=made.way, context=said.add([*plain[before.index + 1 if before else 0 :], message]))
+        trace["way"] = made.way
+        trace["context"] = said.add([*plain[before.index + 1 if before else 0 :], message])
         if escaped:
             trace["escaped"] = escaped
         mode = await self._abilities.logprobs_mode(request_context)
@@ -101,7 +103,7 @@ class TokenTurns:
         message["token_trace"] = trace
         return completion
 
-    def _version(self, mark: int, choice: Json, request_context: RequestContext) -> Json:
+    def _version(self, mark: int, choice: Json, request_context: RequestContext) -> PolicyVersion:
         spans = choice.pop("weight_versions", None)
         version = self._versions.sampled(mark, spans, request_context.url)
         return {**version, "version_of": "token" if isinstance(spans, list) and spans else "turn"}
@@ -151,7 +153,7 @@ def _read_completion(body: bytes) -> Json:
     return completion
 
 
-def _trace(message: Json, before: history.Turn | None, reason: str) -> Json:
+def _trace(message: Json, before: history.Turn | None, reason: str) -> TokenTrace:
     """How the turn hangs together with the one before. `reason`: why it went as messages."""
     if before is None:
         return {"segment": 0}

@@ -15,7 +15,7 @@ from rollyard.responses_api_models.chat_engine.weights.model_signature import Mo
 from rollyard.responses_api_models.chat_engine.weights.rejections import conflict
 from rollyard.services.errors import Failure, FailureKind
 from rollyard.services.responses.response_validity import malformed
-from rollyard.services.types import Json
+from rollyard.services.rollout_types import PolicyVersion
 
 STARTED = "default"
 """vLLM's name for the weights that an engine was started with."""
@@ -114,7 +114,7 @@ class PolicyVersions:
         )
         return f"the policy is version {now!r}, but {', '.join(holds)}"
 
-    def sampled(self, mark: int, spans: Any, url: str | None) -> Json:
+    def sampled(self, mark: int, spans: Any, url: str | None) -> PolicyVersion:
         """Of a turn that began at `mark`: its version; its last one where that is another, and vLLM's own `spans` then.
 
         Raises Failure upstream_error when the engine sampled with weights that the policy did not have in that time: it
@@ -137,8 +137,8 @@ class PolicyVersions:
             return self._named(used[0], used[0])
         return {**self._named(used[0], used[-1]), "policy_version_end": used[-1], "weight_versions": spans}
 
-    def _named(self, begun: str | None, end: str | None) -> Json:
-        named: Json = {"policy_version": begun}
+    def _named(self, begun: str | None, end: str | None) -> PolicyVersion:
+        named: PolicyVersion = {"policy_version": begun}
         if first := self.fingerprint(begun):
             named["policy_fingerprint"] = first
         if end != begun:

@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing import active_children, get_context
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 
@@ -26,6 +27,7 @@ from rollyard.services.io.jsonl import ParsedLine, hand_over, iter_jsonl
 from rollyard.services.io.lines import Lines
 from rollyard.services.metrics.loader.columns import Columns, merged
 from rollyard.services.metrics.loader.rollout_parser import RolloutParser
+from rollyard.services.rollout_types import RolloutRow
 
 PART = 32 << 20
 """Bytes a process reads before it hands its columns over."""
@@ -155,7 +157,7 @@ def _part(path: Path, start: int, stop: int, indexed: bool) -> Part:
     for found in iter_jsonl(lines, hand_over):
         if isinstance(found, ParsedLine):
             try:
-                gatherer.add(found.value, found.offset)
+                gatherer.add(cast(RolloutRow, found.value), found.offset)
                 continue
             except ValueError as error:
                 problem = f" {error}"

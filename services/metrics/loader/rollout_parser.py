@@ -26,6 +26,7 @@ from rollyard.services.metrics.loader.columns import (
     padded,
     word,
 )
+from rollyard.services.rollout_types import RolloutRow
 from rollyard.services.rollouts.rollout_keys import prompt_key
 from rollyard.services.types import MOST_REWARD, Json
 
@@ -50,7 +51,7 @@ class RolloutParser:
         self._lost_words = {name: Vocabulary() for name in LOST_WORDS}
         self._count = 0
 
-    def add(self, row: Json, offset: int) -> None:
+    def add(self, row: RolloutRow, offset: int) -> None:
         """One row that begins at byte `offset`. Raises ValueError in words when it does not say which rollout it is."""
         task, repeat = _index(row) if self._indexed else (offset, 0)
         reward = number(row.get("reward"), math.nan, MOST_REWARD)
@@ -145,7 +146,7 @@ class Vocabulary:
         return CategoryColumn(np.array(self._codes, np.int32), tuple(self._known))
 
 
-def _index(row: Json) -> tuple[int, int]:
+def _index(row: RolloutRow) -> tuple[int, int]:
     task, repeat = row.get("_ng_task_index"), row.get("_ng_rollout_index")
     for name, found in (("_ng_task_index", task), ("_ng_rollout_index", repeat)):
         if type(found) is not int or not 0 <= found < 2**62:
@@ -164,7 +165,7 @@ def _content(key: object) -> int:
         return 0
 
 
-def _why(row: Json) -> str:
+def _why(row: RolloutRow) -> str:
     """The kind of failure that a row without a reward stands for."""
     if row.get("mask_sample") is True:
         return "masked"

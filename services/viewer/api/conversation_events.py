@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rollyard.services.io.json_values import items, mapping, number, text_of
@@ -20,7 +20,7 @@ _RESULTS = ("output", "outputs", "results", "result", "error")
 """Where an item that is call and result in one has the latter."""
 
 
-def events_of(row: Json) -> list[Event]:
+def events_of(row: Mapping[str, Any]) -> list[Event]:
     """Of a rollout row: what the model was given, then the episode."""
     params, response = mapping(row.get("responses_create_params")), mapping(row.get("response"))
     events: list[Event] = []

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import cast
 
 from rollyard.services.errors import RunError
+from rollyard.services.rollout_types import RolloutRow
 from rollyard.services.rollouts.replay import Replay
 from rollyard.services.types import Json
 from rollyard.services.viewer.api.api_records import RolloutView, TaskRollouts
@@ -28,9 +30,9 @@ def rollout_view(run: RunFile, table: Table, index: int, replays: Replays) -> Ro
     return RolloutView(
         run=run.number,
         line=line,
-        events=events_of(row),
-        replay=replays(row) if row else None,
-        facts=row_facts(row),
+        events=events_of(row) if row else [],
+        replay=replays(dict(row)) if row else None,
+        facts=row_facts(row) if row else {},
         attempts=run.attempts.of(line.task, line.repeat),
         previous=_key(table, index - 1),
         next=_key(table, index + 1),
@@ -58,19 +60,19 @@ def row_line(run: RunFile, table: Table, index: int) -> bytes:
     return line or b""
 
 
-def row_of(run: RunFile, table: Table, index: int) -> Json:
-    """The row of the rollout at `index`; {} where it has none. Raises OSError, Gone."""
+def row_of(run: RunFile, table: Table, index: int) -> RolloutRow | None:
+    """The row of the rollout at `index`; None where it has none. Raises OSError, Gone."""
     line = run.line(table, index)
-    return {} if line is None else _checked(run, table, index, as_row(line))
+    return None if line is None else _checked(run, table, index, as_row(line))
 
 
-def _checked(run: RunFile, table: Table, index: int, row: Json | None) -> Json:
+def _checked(run: RunFile, table: Table, index: int, row: Json | None) -> RolloutRow:
     key = int(table.task[index]), int(table.repeat[index])
     found = None if row is None else (row.get("_ng_task_index"), row.get("_ng_rollout_index"))
     if row is None or (run.file.snapshot.says_task and found != key):
         run.file.doubt()
         raise RowChanged(f"the row of task {key[0]}, repeat {key[1]} is no longer where it was: the file was changed")
-    return row
+    return cast(RolloutRow, row)
 
 
 def _key(table: Table, index: int) -> tuple[int, int] | None:

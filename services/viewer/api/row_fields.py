@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import orjson
@@ -14,7 +15,7 @@ _LONGEST = 2000
 _CONVERSATION = {"responses_create_params": ("input", "instructions"), "response": ("output", "instructions", "tools")}
 
 
-def row_facts(row: Json) -> Json:
+def row_facts(row: Mapping[str, Any]) -> Json:
     """Everything but the conversation, small values only."""
     facts: Json = {}
     for key, value in row.items():

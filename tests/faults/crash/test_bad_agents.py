@@ -14,6 +14,7 @@ from rollyard.services.http.client import RUN_HEADER, AddressBook, ServerClient
 from rollyard.services.http.transport import HttpResponse, HttpTransport, LocalTransport, Receive, Scope, Send
 from rollyard.services.rollouts.collector import Collector, Limits
 from rollyard.services.rollouts.progress import CollectionProgress
+from rollyard.services.rollouts.run_answer import RESPONSE_BYTES_HEADER
 from rollyard.services.rollouts.store import RolloutStore, StorePaths
 from rollyard.services.types import Directory, Json, Keys, State
 from tests.support.stacks import keys_of, read_rows
@@ -92,6 +93,47 @@ async def test_a_bad_answer_is_one_failed_rollout_and_no_reward(bad: HttpRespons
     assert state == "incomplete"
     assert keys_of(read_rows(output)) == [(task, 0) for task in range(1, TASKS)]
     assert {(row["_ng_task_index"], row["server"]) for row in failures(output)} == {(0, "agent")}
+
+
+def announced(answer: HttpResponse, response: bytes) -> HttpResponse:
+    """The answer of an agent that says that this many bytes at its end are the response."""
+    return HttpResponse(answer.status, {**answer.headers, RESPONSE_BYTES_HEADER: str(len(response))}, answer.body)
+
+
+@pytest.mark.parametrize("bad", BAD.values(), ids=BAD.keys())
+async def test_a_bad_answer_is_no_better_for_a_header_about_its_response(bad: HttpResponse, tmp_path: Path) -> None:
+    output = tmp_path / "rollouts.jsonl"
+    good = announced(HttpResponse(200, {}, GOOD), b'{"output":[]}')
+    state, _ = await collected(output, rows(tmp_path), lambda task: good if task else announced(bad, b"{}"))
+    assert state == "incomplete"
+    assert keys_of(read_rows(output)) == [(task, 0) for task in range(1, TASKS)]
+    assert {(row["_ng_task_index"], row["server"]) for row in failures(output)} == {(0, "agent")}
+
+
+OTHERS_KEYS = b'"_ng_task_index":3,"_ng_rollout_index":9,"_ng_attempt_index":7,"_ng_task_key":"x","_ng_code":"y"'
+FORGED = {
+    "the keys of another task": (b'{"reward":1.0,' + OTHERS_KEYS + b',"response":', b'{"output":[]}'),
+    "its keys twice": (b'{"reward":0.5,"reward":1.0,' + OTHERS_KEYS + b"," + OTHERS_KEYS + b',"response":', b"{}"),
+    "a second line": (b'{"reward":1.0,"response":', b'{}}\n{"_ng_task_index":4,"reward":9.0}'),
+    "a line break in the response": (b'{"reward":1.0,"response":', b'{"output":\n[]}'),
+    "a reward behind the response": (b'{"reward":null,"response":', b'{},"reward":9.0,"x":{}'),
+    "no reward but in the response": (b'{"a":1,"response":', b'{"reward":1.0}'),
+}
+
+
+@pytest.mark.parametrize(("head", "response"), FORGED.values(), ids=FORGED.keys())
+async def test_an_agent_writes_one_line_under_the_keys_of_its_own_rollout(
+    head: bytes, response: bytes, tmp_path: Path
+) -> None:
+    output = tmp_path / "rollouts.jsonl"
+    forged = announced(HttpResponse(200, {}, head + response + b"}"), response)
+    await collected(output, rows(tmp_path), lambda task: HttpResponse(200, {}, GOOD) if task else forged)
+    lines = output.read_bytes().splitlines()
+    first = [line for line in lines if orjson.loads(line)["_ng_task_index"] == 0]
+    assert keys_of(read_rows(output)) == [(task, 0) for task in range(1 - len(first), TASKS)]
+    for line in lines:
+        assert all(line.count(key) == 1 for key in (b'"_ng_task_index"', b'"_ng_rollout_index"', b'"reward"'))
+        assert b'"_ng_code"' not in line and b'"_ng_attempt_index":0' in line
 
 
 @pytest.mark.parametrize(

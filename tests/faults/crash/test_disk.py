@@ -12,6 +12,7 @@ import orjson
 import pytest
 
 from rollyard.services.errors import RunError
+from rollyard.services.rollout_types import RolloutRow
 from rollyard.services.rollouts.appender import JsonLines
 from rollyard.services.rollouts.store import RolloutStore, StorePaths
 from rollyard.services.types import FailureRow, Json
@@ -110,8 +111,8 @@ def test_odd_characters_in_a_rollout_are_text(output: Path) -> None:
     first.append((0, 0), row(0, 0, ODD))
     first.append((0, 1), row(0, 1, ODD))
     first.close()
-    again, texts = store(output), list[str]()
-    again.load(lambda seen: texts.append(seen["text"]))
+    again, texts = store(output), list[object]()
+    again.load(lambda seen: texts.append(dict(seen)["text"]))
     again.close()
     assert texts == [ODD, ODD]
 
@@ -121,13 +122,13 @@ def test_escapes_of_lone_surrogates_in_a_rollout_are_text(output: Path) -> None:
     first.append((0, 0), row(0, 0)[:-1] + b',"cut":' + LONE + b"}")
     first.append((0, 1), row(0, 1))
     first.close()
-    again, seen = store(output), list[Json]()
+    again, seen = store(output), list[RolloutRow]()
     try:
         again.load(seen.append)
     finally:
         again.close()
     assert len(again.done) == 2
-    assert seen[0]["cut"] == json.loads(LONE)
+    assert dict(seen[0])["cut"] == json.loads(LONE)
 
 
 def test_blank_lines_of_an_editor_are_no_rollouts(output: Path) -> None:

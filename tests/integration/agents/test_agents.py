@@ -13,6 +13,7 @@ from rollyard.agents.game_agent.app import GameAgent
 from rollyard.agents.simple_agent.app import MOST_STEPS, SimpleAgent
 from rollyard.resources_servers.base import BadTask, Environment, EnvironmentSettings, Verdict, Verification, tool
 from rollyard.services.errors import Failure, FailureKind
+from rollyard.services.rollouts.run_answer import RESPONSE_BYTES_HEADER
 from rollyard.services.server.app import Context, Server
 from rollyard.services.server.settings import ServerSettings
 from rollyard.services.types import Json
@@ -72,6 +73,13 @@ async def test_a_rollout_holds_the_request_the_whole_episode_the_verdict_and_the
     assert (rollout["reward"], rollout["success"], rollout["level"]) == (3.0, True, 3)
     assert rollout["responses_create_params"] == ROW["responses_create_params"]
     assert (rollout["finish_reason"], rollout["truncated"]) == ("done", False)
+
+
+async def test_the_response_stands_at_the_end_of_the_rollout_with_its_length_in_a_header() -> None:
+    async with playing(Script([[calls("roll", {})], [says("4")]])) as stack:
+        answer = await stack.post("agent", "/run", {**ROW, "response": "of an older rollout"})
+    length = int(answer.headers[RESPONSE_BYTES_HEADER])
+    assert orjson.loads(answer.body[-1 - length : -1]) == orjson.loads(answer.body)["response"]
 
 
 async def test_usage_is_summed_over_the_turns() -> None:
@@ -239,9 +247,11 @@ async def test_an_environment_of_another_stack_that_echoes_the_row_and_knows_no_
 
     script = Script([[calls("roll", {})], [says("4")]])
     async with wired({"world": Foreign, "model": script.model, "agent": agent(GameAgent)}) as stack:
-        rollout = await stack.run(ROW)
+        answer = await stack.post("agent", "/run", ROW)
+        rollout = orjson.loads(answer.body)
         foreign = stack.servers["world"]
         assert isinstance(foreign, Foreign)
+        assert RESPONSE_BYTES_HEADER not in answer.headers  # the verdict's response counts, wherever it stands
         assert foreign.seen == ["opaque", "opaque"]
     assert (rollout["reward"], rollout["extra"], len(rollout["response"]["output"])) == (1.0, "kept", 3)
 

@@ -8,6 +8,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
+from pydantic import TypeAdapter
 
 from rollyard.agents.base import Agent
 from rollyard.agents.game_agent.app import GameAgent
@@ -15,13 +16,15 @@ from rollyard.agents.simple_agent.app import SimpleAgent
 from rollyard.resources_servers.base import Environment, EnvironmentSettings, Verdict, Verification, tool
 from rollyard.responses_api_models.vllm_model.app import VllmModel, VllmModelSettings
 from rollyard.services.errors import Failure, FailureKind
+from rollyard.services.rollout_types import RolloutRow
 from rollyard.services.rollouts.progress import CollectionProgress
 from rollyard.services.server.app import Context, Server
-from rollyard.services.types import Json
+from rollyard.services.types import TOKEN_FIELDS, Json
 from tests.support.in_process import Wired, agent, environment, wired
 from tests.support.token_clients import CALL, TOOL, WORDS, turn_of
 from tests.support.token_engine import TokenEngine
 from tests.support.toy_tokenizer import END, encode, spelled
+from tests.support.typed_keys import untyped_keys
 
 ROW: Json = {"responses_create_params": {"input": "go up", "tools": [TOOL]}}
 AGENTS = [GameAgent, SimpleAgent]
@@ -77,7 +80,7 @@ async def test_messages_retokenized_are_breaks_on_the_row_and_the_collections_dr
     progress = CollectionProgress(expected=2)
     for token_in in ("off", "generate"):
         async with stack(TokenEngine([CALL, CALL, WORDS]), token_in=token_in) as found:
-            row = await found.run(ROW)
+            row: Any = await found.run(ROW)
         if token_in == "off":
             assert row["token_trail"] == {"turns": 2, "breaks": 2, "segments": 3}
             assert [item["token_trace"]["segment"] for item in turns(row)] == [0, 1, 2]
@@ -85,10 +88,19 @@ async def test_messages_retokenized_are_breaks_on_the_row_and_the_collections_dr
     assert (progress.token_turns, progress.token_breaks, progress.drift) == (4, 2, 0.5)
 
 
+@pytest.mark.parametrize("token_in", ["off", "generate"])
+async def test_what_is_recorded_of_tokens_has_its_type_and_no_key_that_is_not_in_it(token_in: str) -> None:
+    async with stack(TokenEngine([CALL, WORDS]), token_in=token_in) as found:
+        row = await found.run(ROW)
+    TypeAdapter(RolloutRow).validate_python(row, strict=True)
+    assert list(untyped_keys(row, RolloutRow)) == []
+    assert all(TOKEN_FIELDS[0] in item and item["token_trace"]["sampling"] for item in turns(row))
+
+
 async def test_a_row_without_tokens_reports_no_token_history_and_the_drift_is_unknown() -> None:
     progress = CollectionProgress(expected=1)
     async with stack(TokenEngine([CALL, WORDS]), return_token_id_information=False) as found:
-        row = await found.run(ROW)
+        row: Any = await found.run(ROW)
     progress.count(row)
     assert "token_trail" not in row
     assert progress.drift is None

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import orjson
 import pytest
 
+from rollyard.services.rollout_types import Response
 from rollyard.services.types import Json
 from tests.support.token_clients import CALL, TOOL, WORDS, Player, asks, behind, observed, playing, turn_of
 from tests.support.token_engine import TokenEngine
@@ -24,7 +25,7 @@ async def second_turn(player: Player, change: Callable[[Json], object] = lambda 
     change(request)
     status, response = await player.send("/v1/responses", request)
     assert status == 200, response
-    player.conversation.add(response)
+    player.conversation.add(cast(Response, response))
     return one, response["output"][-1]
 
 

@@ -197,8 +197,12 @@ def test_failure_rows_that_are_none_hide_nothing(tmp_path: Path) -> None:
 @settings(max_examples=150, deadline=None)
 def test_whatever_a_row_holds_it_is_a_rollout_or_a_failure(found: dict[str, Any], output: list[Any]) -> None:
     gatherer = RolloutParser()
-    gatherer.add({**found, "_ng_task_index": 0, "_ng_rollout_index": 0}, 0)
-    gatherer.add({**row(0, 1, 1.0), "response": {"output": output, "usage": found}, "timings": found}, 9)
+    odd: list[Any] = [
+        {**found, "_ng_task_index": 0, "_ng_rollout_index": 0},
+        {**row(0, 1, 1.0), "response": {"output": output, "usage": found}, "timings": found},
+    ]
+    for number, each in enumerate(odd):
+        gatherer.add(each, 9 * number)
     columns = gatherer.columns()
     assert len(columns) + len(columns.unmeasured.task) == 2
     assert all(len(seconds) == len(columns) for seconds in columns.stages.values())

@@ -26,11 +26,11 @@ class Clock:
         return self.now
 
 
-def rollout(task: int, reward: float, **more: Any) -> Json:
+def rollout(task: int, reward: float, **more: Any) -> Any:
     return {"_ng_task_index": task, "reward": reward, **more}
 
 
-def progress_of(rows: Iterable[Json]) -> CollectionProgress:
+def progress_of(rows: Iterable[Any]) -> CollectionProgress:
     progress = CollectionProgress(10**6)
     for row in rows:
         progress.count(row)

@@ -1,0 +1,85 @@
+"""The answer of `/run` read in two parts: what comes out is what one parse of it gives, whatever the header says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rollyard.services.rollouts.run_answer import decode_row, encode_response, encode_row
+
+RESPONSE = {"output": [{"type": "message", "content": 'a "quoted" line\nand \u2028, é'}], "usage": None}
+ROW = {"reward": 1.0, "response": {"output": []}, "_ng_task_index": 3}
+VALUES = st.recursive(
+    st.none() | st.integers(-9, 9) | st.text('a\n"{é\u2028', max_size=5), lambda part: st.lists(part, max_size=3)
+)
+OBJECTS = st.dictionaries(st.sampled_from(["response", "reward", "a", '"response":', "\n"]), VALUES, max_size=4)
+
+
+def read(body: bytes, response_bytes: str | None) -> Any:
+    """As it would be read from the file that the collector writes."""
+    line = orjson.dumps(decode_row(body, response_bytes))
+    assert b"\n" not in line
+    return orjson.loads(line)
+
+
+@given(OBJECTS, OBJECTS)
+def test_a_row_is_read_as_it_was_written(row: dict[str, Any], response: dict[str, Any]) -> None:
+    encoded = encode_response(response)
+    body = encode_row(row, encoded)
+    assert read(body, str(len(encoded))) == {**row, "response": response} == orjson.loads(body)
+
+
+@given(OBJECTS, OBJECTS, st.integers(-3, 60) | st.text("0-9e²", max_size=3))
+def test_a_wrong_length_changes_nothing(row: dict[str, Any], response: dict[str, Any], length: int | str) -> None:
+    body = encode_row(row, encode_response(response))
+    assert read(body, str(length)) == {**row, "response": response}
+
+
+def test_the_bytes_of_the_response_reach_the_line_as_they_are() -> None:
+    encoded = encode_response(RESPONSE)
+    assert encoded in orjson.dumps(decode_row(encode_row(ROW, encoded), str(len(encoded))))
+
+
+LIES = {
+    "a line break in the response": (b'{"reward":1.0,"response":', b'{"output":\n[]}'),
+    "a second object behind it": (b'{"reward":1.0,"response":', b'{}}\n{"_ng_task_index":7,"reward":9.0}'),
+    "an end before the end": (b'{"reward":1.0,"response":', b'{},"reward":9.0,"x":{}'),
+    "a response that is a list": (b'{"reward":1.0,"response":', b"[1]"),
+    "a key that only ends like it": (b'{"reward":1.0,"a\\"response":', b"{}"),
+    "a response in a response": (b'{"reward":1.0,"response":{"response":', b"{}}"),
+    "a response in a text": (b'{"reward":1.0,"text":"response":', b"{}"),
+    "not a number": (b'{"reward":1.0,"response":', b'{"log_prob":NaN}'),
+    "half a character": (b'{"reward":1.0,"response":', b'{"text":"\xf0\x9f"}'),
+    "a lone surrogate": (b'{"reward":1.0,"response":', rb'{"text":"\ud83d"}'),
+}
+
+
+@pytest.mark.parametrize(("head", "response"), LIES.values(), ids=LIES.keys())
+def test_an_answer_that_is_not_what_its_header_says_is_read_as_if_it_had_none(head: bytes, response: bytes) -> None:
+    body = head + response + b"}"
+    try:
+        expected = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        with pytest.raises(orjson.JSONDecodeError):
+            decode_row(body, str(len(response)))
+        return
+    assert read(body, str(len(response))) == expected
+
+
+def test_of_keys_that_a_row_holds_twice_one_is_left() -> None:
+    body = b'{"_ng_task_index":7,"reward":9.0,"reward":1.0,"_ng_task_index":3,"response":{}}'
+    line = orjson.dumps(decode_row(body, "2"))
+    assert orjson.loads(line) == {"reward": 1.0, "_ng_task_index": 3, "response": {}}
+    assert line.count(b"reward") == line.count(b"_ng_task_index") == 1
+
+
+def test_a_response_that_is_too_deep_for_a_row_is_refused_where_it_is_encoded() -> None:
+    deep: dict[str, Any] = {}
+    for _ in range(300):
+        deep = {"a": deep}
+    with pytest.raises(TypeError, match="ecursion"):
+        encode_response(deep)
