@@ -1,6 +1,17 @@
-"""The players' front door.
+"""How to write an agent: the module to import from.
 
 What you write: `play(episode)`, the loop, plain to see: ask the model, run the tools it calls, decide when to stop.
+
+    class Patient(Agent[AgentSettings]):
+        async def play(self, episode: Episode) -> FinishReason:
+            while (turn := await episode.ask()).calls:
+                for call in turn.calls:
+                    await episode.call(call)
+            return turn.ending
+
+    server = Patient
+
+The type argument names the settings, which are at `self.settings`.
 What is done for you: `run` seeds a session, plays, verifies and closes it whatever happened; `/v1/responses` plays in a
 session that the caller already holds.
 """
@@ -9,7 +20,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar, Generic, TypeVar
 
 import orjson
 from fastapi import Query
@@ -27,7 +38,7 @@ from rollyard.services.responses.stream_events import SSE, STREAM_HEADERS
 from rollyard.services.rollouts.rewards import check_reward
 from rollyard.services.rollouts.run_answer import RESPONSE_BYTES_HEADER, encode_response, encode_row
 from rollyard.services.server.app import Context, Server
-from rollyard.services.server.settings import ServerSettings
+from rollyard.services.server.settings import ServerSettings, settings_argument
 from rollyard.services.types import FinishReason, Json, ServerRef
 
 
@@ -46,12 +57,22 @@ class AgentSettings(ServerSettings):
     """Deadline of one call to the world."""
 
 
-class Agent(Server):
+S = TypeVar("S", bound=AgentSettings)
+
+
+class Agent(Server, Generic[S]):
     """Plays one episode per `/run`."""
 
-    def __init__(self, settings: AgentSettings, context: Context) -> None:
+    Settings: ClassVar[type[ServerSettings]] = AgentSettings
+    settings: S
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if "Settings" not in cls.__dict__:
+            cls.Settings = settings_argument(cls, AgentSettings) or cls.Settings
+
+    def __init__(self, settings: S, context: Context) -> None:
         super().__init__(settings, context)
-        self.__deadlines = settings
         self.__model = settings.model_server.name
         self.__owner = {OWNER_HEADER: context.instance} if context.instance else {}
         self.__closer = SessionCloser()
@@ -86,14 +107,14 @@ class Agent(Server):
         row = call.json()
         # Chosen here, so that the session can be ended even where its cookie is lost on the way.
         named = {SESSION_HEADER: uuid.uuid4().hex, **self.__owner}
-        environment = Session(self.client, self.__deadlines.resources_server.name, headers=named)
+        environment = Session(self.client, self.settings.resources_server.name, headers=named)
         with self.__active_episodes.one(uuid.uuid4().hex, row) as place:
             closed = False
             try:
                 episode = self.__episode(_create_params(row), environment, place)
-                seeded = await episode.seed(call.body)
+                await episode.seed(call.body)
                 reason = await self.play(episode)
-                answer = {**row, **episode.result(seeded)}
+                answer = {**row, **episode.result()}
                 response, body = _written(answer, self.__model)
                 verdict = await episode.verify(body, {SESSION_END_HEADER: "1"})
                 # A world of this stack ended the session with the verdict; another stack's world echoed the row.
@@ -118,7 +139,7 @@ class Agent(Server):
         """
         params = call.json()
         stream = params.get("stream")
-        environment = Session(self.client, self.__deadlines.resources_server.name, call.header(b"cookie") or "")
+        environment = Session(self.client, self.settings.resources_server.name, call.header(b"cookie") or "")
         named = call.header(EPISODE_HEADER.encode()) or uuid.uuid4().hex
         with self.__active_episodes.one(named, params) as place:
             episode = self.__episode(params, environment, place)
@@ -133,8 +154,8 @@ class Agent(Server):
 
     async def __aggregate_metrics(self, call: RawRequest) -> bytes:
         """The world's own aggregate over `{"verify_responses": [...]}`."""
-        name = self.__deadlines.resources_server.name
-        answer = await self.client.post(name, "/aggregate_metrics", call.body, self.__deadlines.tool_timeout_s)
+        name = self.settings.resources_server.name
+        answer = await self.client.post(name, "/aggregate_metrics", call.body, self.settings.tool_timeout_s)
         return answer.body
 
     async def __episodes(self, limit: Annotated[int, Query(ge=0)] | None = None) -> RunningEpisodes:
@@ -148,20 +169,20 @@ class Agent(Server):
         return Episode(
             Conversation(asked),
             environment,
-            Session(self.client, self.__deadlines.model_server.name, headers=headers),
+            Session(self.client, self.settings.model_server.name, headers=headers),
             place,
-            model_timeout_s=self.__deadlines.model_timeout_s,
-            tool_timeout_s=self.__deadlines.tool_timeout_s,
+            model_timeout_s=self.settings.model_timeout_s,
+            tool_timeout_s=self.settings.tool_timeout_s,
         )
 
 
 def _create_params(row: Json) -> Json:
-    params = row.get("responses_create_params")
-    if not isinstance(params, dict) or not isinstance(params.get("input"), str | list):
-        found = (
-            f"keys {sorted(row)}" if not isinstance(params, dict) else f"responses_create_params with {sorted(params)}"
-        )
-        detail = f"the row has {found}; expected responses_create_params with an `input`, a text or a list"
+    """The row's; the environment may add the input. Raises Failure bad_task for what cannot be a request."""
+    params = {} if (found := row.get("responses_create_params")) is None else found
+    if not isinstance(params, dict) or not isinstance(params.get("input"), str | list | None):
+        kind = type(params["input"] if isinstance(params, dict) else params).__name__
+        place = "responses_create_params.input" if isinstance(params, dict) else "responses_create_params"
+        detail = f"{place} of the row is a JSON {kind}; expected an object with an `input`, a text or a list"
         raise Failure(FailureKind.BAD_TASK, detail)
     return params
 

@@ -13,8 +13,7 @@ from rollyard.agents.timings import Timings
 from rollyard.agents.tool_call_checks import arguments_body, expected_arguments, is_tool_name
 from rollyard.services.errors import Failure, FailureKind
 from rollyard.services.http.client import Session, raise_for_status, with_server
-from rollyard.services.responses.lenient_json import loads
-from rollyard.services.responses.response_validity import check_response
+from rollyard.services.responses.server_answers import read_answer, read_response
 from rollyard.services.responses.tool_calls import offered, read_arguments, read_items, read_name, sendable_items
 from rollyard.services.rollout_types import CreateParams, PlayedEpisode, Response, ResponseItem, TokenTrail, Usage
 from rollyard.services.types import TOKEN_FIELDS, FinishReason, Json
@@ -66,12 +65,38 @@ class Conversation:
         self._sent: list[ResponseItem] = []
         self._tools = offered(params.get("tools"))
         self.params = params
+        self._changed = False
         self.start: list[ResponseItem] = (
             [{"role": "user", "content": start}] if isinstance(start, str) else list(start or [])
         )
         self.output: list[ResponseItem] = []
         self.usage: Json = {}
         self.last: Response = {"output": []}
+
+    def open(self, additions: object, observed: list[ResponseItem]) -> None:
+        """Take over what the environment adds to a row that leaves it open, and after the row's input what it observed.
+
+        Raises Failure bad_task where there is nothing to ask the model then.
+        """
+        own = bool(self.start)
+        added: Json = additions if isinstance(additions, dict) else {}
+        if added.get("tools") and self.params.get("tools") is None:
+            self.params = {**self.params, "tools": added["tools"]}
+            self._tools = offered(added["tools"])
+        if (before := added.get("input") or []) or observed:
+            self.start = [*before, *self.start, *observed]
+            self._changed = True
+        if not own and all(item.get("role") in ("system", "developer") for item in self.start):
+            detail = (
+                "the row has no responses_create_params.input, and the environment adds none: expected an `input`, a "
+                "text or a list, or a user_template of the environment that makes it from the row's fields"
+            )
+            raise Failure(FailureKind.BAD_TASK, detail)
+
+    @property
+    def asked(self) -> Json:
+        """`responses_create_params` as the model saw them at first."""
+        return {**self.params, "input": self.start} if self._changed else self.params
 
     def request(self) -> bytes:
         """The next model call's body. Raises Failure where it holds what no JSON can."""
@@ -129,11 +154,7 @@ class Episode:
             return ModelTurn({"output": []}, FinishReason.CONTEXT_OVERFLOW)
         self.timings.add("model", self._place.ended("model", begun))
         self.timings.model_calls += 1
-        read = _read(body, self._model.server)
-        try:
-            check_response(read)  # another stack's model server may pass on what a broken engine said
-        except Failure as failure:
-            raise with_server(failure, self._model.server) from failure
+        read = read_response(body, self._model.server)
         response = cast(Response, {**read, "output": read_items(read["output"])})
         self.conversation.add(response)
         return ModelTurn(response)
@@ -169,35 +190,37 @@ class Episode:
         text = _as_read(read)
         return ToolAnswer(text, _says_done(text))
 
-    async def seed(self, row: bytes) -> Json:
-        """Open the session with the whole row; what the world wants said is appended to the request."""
+    async def seed(self, row: bytes) -> None:
+        """Open the session with the whole row; what the environment adds goes into the request.
+
+        Raises Failure bad_task where there is nothing to ask the model then.
+        """
         begun = self._place.enter("seed", self._environment.server)
         body = await self._environment.post("/seed_session", row, self._tool_timeout_s)
         self.timings.add("seed", self._place.ended("seed", begun))
-        seeded = _read(body or b"{}", self._environment.server)
-        observation = seeded.get("observation")
-        if isinstance(observation, list):
-            self.conversation.start.extend(observation)
-        return seeded
+        seeded = read_answer(body or b"{}", self._environment.server)
+        observed = seeded.get("observation")
+        try:
+            self.conversation.open(seeded.get("additions"), observed if isinstance(observed, list) else [])
+        except Failure as failure:
+            raise with_server(failure, self._environment.server) from failure
 
     async def verify(self, body: bytes, headers: Mapping[str, str]) -> Json:
         """The world's verdict on the finished episode."""
         begun = self._place.enter("verify", self._environment.server)
         answer = await self._environment.post("/verify", body, self._tool_timeout_s, headers)
         self.timings.add("verify", self._place.ended("verify", begun))
-        return _read(answer, self._environment.server)
+        return read_answer(answer, self._environment.server)
 
     def response(self) -> Response:
         """The whole episode as one Response: the last answer with every item in order and the usage summed."""
         usage = cast(Usage, self.conversation.usage)
         return {**self.conversation.last, "output": self.conversation.output, "usage": usage or None}
 
-    def result(self, seeded: Json) -> PlayedEpisode:
+    def result(self) -> PlayedEpisode:
         """`responses_create_params` as the model saw them at first, and `response`."""
-        params = self.conversation.params
-        if seeded.get("observation"):
-            params = {**params, "input": self.conversation.start}
-        played: PlayedEpisode = {"responses_create_params": cast(CreateParams, params), "response": self.response()}
+        asked = cast(CreateParams, self.conversation.asked)
+        played: PlayedEpisode = {"responses_create_params": asked, "response": self.response()}
         trail = _token_trail(self.conversation.output)
         return {**played, "token_trail": trail} if trail else played
 
@@ -265,19 +288,6 @@ def _says_done(text: str) -> bool:
     except orjson.JSONDecodeError:
         return False
     return isinstance(answer, dict) and answer.get("done") is True
-
-
-def _read(body: bytes, server: str) -> Json:
-    try:
-        value = loads(body)
-    except ValueError as error:
-        excerpt = body[:200].decode("utf-8", "replace")
-        detail = f"the answer is not JSON ({error}): {excerpt!r}"
-        raise Failure(FailureKind.MALFORMED_ANSWER, detail, server=server) from error
-    if not isinstance(value, dict):
-        detail = f"the answer is a JSON {type(value).__name__}; a JSON object is expected"
-        raise Failure(FailureKind.MALFORMED_ANSWER, detail, server=server)
-    return value
 
 
 def _summed(total: Json, usage: object) -> Json:

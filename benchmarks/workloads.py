@@ -15,7 +15,7 @@ REPEATS = 16
 """Rollouts of a row, the default of ng_collect_rollouts."""
 
 TRIVIAL_WORLD = '''\
-from rollyard.resources_servers.base import Environment, Verdict, Verification, EnvironmentSettings, hosting, tool
+from rollyard.resources_servers.base import Environment, EnvironmentSettings, Verdict, Verification, serve, tool
 
 
 class Trivial(Environment[EnvironmentSettings]):
@@ -28,7 +28,7 @@ class Trivial(Environment[EnvironmentSettings]):
         return Verdict(reward=1.0)
 
 
-server = hosting(Trivial)
+server = serve(Trivial)
 '''
 
 INSTANT_AGENT = '''\

@@ -1,9 +1,11 @@
-"""The worlds' front door.
+"""How to write an environment: the module to import from.
 
 What you write: an `Environment`; one object is one episode, its state sits on `self`, no HTTP, no cookies, no locks.
 What is done for you: `ResourcesServer` opens, finds, times out and closes sessions and speaks the wire format.
 
     class Guess(Environment[EnvironmentSettings]):
+        user_template = "{question}"
+
         @tool
         async def guess(self, number: int) -> str:
             return "yes" if number == self.task["secret"] else "no"
@@ -11,26 +13,33 @@ What is done for you: `ResourcesServer` opens, finds, times out and closes sessi
         async def verify(self, response: Verification) -> Verdict:
             return Verdict(reward=float(response.text.strip() == str(self.task["secret"])))
 
-    server = hosting(Guess)
+    server = serve(Guess)
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable
+from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 import orjson
 from pydantic import ValidationError
 
+from rollyard.resources_servers.additions import Additions
 from rollyard.resources_servers.environment import (
     BadTask,
     Environment,
     EnvironmentSettings,
+    ToolResult,
     Turn,
     Verification,
+    bind,
     settings_of,
 )
+from rollyard.resources_servers.examples import example_rows, folder_of
+from rollyard.resources_servers.lifespan import Lifespan
+from rollyard.resources_servers.models import Models
 from rollyard.resources_servers.orphaned_sessions import OrphanedSessions
 from rollyard.resources_servers.sessions import OpenEpisode, Sessions
 from rollyard.resources_servers.tools import InvalidToolCall, Tool, as_invalid_tool_call, tool, tools_of
@@ -47,10 +56,12 @@ __all__ = [
     "Environment",
     "EnvironmentSettings",
     "InvalidToolCall",
+    "Models",
+    "ToolResult",
     "Turn",
     "Verdict",
     "Verification",
-    "hosting",
+    "serve",
     "tool",
 ]
 
@@ -58,13 +69,25 @@ T = TypeVar("T")
 
 
 class ResourcesServer(Server):
-    """Hosts an Environment class."""
+    """Hosts one Environment class; `serve` makes a subclass for it."""
 
-    def __init__(self, environment: type[Environment[Any]], settings: EnvironmentSettings, context: Context) -> None:
+    environment: ClassVar[type[Environment[Any]]]
+    folder: ClassVar[Path | None]
+    """Of the environment's module."""
+
+    def __init__(self, settings: ServerSettings, context: Context) -> None:
+        assert isinstance(settings, EnvironmentSettings)
         super().__init__(settings, context)
-        self._environment = environment
+        self._environment = environment = bind(self.environment, models=Models(self.client))
+        self._lifespan = self._new_lifespan()
         tools = tools_of(environment).items()
         self._tools: dict[str, Tool] = {name: made for name, made in tools if environment.offers(name, settings)}
+        self._schemas = [known.schema() for known in self._tools.values()]
+        prompts = (
+            environment.system_prompt if settings.system_prompt is None else settings.system_prompt,
+            environment.user_template if settings.user_template is None else settings.user_template,
+        )
+        self._additions = Additions(*prompts, self._schemas)
         self._sessions: Sessions[Environment[Any]] = Sessions(
             context.keys.secret, idle_s=settings.session_idle_s, limit=settings.max_sessions
         )
@@ -83,6 +106,7 @@ class ResourcesServer(Server):
             self.route(path, handler)
         self.route_rest(self._act)
         self.app.get("/tools")(self._list_tools)
+        self.app.get("/examples")(self._list_examples)
 
     @property
     def sessions(self) -> int:
@@ -90,33 +114,53 @@ class ResourcesServer(Server):
         return len(self._sessions)
 
     async def start(self) -> None:
-        """Begin to look for forgotten sessions."""
+        """Enter the environment's lifespan, then begin to look for forgotten sessions."""
+        self._environment.shared = await self._lifespan.enter()
         self._watching = [asyncio.create_task(self._sessions.reap()), asyncio.create_task(self._orphans.watch())]
 
     async def stop(self) -> None:
-        """Close every episode."""
+        """Close every episode, then leave the lifespan."""
         for task in self._watching:
             task.cancel()
         await self._sessions.close_all()
+        await self._lifespan.leave()
+
+    async def check(self) -> None:
+        """Enter and leave the environment's lifespan. Raises what stops a start."""
+        await self._new_lifespan().check()
+
+    def _new_lifespan(self) -> Lifespan:
+        return Lifespan(self.environment.__name__, lambda: self._environment.lifespan(self.settings))
 
     async def _seed(self, call: RawRequest) -> RawResponse:
         """Open a session for a data set row; its id comes back in a signed cookie."""
-        session = self._begin(call)
+        row = call.json()
+        added = self._added(row, with_tools=True)
+        session = self._begin(call, row)
         observation = await self._sessions.set_up(session, _refusing(session.episode.seed()))
-        body = orjson.dumps({"observation": observation}) if observation else b"{}"
-        return RawResponse(body, headers=((b"set-cookie", self._sessions.cookie(session)),))
+        answer = {"observation": observation, **added} if observation else added
+        return RawResponse(orjson.dumps(answer), headers=((b"set-cookie", self._sessions.cookie(session)),))
 
     async def _reset(self, call: RawRequest) -> RawResponse:
         """Turn-based: open a session for a row and answer the first observation."""
-        session = self._begin(call, turn_based=True)
+        row = call.json()
+        added = self._added(row, with_tools=False)
+        session = self._begin(call, row, turn_based=True)
 
         async def set_up() -> tuple[str, Json]:
             await session.episode.seed()
             return await session.episode.reset()
 
         observation, info = await self._sessions.set_up(session, _refusing(set_up()))
-        body = orjson.dumps({"observation": observation, "info": {"supports_explicit_close": True, **info}})
-        return RawResponse(body, headers=((b"set-cookie", self._sessions.cookie(session)),))
+        answer = {"observation": observation, "info": {"supports_explicit_close": True, **info}, **added}
+        return RawResponse(orjson.dumps(answer), headers=((b"set-cookie", self._sessions.cookie(session)),))
+
+    def _added(self, row: Json, *, with_tools: bool) -> Json:
+        try:
+            added = self._additions.for_row(row, with_tools=with_tools)
+        except BadTask as error:
+            raise Failure(FailureKind.BAD_TASK, str(error)) from error
+        return {"additions": added} if added else {}
 
     async def _act(self, call: RawRequest) -> bytes | RawResponse:
         """What the model does. How its session was opened decides what it means, and nothing that the model wrote:
@@ -163,7 +207,7 @@ class ResourcesServer(Server):
         verification = Verification(call.body)
         session = self._sessions.find(call)
         async with self._sessions.turn(session):
-            verdict = (await _judged(session.episode.verify(verification))).model_dump()
+            verdict = _on_the_wire(await _judged(session.episode.verify(verification)))
         if call.header(SESSION_END_HEADER.encode()) is None:
             return self._told(call, session, orjson.dumps({**verification.row, **verdict}))
         # Our own agents ask for the verdict alone and say that the episode ends here: two big bodies and a hop less.
@@ -190,7 +234,11 @@ class ResourcesServer(Server):
 
     async def _list_tools(self) -> list[Json]:
         """The tools as Responses function tools, ready for a data set's rows."""
-        return [known.schema() for known in self._tools.values()]
+        return self._schemas
+
+    async def _list_examples(self) -> list[Json]:
+        """The environment's example rows."""
+        return example_rows(self.folder)
 
     def _told(self, call: RawRequest, session: OpenEpisode[Environment[Any]], body: bytes) -> bytes | RawResponse:
         """The answer; for clients of other stacks with the cookie again: some keep only the last answer's cookies."""
@@ -198,8 +246,8 @@ class ResourcesServer(Server):
             return body
         return RawResponse(body, headers=((b"set-cookie", self._sessions.cookie(session)),))
 
-    def _begin(self, call: RawRequest, *, turn_based: bool = False) -> OpenEpisode[Environment[Any]]:
-        row, name = call.json(), call.header(SESSION_HEADER.encode())
+    def _begin(self, call: RawRequest, row: Json, *, turn_based: bool = False) -> OpenEpisode[Environment[Any]]:
+        name = call.header(SESSION_HEADER.encode())
         owner = call.header(OWNER_HEADER.encode()) or ""
         try:
             return self._sessions.open(
@@ -228,17 +276,18 @@ async def _judged(work: Awaitable[Verdict]) -> Verdict:
         raise Failure(FailureKind.MALFORMED_ANSWER, detail) from error
 
 
-class Hosting(ResourcesServer):
-    """A ResourcesServer bound to one Environment class; `hosting` makes them."""
-
-    environment: ClassVar[type[Environment[Any]]]
-
-    def __init__(self, settings: ServerSettings, context: Context) -> None:
-        assert isinstance(settings, EnvironmentSettings)
-        super().__init__(self.environment, settings, context)
+def _on_the_wire(verdict: Verdict) -> Json:
+    """The verdict as JSON, without the standard fields that the environment has no notion of."""
+    absent = {"success", "reward_components"} - verdict.model_fields_set
+    return verdict.model_dump(exclude={name for name in absent if getattr(verdict, name) is None})
 
 
-def hosting(environment: type[Environment[Any]]) -> type[Hosting]:
-    """The server class for an Environment: the one line at the end of a world's `app.py`."""
-    members = {"environment": environment, "Settings": settings_of(environment), "__doc__": environment.__doc__}
-    return type(f"{environment.__name__}Server", (Hosting,), members)
+def serve(environment: type[Environment[Any]]) -> type[ResourcesServer]:
+    """The server class for an Environment: the one line at the end of an environment's `app.py`."""
+    members = {
+        "environment": environment,
+        "folder": folder_of(environment),
+        "Settings": settings_of(environment),
+        "__doc__": environment.__doc__,
+    }
+    return type(f"{environment.__name__}Server", (ResourcesServer,), members)

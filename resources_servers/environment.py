@@ -1,16 +1,32 @@
-"""Environment: what the author of a world writes. No HTTP here."""
+"""Environment: what the author of an environment writes. No HTTP here.
+
+The protocol between an environment, its agent and the tools that read rollouts:
+
+`done`               A tool whose answer is an object with `"done": true` ends the episode (the game agent looks for it,
+                     the simple agent does not). Return such an object, or a `ToolResult`. In the turn-based form
+                     `Turn.terminated` and `Turn.truncated` say it.
+`reward`             A finite number: `Verdict.reward`, and `Turn.reward` step by step in the turn-based form.
+`success`            `Verdict.success`: whether the task was solved. Success rates and pass@k are counted from it; leave
+                     it out where the environment has no such notion.
+`reward_components`  `Verdict.reward_components`: the parts of the reward by name. They land on the rollout row.
+`Verdict(**more)`    Every further field lands on the rollout row under its own name.
+`Verification`       What `verify` is given: `text`, the model's last message; `response`, the whole episode as an
+                     OpenAI Response; `row`, the row's keys beside it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar, Generic, TypeVar, get_args
+from typing import Any, ClassVar, Generic, TypeVar
 
 from pydantic import Field
 
+from rollyard.resources_servers.models import Models
 from rollyard.services.http.request import read_object
-from rollyard.services.server.settings import ServerSettings
+from rollyard.services.server.settings import ServerSettings, settings_argument
 from rollyard.services.types import Json, Verdict
 
 
@@ -22,7 +38,7 @@ class BadTask(Exception):
 
 
 class EnvironmentSettings(ServerSettings):
-    """What every world's settings share."""
+    """What the settings of every environment share."""
 
     NOT_IDENTITY: ClassVar[frozenset[str]] = ServerSettings.NOT_IDENTITY | {
         "session_idle_s",
@@ -31,11 +47,15 @@ class EnvironmentSettings(ServerSettings):
     }
 
     session_idle_s: float = Field(default=1800.0, gt=0)
-    """A session that nobody touched for so long is closed; longer than a model call may take."""
+    """A session that was not used for so long is closed; longer than a model call may take."""
     orphan_s: float = Field(default=15.0, gt=0)
     """A session that nothing has used for so long is closed if the process of its agent has ended."""
     max_sessions: int = Field(default=100_000, ge=1)
     """More than that are refused."""
+    system_prompt: str | None = None
+    """In place of the environment's own system prompt; an empty text switches that off."""
+    user_template: str | None = None
+    """In place of the environment's own user template, such as `{question}`; an empty text switches that off."""
 
 
 S = TypeVar("S", bound=EnvironmentSettings)
@@ -46,15 +66,46 @@ class Turn:
     """Answer of a turn-based step, Gymnasium's five values."""
 
     observation: str
+    """What the model reads next."""
     reward: float
+    """Of this step alone."""
     terminated: bool
+    """The environment has ended the episode."""
     truncated: bool
+    """A limit has ended the episode."""
     info: Json
+    """Facts for the record; the model does not read them."""
+
+
+@dataclass(frozen=True)
+class ToolResult:
+    """What a tool may return to say whether the episode is over.
+
+    On the wire: an object gets the key `done`, a list of content parts (images) one more part, and anything else, such
+    as a text, becomes `{"output": ..., "done": ...}`.
+    """
+
+    output: Any
+    done: bool = False
+
+    @property
+    def json(self) -> Json | list[Json]:
+        """The tool's answer on the wire."""
+        if isinstance(self.output, Mapping):
+            return {**self.output, "done": self.done}
+        if isinstance(self.output, list) and self.output and all(map(_is_part, self.output)):
+            told = {"type": "input_text", "text": '{"done": true}'}
+            return [*self.output, told] if self.done else self.output
+        return {"output": self.output, "done": self.done}
+
+
+def _is_part(item: object) -> bool:
+    return isinstance(item, dict) and str(item.get("type")).startswith("input_")
 
 
 @dataclass(frozen=True)
 class Verification:
-    """What `/verify` was sent; read only if the world looks at it."""
+    """What `/verify` was sent. The body is parsed when a member is read for the first time."""
 
     body: bytes
 
@@ -102,13 +153,28 @@ class Environment(Generic[S]):
 
     # --- what you may write -----------------------------------------------------------------------------------------
 
+    system_prompt: ClassVar[str | None] = None
+    """Goes before the input of rows that bring neither `instructions` nor a system or developer message."""
+    user_template: ClassVar[str | None] = None
+    """The user message of rows without `responses_create_params.input`: `{question}` is the row's field `question`."""
+
+    @classmethod
+    @asynccontextmanager
+    async def lifespan(cls, settings: S) -> AsyncIterator[Any]:
+        """What all episodes of a server share, such as a pool of processes: yield it, and find it as `self.shared`.
+
+        Entered when the server starts, before it is ready, and left when it stops; `ng_run` also enters and leaves it
+        when it checks a config. Raise OperatorError, with what to do, to stop the start.
+        """
+        yield None
+
     @classmethod
     def offers(cls, name: str, settings: S) -> bool:
         """Whether the tool of this name exists under these settings; every one does unless you say otherwise."""
         return True
 
     async def seed(self) -> list[Json]:
-        """Set the world up. Items returned are appended to the conversation before the model's first turn."""
+        """Set the environment up. Items returned are appended to the conversation before the model's first turn."""
         return []
 
     async def reset(self) -> tuple[str, Json]:
@@ -122,11 +188,24 @@ class Environment(Generic[S]):
     async def close(self) -> None:
         """Give back what the episode holds. Called exactly once, whatever happened."""
 
+    # --- what is done for you ---------------------------------------------------------------------------------------
+
+    shared: ClassVar[Any] = None
+    """What `lifespan` yielded on this server. Narrow its type in your class: `shared: ClassVar[Pool]`."""
+    models: ClassVar[Models]
+    """The model servers of the run, for a judge; there from the beginning of `lifespan`."""
+
+
+E = TypeVar("E", bound=Environment[Any])
+
+
+def bind(environment: type[E], **members: Any) -> type[E]:
+    """The environment for one server: a subclass, so that what one server shares does not reach another's episodes."""
+    names = {name: getattr(environment, name) for name in ("__module__", "__qualname__", "__doc__")}
+    return type(environment.__name__, (environment,), {**names, **members})
+
 
 def settings_of(environment: type[Environment[Any]]) -> type[EnvironmentSettings]:
-    """The type argument of `Environment[...]`: where a world states its settings."""
-    for base in getattr(environment, "__orig_bases__", ()):
-        for argument in get_args(base):
-            if isinstance(argument, type) and issubclass(argument, EnvironmentSettings):
-                return argument
-    return EnvironmentSettings
+    """The type argument of `Environment[...]`, of the class itself or the nearest one that it extends."""
+    found = (settings_argument(kind, EnvironmentSettings) for kind in environment.__mro__)
+    return next(filter(None, found), EnvironmentSettings)

@@ -14,7 +14,7 @@ import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from rollyard.resources_servers.argument_checks import check_values, exact
-from rollyard.resources_servers.environment import BadTask
+from rollyard.resources_servers.environment import BadTask, ToolResult
 from rollyard.services.errors import Failure, FailureKind
 from rollyard.services.types import WORLD_PATHS, Json
 
@@ -33,8 +33,8 @@ def tool(method: Method) -> Method:
     """Mark an async method of an Environment as a tool that the model may call.
 
     Its name, docstring and signature are the tool's name, description and schema. What it returns is the tool's
-    output, as JSON; of a string the model reads the text itself. Raising InvalidToolCall answers with words; any other
-    exception is a failure of the environment.
+    output, as JSON; of a string the model reads the text itself. `"done": true` in an object, or a ToolResult, ends
+    the episode. Raising InvalidToolCall answers with words; any other exception is a failure of the environment.
     """
     setattr(method, _MARK, True)
     return method
@@ -134,6 +134,8 @@ def tools_of(owner: type) -> dict[str, Tool]:
 
 
 def _as_json(result: Any) -> bytes:
+    if isinstance(result, ToolResult):
+        result = result.json
     try:
         return orjson.dumps(result)
     except TypeError:  # integers beyond 64 bits, half a surrogate pair, deep nesting: the standard library writes them

@@ -1,5 +1,11 @@
-"""ModelServer: the policy behind one OpenAI-compatible door.
+"""ModelServer: a model behind OpenAI's API.
 
+    class Echo(ModelServer[EchoSettings]):
+        async def responses(self, request: Json, call: Call) -> Json: ...
+
+    server = Echo
+
+The type argument names the settings, which are at `self.settings`.
 What you must write: `responses`, a Responses create request in, a whole Response object out (plain dicts).
 What you may write: `chat` (else Chat Completions is converted to `responses` and back), `models`, and, where answers
 arrive bit by bit, `stream_responses` and `stream_chat` (else a stream is made of the finished answer).
@@ -11,6 +17,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import Any, Generic, TypeVar
 
 import orjson
 
@@ -22,14 +29,23 @@ from rollyard.services.http.request import RawRequest, RawResponse
 from rollyard.services.responses import stream_events
 from rollyard.services.responses.stream_events import SSE, STREAM_HEADERS
 from rollyard.services.server.app import Context, Server
-from rollyard.services.server.settings import ServerSettings
+from rollyard.services.server.settings import ServerSettings, settings_argument
 from rollyard.services.types import Json
 
+S = TypeVar("S", bound=ServerSettings)
 
-class ModelServer(Server):
+
+class ModelServer(Server, Generic[S]):
     """Base of every model server."""
 
-    def __init__(self, settings: ServerSettings, context: Context) -> None:
+    settings: S
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if "Settings" not in cls.__dict__:
+            cls.Settings = settings_argument(cls, ServerSettings) or cls.Settings
+
+    def __init__(self, settings: S, context: Context) -> None:
         super().__init__(settings, context)
         self.route("/v1/responses", self.__serve_responses, cancellable=True)
         self.route("/v1/chat/completions", self.__serve_chat, cancellable=True)

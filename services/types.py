@@ -281,11 +281,15 @@ MOST_REWARD = 1e60
 
 
 class Verdict(BaseModel):
-    """What a world says of a finished episode; extra fields land on the rollout row."""
+    """What an environment says of a finished episode; extra fields land on the rollout row."""
 
     model_config = ConfigDict(frozen=True, extra="allow")
 
     reward: float = Field(ge=-MOST_REWARD, le=MOST_REWARD, allow_inf_nan=False)
+    success: bool | None = None
+    """Whether the task was solved; None, and not on the row, where the environment has no such notion."""
+    reward_components: dict[str, float] | None = None
+    """The parts of the reward by name; None, and not on the row, where it has none."""
 
 
 class FailureRow(Record):

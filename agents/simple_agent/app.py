@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from pydantic import Field
 
 from rollyard.agents.base import Agent, AgentSettings
 from rollyard.agents.episode import Episode
-from rollyard.services.server.app import Context
-from rollyard.services.server.settings import ServerSettings
 from rollyard.services.types import FinishReason
 
 MOST_STEPS = 256
@@ -23,14 +19,8 @@ class SimpleAgentSettings(AgentSettings):
     """Model calls an episode may take; null: as many as the model wants, up to 256."""
 
 
-class SimpleAgent(Agent):
+class SimpleAgent(Agent[SimpleAgentSettings]):
     """Stops when the model calls no tool."""
-
-    Settings: ClassVar[type[ServerSettings]] = SimpleAgentSettings
-
-    def __init__(self, settings: SimpleAgentSettings, context: Context) -> None:
-        super().__init__(settings, context)
-        self._max_steps = settings.max_steps or MOST_STEPS
 
     async def play(self, episode: Episode) -> FinishReason:
         """Ask, run every call of the turn, until the model has said what it wants."""
@@ -40,7 +30,7 @@ class SimpleAgent(Agent):
                 return turn.ending
             for call in turn.calls:
                 await episode.call(call)
-            if episode.timings.model_calls >= self._max_steps:
+            if episode.timings.model_calls >= (self.settings.max_steps or MOST_STEPS):
                 return FinishReason.MAX_STEPS
 
 

@@ -1,23 +1,17 @@
-"""What the servers of answer worlds share: settings, the pool of comparers, the verdict, the example rows."""
+"""What answer environments share: settings, one judge per server, the verdict."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Any, ClassVar, Literal, TypeVar
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
 from rollyard.resources_servers.answers.grader import AnswerGrader, Grade
 from rollyard.resources_servers.answers.worker_pool import WorkerPool
-from rollyard.resources_servers.base import Environment, EnvironmentSettings, ResourcesServer, Verdict
-from rollyard.resources_servers.environment import settings_of
-from rollyard.resources_servers.examples import serve_examples
+from rollyard.resources_servers.base import Environment, EnvironmentSettings, Verdict
 from rollyard.services.io.optional import require
-from rollyard.services.server.app import Context
-from rollyard.services.server.settings import ServerSettings
-
-E = TypeVar("E", bound="type[AnswerEnvironment]")
 
 
 class AnswerSettings(EnvironmentSettings):
@@ -39,9 +33,28 @@ class AnswerSettings(EnvironmentSettings):
 
 
 class AnswerEnvironment(Environment[AnswerSettings]):
-    """A question with a gold answer. The server gives every episode its judge."""
+    """A question with a gold answer."""
 
-    judge: ClassVar[AnswerGrader]
+    shared: ClassVar[AnswerGrader]
+
+    @classmethod
+    @asynccontextmanager
+    async def lifespan(cls, settings: AnswerSettings) -> AsyncIterator[AnswerGrader]:
+        """One judge per server, with its pool of comparing processes. Raises OperatorError without the extra `math`."""
+        if settings.equality != "math_verify":
+            yield AnswerGrader(None)
+            return
+        require("math_verify", "math", f"{cls.__name__} (equality: math_verify)")
+        workers = WorkerPool(settings.verify_workers, settings.verify_cpu_s)
+        try:
+            yield AnswerGrader(workers)
+        finally:
+            await workers.close()
+
+    @property
+    def judge(self) -> AnswerGrader:
+        """The server's judge."""
+        return self.shared
 
     def verdict(self, judged: Grade, gold: str) -> Verdict:
         """The judgement on the record."""
@@ -56,29 +69,3 @@ class AnswerEnvironment(Environment[AnswerSettings]):
             expected_answer=gold,
             reason=judged.reason,
         )
-
-
-def answering(environment: type[AnswerEnvironment], folder: Path) -> type[ResourcesServer]:
-    """The server class of an answer world that lives in `folder`."""
-
-    class AnswerServer(ResourcesServer):
-        __doc__ = environment.__doc__
-        Settings: ClassVar[type[ServerSettings]] = settings_of(environment)
-
-        def __init__(self, settings: ServerSettings, context: Context) -> None:
-            assert isinstance(settings, AnswerSettings)
-            self._workers: WorkerPool | None = None
-            if settings.equality == "math_verify":
-                require("math_verify", "math", context.name)
-                self._workers = WorkerPool(settings.verify_workers, settings.verify_cpu_s)
-            members: Mapping[str, Any] = {"judge": AnswerGrader(self._workers), "__doc__": environment.__doc__}
-            super().__init__(type(environment.__name__, (environment,), dict(members)), settings, context)
-            serve_examples(self.app, folder)
-
-        async def stop(self) -> None:
-            await super().stop()
-            if self._workers is not None:
-                await self._workers.close()
-
-    AnswerServer.__name__ = f"{environment.__name__}Server"
-    return AnswerServer

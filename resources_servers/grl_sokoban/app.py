@@ -14,7 +14,7 @@ from rollyard.resources_servers.base import (
     Turn,
     Verdict,
     Verification,
-    hosting,
+    serve,
     tool,
 )
 from rollyard.resources_servers.grl_sokoban.game import parse_action
@@ -147,4 +147,4 @@ def read_move(text: str) -> int | None:
         return None
 
 
-server = hosting(GrlSokoban)
+server = serve(GrlSokoban)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
-from rollyard.resources_servers.answers.environment import AnswerEnvironment, AnswerSettings, answering
+from rollyard.resources_servers.answers.environment import AnswerEnvironment, AnswerSettings
 from rollyard.resources_servers.answers.problem_statement import problem_text
-from rollyard.resources_servers.base import BadTask, Verdict, Verification
+from rollyard.resources_servers.base import BadTask, Verdict, Verification, serve
 from rollyard.resources_servers.gsm8k.prompt_formats import READINGS, gold_number
 
 
@@ -34,4 +33,4 @@ class Gsm8k(AnswerEnvironment):
         return self.verdict(await self.judge.judge(self.gold, response, self.reading, self.problem), self.gold)
 
 
-server = answering(Gsm8k, Path(__file__).parent)
+server = serve(Gsm8k)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from rollyard.resources_servers.base import BadTask, Verdict, Verification
+from rollyard.resources_servers.base import BadTask, Verdict, Verification, serve
 from rollyard.resources_servers.humaneval.prompt_formats import lm_eval_program, program
-from rollyard.resources_servers.python_answers.environment import ProgramEnvironment, ProgramSettings, programming
+from rollyard.resources_servers.python_answers.environment import ProgramEnvironment, ProgramSettings
 from rollyard.resources_servers.python_answers.scoring import Tests, score
 
 
@@ -51,4 +50,4 @@ class HumanEval(ProgramEnvironment[ProgramSettings]):
         return self.verdict(await score(self.sandbox, self.tests, lm_eval_program(row.prompt, text), found))
 
 
-server = programming(HumanEval, Path(__file__).parent)
+server = serve(HumanEval)

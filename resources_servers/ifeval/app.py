@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Any, ClassVar, Literal
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, Literal
 
 from rollyard.resources_servers.answers.reading.extraction import without_reasoning
-from rollyard.resources_servers.base import BadTask, Environment, EnvironmentSettings, Verdict, Verification, hosting
-from rollyard.resources_servers.examples import serve_examples
+from rollyard.resources_servers.base import BadTask, Environment, EnvironmentSettings, Verdict, Verification, serve
 from rollyard.resources_servers.ifeval.scoring import Outcome, instructions, outcome
 from rollyard.resources_servers.ifeval.sentences import sentence_count
 from rollyard.services.io.optional import EXTRAS, require
-from rollyard.services.server.app import Context
-from rollyard.services.server.settings import ServerSettings
 
 LONG = 2_000
 """Characters from which on an answer is read in a thread: the sentences of a hostile one cost 15 µs a character."""
@@ -39,6 +36,15 @@ class Ifeval(Environment[IfevalSettings]):
             self.instructions = instructions(task)
         except ValueError as error:
             raise BadTask(f"IFEval row {task.get('id', task.get('key', 'without an id'))}: {error}") from error
+
+    @classmethod
+    @asynccontextmanager
+    async def lifespan(cls, settings: IfevalSettings) -> AsyncIterator[None]:
+        """Load what verdicts need. Raises OperatorError without the extra `ifeval`."""
+        for package in EXTRAS["ifeval"].packages:
+            require(package, "ifeval", cls.__name__)
+        sentence_count("Ready.")  # NLTK takes half a second to import, which the first verdict need not wait for
+        yield None
 
     async def verify(self, response: Verification) -> Verdict:
         """1 when every instruction is followed."""
@@ -66,17 +72,4 @@ class Ifeval(Environment[IfevalSettings]):
         return [outcome(kind, checked, text) for kind, checked in self.instructions]
 
 
-class IfevalServer(hosting(Ifeval)):  # type: ignore[misc]
-    """Hosts Ifeval and serves its example rows."""
-
-    Settings: ClassVar[type[ServerSettings]] = IfevalSettings
-
-    def __init__(self, settings: ServerSettings, context: Context) -> None:
-        for package in EXTRAS["ifeval"].packages:
-            require(package, "ifeval", context.name)
-        sentence_count("Ready.")  # NLTK takes half a second to import, which the first verdict need not wait for
-        super().__init__(settings, context)
-        serve_examples(self.app, Path(__file__).parent)
-
-
-server = IfevalServer
+server = serve(Ifeval)

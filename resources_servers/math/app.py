@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
-from rollyard.resources_servers.answers.environment import AnswerEnvironment, AnswerSettings, answering
+from rollyard.resources_servers.answers.environment import AnswerEnvironment, AnswerSettings
 from rollyard.resources_servers.answers.equality import MOST_CHARACTERS
 from rollyard.resources_servers.answers.problem_statement import problem_text
-from rollyard.resources_servers.base import BadTask, Verdict, Verification
+from rollyard.resources_servers.base import BadTask, Verdict, Verification, serve
 from rollyard.resources_servers.math.prompt_formats import READINGS, gold_answer
 
 
@@ -35,4 +34,4 @@ class Math(AnswerEnvironment):
         return self.verdict(await self.judge.judge(self.gold, response, self.reading, self.problem), self.gold)
 
 
-server = answering(Math, Path(__file__).parent)
+server = serve(Math)

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from rollyard.resources_servers.base import BadTask, Verdict, Verification
+from rollyard.resources_servers.base import BadTask, Verdict, Verification, serve
 from rollyard.resources_servers.mbpp.prompt_formats import lm_eval_program, modules_used, names_used
 from rollyard.resources_servers.mbpp.time_limits import time_limit_factor
-from rollyard.resources_servers.python_answers.environment import ProgramEnvironment, ProgramSettings, programming
+from rollyard.resources_servers.python_answers.environment import ProgramEnvironment, ProgramSettings
 from rollyard.resources_servers.python_answers.program_extraction import find
 from rollyard.resources_servers.python_answers.scoring import Tests, score
 
@@ -67,4 +66,4 @@ class Mbpp(ProgramEnvironment[MbppSettings]):
         return self.verdict(await score(self.sandbox, self.tests, lm_eval_program(text), found))
 
 
-server = programming(Mbpp, Path(__file__).parent)
+server = serve(Mbpp)

@@ -1,20 +1,17 @@
-"""What the servers of programming worlds share: settings, one sandbox a server, the verdict, the example rows."""
+"""What programming environments share: settings, one sandbox per server, the verdict."""
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any, ClassVar, Literal, TypeVar
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import ClassVar, Literal, TypeVar
 
 from pydantic import Field
 
-from rollyard.resources_servers.base import BadTask, Environment, EnvironmentSettings, ResourcesServer, Verdict
-from rollyard.resources_servers.environment import settings_of
-from rollyard.resources_servers.examples import serve_examples
+from rollyard.resources_servers.base import BadTask, Environment, EnvironmentSettings, Verdict
 from rollyard.resources_servers.python_answers.scoring import Score
 from rollyard.services.sandbox.records import Ending, Limits
 from rollyard.services.sandbox.sandbox import Sandbox
-from rollyard.services.server.app import Context, Server
-from rollyard.services.server.settings import ServerSettings
 
 
 class ProgramSettings(EnvironmentSettings):
@@ -38,9 +35,30 @@ P = TypeVar("P", bound=ProgramSettings)
 
 
 class ProgramEnvironment(Environment[P]):
-    """A task answered by a program. The server gives every episode its sandbox."""
+    """A task answered by a program."""
 
-    sandbox: ClassVar[Sandbox]
+    shared: ClassVar[Sandbox]
+
+    @classmethod
+    @asynccontextmanager
+    async def lifespan(cls, settings: P) -> AsyncIterator[Sandbox]:
+        """One sandbox per server. Raises OperatorError where no isolation works."""
+        sandbox = Sandbox(
+            settings.limits,
+            slots=settings.sandbox_slots,
+            python=settings.sandbox_python,
+            allow_unsandboxed=settings.allow_unsandboxed,
+        )
+        await sandbox.start()
+        try:
+            yield sandbox
+        finally:
+            await sandbox.stop()
+
+    @property
+    def sandbox(self) -> Sandbox:
+        """The server's sandbox."""
+        return self.shared
 
     def verdict(self, scored: Score) -> Verdict:
         """The score on the record. Raises BadTask when the row's tests are no Python."""
@@ -64,38 +82,3 @@ class ProgramEnvironment(Environment[P]):
             cpu_s=outcome.cpu_s if outcome else 0.0,
             sandbox=list(self.sandbox.layers.in_force),
         )
-
-
-def programming(environment: type[ProgramEnvironment[Any]], folder: Path) -> type[Server]:
-    """The server class of a programming world that lives in `folder`."""
-
-    class ProgramServer(ResourcesServer):
-        __doc__ = environment.__doc__
-        Settings: ClassVar[type[ServerSettings]] = settings_of(environment)
-
-        def __init__(self, settings: ServerSettings, context: Context) -> None:
-            assert isinstance(settings, ProgramSettings)
-            self._sandbox = Sandbox(
-                settings.limits,
-                slots=settings.sandbox_slots,
-                python=settings.sandbox_python,
-                allow_unsandboxed=settings.allow_unsandboxed,
-            )
-            members: dict[str, Any] = {"sandbox": self._sandbox, "__doc__": environment.__doc__}
-            super().__init__(type(environment.__name__, (environment,), members), settings, context)
-            serve_examples(self.app, folder)
-
-        async def start(self) -> None:
-            await self._sandbox.start()
-            await super().start()
-
-        async def stop(self) -> None:
-            await super().stop()
-            await self._sandbox.stop()
-
-        async def check(self) -> None:
-            await self._sandbox.start()
-            await self._sandbox.stop()
-
-    ProgramServer.__name__ = f"{environment.__name__}Server"
-    return ProgramServer

@@ -59,11 +59,8 @@ class BuiltinModelSettings(ServerSettings):
     """Up to this much more, evenly spread."""
 
 
-class BuiltinModel(ModelServer):
+class BuiltinModel(ModelServer[BuiltinModelSettings]):
     """Serves the player behind both OpenAI doors."""
-
-    Settings = BuiltinModelSettings
-    settings: BuiltinModelSettings
 
     def __init__(self, settings: BuiltinModelSettings, context: Context) -> None:
         # Before the base registers its routes: each of them goes through the faults.

@@ -7,6 +7,7 @@ Responses requests are converted, sent to `{base_url}/chat/completions`, and the
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from typing import TypeVar
 
 import orjson
 from pydantic import SecretStr
@@ -38,13 +39,13 @@ from rollyard.services.responses.tool_calls import offered, sendable_items, send
 from rollyard.services.server.app import Context
 from rollyard.services.types import Json
 
+S = TypeVar("S", bound=ChatEngineSettings)
 
-class ChatEngineModel(ModelServer):
+
+class ChatEngineModel(ModelServer[S]):
     """Responses over Chat Completions, wherever the engine runs."""
 
-    def __init__(
-        self, settings: ChatEngineSettings, context: Context, replicas: Replicas, api_key: SecretStr | None
-    ) -> None:
+    def __init__(self, settings: S, context: Context, replicas: Replicas, api_key: SecretStr | None) -> None:
         self.upstream = Upstream(replicas, settings, api_key, context.beyond)
         # Before the base registers its routes: each of them goes through the trainer's gate.
         self.trainer = TrainerApi(self.upstream, settings, context, self.on_invalid_weights, self.located)

@@ -12,7 +12,6 @@ import secrets
 import shutil
 import tempfile
 from pathlib import Path
-from typing import ClassVar
 
 from pydantic import SecretStr
 
@@ -27,7 +26,6 @@ from rollyard.responses_api_models.upstream.replicas import Replicas
 from rollyard.services.errors import OperatorError
 from rollyard.services.http.ray_address import check_ray_address
 from rollyard.services.server.app import Context
-from rollyard.services.server.settings import ServerSettings
 
 log = logging.getLogger(__name__)
 
@@ -35,13 +33,10 @@ RAY_S = 5.0
 """A cluster that has not taken a connection by then is not there."""
 
 
-class LocalVllmModel(ChatEngineModel):
+class LocalVllmModel(ChatEngineModel[LocalVllmModelSettings]):
     """A chat engine of our own."""
 
-    Settings: ClassVar[type[ServerSettings]] = LocalVllmModelSettings
-
     def __init__(self, settings: LocalVllmModelSettings, context: Context) -> None:
-        self._own = settings
         self._engine_key = secrets.token_urlsafe(32)
         self._engines: list[Engine] = []
         replicas = Replicas(wait_s=settings.total_timeout_s, why_none=lambda: self.phase)
@@ -57,29 +52,29 @@ class LocalVllmModel(ChatEngineModel):
 
     async def check(self) -> None:
         """The folder, the cluster, the program and the GPUs that a start needs. Raises RunError, OperatorError."""
-        _check_model(self._own.model)
-        if self._own.ray_address:
-            await check_ray_address(self._own.ray_address, "ray_address=", RAY_S)
-        _check_command(self._own.vllm_command[0])
-        gpu_assignments(self._own, await asyncio.to_thread(visible_gpus, dict(os.environ)))
+        _check_model(self.settings.model)
+        if self.settings.ray_address:
+            await check_ray_address(self.settings.ray_address, "ray_address=", RAY_S)
+        _check_command(self.settings.vllm_command[0])
+        gpu_assignments(self.settings, await asyncio.to_thread(visible_gpus, dict(os.environ)))
 
     async def start(self) -> None:
         """Bring all engines up. Raises RunError, OperatorError."""
-        _check_model(self._own.model)
-        if self._own.ray_address:
-            await check_ray_address(self._own.ray_address, "ray_address=", RAY_S)
+        _check_model(self.settings.model)
+        if self.settings.ray_address:
+            await check_ray_address(self.settings.ray_address, "ray_address=", RAY_S)
         if ended := await asyncio.to_thread(end_orphans):
             log.warning("ended what an engine without its server had left: processes %s", ended)
         await asyncio.to_thread(remove_folders, Path(tempfile.gettempdir()))
         environ = dict(os.environ)
-        gpus = gpu_assignments(self._own, await asyncio.to_thread(visible_gpus, environ))
-        await self.trainer.started_with(self._own.model)
+        gpus = gpu_assignments(self.settings, await asyncio.to_thread(visible_gpus, environ))
+        await self.trainer.started_with(self.settings.model)
         folder = self._log_folder()
         for number, share in enumerate(gpus):
             on = f" on GPU {', '.join(share)}" if share else ""
             plan = StartPlan(
                 title=f"engine {number}{on}",
-                settings=self._own,
+                settings=self.settings,
                 gpus=share,
                 key=self._engine_key,
                 environ=environ,
@@ -104,15 +99,15 @@ class LocalVllmModel(ChatEngineModel):
 
     def located(self, root: str) -> str:
         """See `ChatEngineModel.located`: the hub's cache is where the engines look for it."""
-        flags = self._own.extra_flags
-        if Path(root).is_dir() or root != self._own.model or isinstance(flags, list) or "download_dir" in flags:
+        flags = self.settings.extra_flags
+        if Path(root).is_dir() or root != self.settings.model or isinstance(flags, list) or "download_dir" in flags:
             return root
-        found = snapshot(root, str(flags.get("revision") or "main"), {**os.environ, **self._own.environment})
+        found = snapshot(root, str(flags.get("revision") or "main"), {**os.environ, **self.settings.environment})
         return str(found or root)
 
     def models(self) -> list[str]:
         """The one model, by the name it is served under."""
-        return self._own.names[:1]
+        return self.settings.names[:1]
 
     def _log_folder(self) -> Path:
         given = self.context.log_folder

@@ -7,7 +7,6 @@ back as they are, once it is sure that they are a turn of the model.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from typing import ClassVar
 
 from rollyard.responses_api_models.base import ModelServer
 from rollyard.responses_api_models.convert.conversion import apply_metadata
@@ -24,27 +23,22 @@ from rollyard.services.http.request import RawRequest, RawResponse
 from rollyard.services.responses.stream_events import SSE, STREAM_HEADERS
 from rollyard.services.responses.tool_calls import offered, sendable_items, sendable_messages
 from rollyard.services.server.app import Context
-from rollyard.services.server.settings import ServerSettings
 from rollyard.services.types import Json
 
 
-class OpenaiModel(ModelServer):
+class OpenaiModel(ModelServer[EndpointSettings]):
     """Responses over Responses."""
-
-    Settings: ClassVar[type[ServerSettings]] = EndpointSettings
 
     def __init__(self, settings: EndpointSettings, context: Context) -> None:
         super().__init__(settings, context)
-        self._model = settings.model
         self._defaults = settings.extra_body or {}
         replicas = Replicas(settings.urls)
         self.measure(replicas)
         self._upstream = Upstream(replicas, settings, settings.api_key, context.beyond)
-        self._endpoints = settings
 
     async def advice(self) -> list[str]:
         """See `Server.advice`."""
-        return await endpoint_advice(self._endpoints, self.context.beyond)
+        return await endpoint_advice(self.settings, self.context.beyond)
 
     async def responses(self, request: Json, call: RawRequest) -> RawResponse:
         """A Responses create request, passed through."""
@@ -78,7 +72,7 @@ class OpenaiModel(ModelServer):
 
     def models(self) -> list[str]:
         """The one model."""
-        return [self._model]
+        return [self.settings.model]
 
     def _finished(self, body: Json) -> bytes:
         apply_metadata(body)
@@ -89,7 +83,7 @@ class OpenaiModel(ModelServer):
         for key, value in self._defaults.items():
             body.setdefault(key, value)
         check_limits(body)
-        body["model"] = self._model
+        body["model"] = self.settings.model
         return encode_request(body)
 
 

@@ -13,7 +13,6 @@ from rollyard.responses_api_models.upstream.endpoint_check import endpoint_advic
 from rollyard.responses_api_models.upstream.replicas import Replicas
 from rollyard.responses_api_models.upstream.settings import EndpointSettings
 from rollyard.services.server.app import Context
-from rollyard.services.server.settings import ServerSettings
 
 
 class VllmModelSettings(ChatEngineSettings, EndpointSettings):
@@ -22,18 +21,15 @@ class VllmModelSettings(ChatEngineSettings, EndpointSettings):
     NOT_IDENTITY: ClassVar[frozenset[str]] = ChatEngineSettings.NOT_IDENTITY | EndpointSettings.NOT_IDENTITY
 
 
-class VllmModel(ChatEngineModel):
+class VllmModel(ChatEngineModel[VllmModelSettings]):
     """An engine at a given address."""
-
-    Settings: ClassVar[type[ServerSettings]] = VllmModelSettings
 
     def __init__(self, settings: VllmModelSettings, context: Context) -> None:
         super().__init__(settings, context, Replicas(settings.urls), settings.api_key)
-        self._endpoints = settings
 
     async def advice(self) -> list[str]:
         """See `Server.advice`."""
-        return await endpoint_advice(self._endpoints, self.context.beyond)
+        return await endpoint_advice(self.settings, self.context.beyond)
 
 
 server = VllmModel

@@ -144,14 +144,31 @@ def _too_deep(written: bytes, value: Json) -> str:
     return ""
 
 
+def _asks_nothing(row: Json) -> str:
+    """What is wrong with a row without responses_create_params, which an environment may play if it has a template."""
+    if "responses_create_params" in row:
+        return ""
+    if "failure_kind" in row:
+        return " is a failed attempt of a collection (X_failures.jsonl); expected a task"
+    if not row or any(isinstance(row.get(key), list) for key in ("messages", "input")):
+        return (
+            f" has {_found(row)}; expected responses_create_params with an `input`, a text or a list, or fields for "
+            "the user_template of an environment"
+        )
+    return ""
+
+
+def _found(row: Json) -> str:
+    return ", ".join(sorted(row)) or "nothing"
+
+
 def _problem(row: Json) -> str:
-    params = row.get("responses_create_params")
+    params = row.get("responses_create_params", {})
     asked = params.get("input") if isinstance(params, dict) else None
-    if not isinstance(params, dict) or not isinstance(asked, str | list):
-        if "failure_kind" in row:
-            return " is a failed attempt of a collection (X_failures.jsonl); expected a task"
-        found = ", ".join(sorted(row)) or "nothing"
-        return f" has {found}; expected responses_create_params with an `input`, a text or a list"
+    if not isinstance(params, dict) or not isinstance(asked, str | list | None):
+        return f" has {_found(row)}; expected responses_create_params with an `input`, a text or a list"
+    if problem := _asks_nothing(row):
+        return problem
     if isinstance(asked, list):
         for place, item in enumerate(asked):
             if not isinstance(item, dict):

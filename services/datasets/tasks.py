@@ -33,7 +33,7 @@ class Rollout:
 
         Raises Failure bad_task.
         """
-        merged = {**self.row["responses_create_params"], **params}
+        merged = {**self.row.get("responses_create_params", {}), **params}
         if seeded:
             try:
                 merged["metadata"] = with_seed(merged.get("metadata"), self.rollout_index)

@@ -157,8 +157,10 @@ def _file(file: DataFile, seen: _Seen, apart: TestSets) -> FileReport:
 
 
 def texts(row: Json) -> list[str]:
-    """What the prompt says, message by message."""
-    asked = row["responses_create_params"]["input"]
+    """What the prompt says, message by message; for a row whose prompt its environment makes, the fields' texts."""
+    asked = row.get("responses_create_params", {}).get("input")
+    if asked is None:
+        return [value for value in row.values() if isinstance(value, str)]
     if isinstance(asked, str):
         return [asked]
     said: list[str] = []

@@ -57,6 +57,18 @@ class ServerSettings(BaseModel):
         return ""
 
 
+def settings_argument(owner: type, base: type[M]) -> type[M] | None:
+    """The settings class that `owner` itself names as a type argument: `class Patient(Agent[PatientSettings])`.
+
+    None where it names none: a type variable, nothing, or no subclass of `base`.
+    """
+    for generic in owner.__dict__.get("__orig_bases__", ()):
+        for argument in get_args(generic):
+            if isinstance(argument, type) and issubclass(argument, base):
+                return argument
+    return None
+
+
 def is_secret(name: str) -> bool:
     """True for the names of settings whose value is never logged, printed or served."""
     return bool(_SECRET.search(name))

@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 
 from rollyard.agents.base import Agent, AgentSettings
-from rollyard.resources_servers.base import Environment, hosting
+from rollyard.resources_servers.base import Environment, serve
 from rollyard.responses_api_models.base import ModelServer
 from rollyard.services.http.client import AddressBook, RetryPolicy, ServerClient
 from rollyard.services.http.request import RawRequest
@@ -64,11 +64,11 @@ async def wired(make: Mapping[str, Callable[[Context], Server]]) -> AsyncIterato
 
 def environment(environment: type[Environment[Any]], **settings: Any) -> Callable[[Context], Server]:
     """A world that hosts `environment`."""
-    build = hosting(environment)
+    build = serve(environment)
     return lambda context: build(build.Settings(**settings), context)
 
 
-def agent(kind: type[Agent], **settings: Any) -> Callable[[Context], Server]:
+def agent(kind: type[Agent[Any]], **settings: Any) -> Callable[[Context], Server]:
     """An agent between the servers named `world` and `model`."""
     refs = {"resources_server": {"name": "world"}, "model_server": {"name": "model"}}
     chosen = kind.Settings.model_validate({**refs, **settings})
@@ -89,7 +89,7 @@ class Script:
         """The model server that follows this script; the turn is the number of model items in the request."""
         script = self
 
-        class Scripted(ModelServer):
+        class Scripted(ModelServer[ServerSettings]):
             """Says what it was told to."""
 
             async def responses(self, request: Json, call: RawRequest) -> Json:

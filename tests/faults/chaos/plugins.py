@@ -15,7 +15,7 @@ import time
 
 import orjson
 
-from rollyard.resources_servers.base import Environment, Verdict, Verification, EnvironmentSettings, hosting, tool
+from rollyard.resources_servers.base import Environment, EnvironmentSettings, Verdict, Verification, serve, tool
 
 
 class WitnessSettings(EnvironmentSettings):
@@ -84,7 +84,7 @@ class Doubling:
             self._transport.write(data)
 
 
-class Served(hosting(Witness)):
+class Served(serve(Witness)):
     doubled = 0
 
     async def start(self):

@@ -93,13 +93,13 @@ async def test_an_input_that_is_edited_while_it_is_read_stops_before_the_row(sta
 
 
 COIN = """
-from rollyard.resources_servers.base import Environment, Verdict, Verification, EnvironmentSettings, hosting
+from rollyard.resources_servers.base import Environment, EnvironmentSettings, Verdict, Verification, serve
 
 class Coin(Environment[EnvironmentSettings]):
     async def verify(self, response: Verification) -> Verdict:
         return Verdict(reward=1.0)
 
-server = hosting(Coin)
+server = serve(Coin)
 """
 
 

@@ -53,13 +53,13 @@ async def test_a_run_interrupted_while_it_starts_leaves_no_process_behind(tmp_pa
 
 BROKEN = """
 import asyncio, os
-from rollyard.resources_servers.base import Environment, Verdict, Verification, EnvironmentSettings, hosting
+from rollyard.resources_servers.base import Environment, EnvironmentSettings, Verdict, Verification, serve
 
 class Broken(Environment[EnvironmentSettings]):
     async def verify(self, response: Verification) -> Verdict:
         return Verdict(reward=0.0)
 
-class BrokenServer(hosting(Broken)):
+class BrokenServer(serve(Broken)):
     async def start(self):
         {start}
 

@@ -9,6 +9,8 @@ import orjson
 import pytest
 from fastapi import FastAPI, Request, Response
 
+from rollyard.agents.base import Agent, AgentSettings
+from rollyard.agents.episode import Episode
 from rollyard.agents.game_agent.app import GameAgent
 from rollyard.agents.simple_agent.app import MOST_STEPS, SimpleAgent
 from rollyard.resources_servers.base import BadTask, Environment, EnvironmentSettings, Verdict, Verification, tool
@@ -16,7 +18,7 @@ from rollyard.services.errors import Failure, FailureKind
 from rollyard.services.rollouts.run_answer import RESPONSE_BYTES_HEADER
 from rollyard.services.server.app import Context, Server
 from rollyard.services.server.settings import ServerSettings
-from rollyard.services.types import Json
+from rollyard.services.types import FinishReason, Json
 from tests.support.in_process import Script, Wired, agent, calls, environment, says, wired
 
 ROW: Json = {"responses_create_params": {"input": "Play."}, "level": 3}
@@ -71,7 +73,7 @@ async def test_a_rollout_holds_the_request_the_whole_episode_the_verdict_and_the
     kinds = [item["type"] for item in rollout["response"]["output"]]
     assert kinds == ["function_call", "function_call_output", "message", "function_call", "function_call_output"]
     assert (rollout["reward"], rollout["success"], rollout["level"]) == (3.0, True, 3)
-    assert rollout["responses_create_params"] == ROW["responses_create_params"]
+    assert rollout["responses_create_params"]["input"] == ROW["responses_create_params"]["input"]
     assert (rollout["finish_reason"], rollout["truncated"]) == ("done", False)
 
 
@@ -281,3 +283,39 @@ async def test_an_answer_too_deep_to_be_written_is_a_failure_of_the_model_server
             except Failure as failure:
                 kinds.add(f"{failure.kind} of {failure.problem.server}")
     assert kinds <= {"0.0", "1.0", "malformed_answer of model"} and len(kinds) == 2
+
+
+class LimitSettings(AgentSettings):
+    """Settings of an agent that asks a few times."""
+
+    questions: int = 2
+
+
+class Limited(Agent[LimitSettings]):
+    """An agent is its loop: its settings come from the type argument."""
+
+    async def play(self, episode: Episode) -> FinishReason:
+        """Ask a few times."""
+        for _ in range(self.settings.questions):
+            await episode.ask()
+        return FinishReason.MAX_STEPS
+
+
+async def test_an_agent_finds_the_settings_of_its_type_argument_at_self_settings() -> None:
+    script = Script([[says("thinking")]])
+    async with playing(script, Limited, questions=3) as stack:
+        rollout = await stack.run(ROW)
+    assert (rollout["finish_reason"], len(script.asked)) == ("max_steps", 3)
+
+
+def test_an_agent_that_extends_another_keeps_its_settings_or_names_its_own() -> None:
+    class Kept(Limited):
+        pass
+
+    class Own(Limited):
+        Settings = AgentSettings
+
+    class KeptOwn(Own):
+        pass
+
+    assert [kind.Settings for kind in (Limited, Kept, Own, KeptOwn)] == [LimitSettings] * 2 + [AgentSettings] * 2

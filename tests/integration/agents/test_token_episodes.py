@@ -44,7 +44,7 @@ class Wall(Environment[EnvironmentSettings]):
 
 
 @asynccontextmanager
-async def stack(engine: TokenEngine, kind: type[Agent] = GameAgent, **settings: Any) -> AsyncIterator[Wired]:
+async def stack(engine: TokenEngine, kind: type[Agent[Any]] = GameAgent, **settings: Any) -> AsyncIterator[Wired]:
     chosen: Json = {"base_url": "http://engine:1/v1", "model": "tiny", "return_token_id_information": True}
     chosen |= {"logprobs_mode": "processed_logprobs", "text_tool_parser": "hermes", "retry_pause_s": 0.0, **settings}
 
@@ -64,7 +64,7 @@ def turns(row: Json) -> list[Json]:
 @pytest.mark.parametrize("kind", AGENTS)
 @pytest.mark.parametrize("token_in", ["generate", "completions"])
 async def test_a_row_carries_every_turns_tokens_and_each_prompt_begins_with_the_turn_before(
-    kind: type[Agent], token_in: str
+    kind: type[Agent[Any]], token_in: str
 ) -> None:
     async with stack(TokenEngine([CALL, CALL, CALL, WORDS]), kind, token_in=token_in) as found:
         row = await found.run(ROW)
@@ -141,7 +141,7 @@ async def test_agents_send_the_last_turns_tokens_back_and_no_others() -> None:
 
 
 @pytest.mark.parametrize("kind", AGENTS)
-async def test_all_calls_of_an_episode_name_it_and_two_episodes_have_two_names(kind: type[Agent]) -> None:
+async def test_all_calls_of_an_episode_name_it_and_two_episodes_have_two_names(kind: type[Agent[Any]]) -> None:
     engine = TokenEngine([CALL, WORDS])
     async with stack(engine, kind) as found:
         await found.run(ROW)
@@ -152,7 +152,7 @@ async def test_all_calls_of_an_episode_name_it_and_two_episodes_have_two_names(k
 
 
 @pytest.mark.parametrize("kind", AGENTS)
-async def test_an_unreadable_call_ends_the_episode_by_its_own_name(kind: type[Agent]) -> None:
+async def test_an_unreadable_call_ends_the_episode_by_its_own_name(kind: type[Agent[Any]]) -> None:
     async with stack(TokenEngine([CALL, [*encode('<tool_call>{"name": '), END]]), kind) as found:
         row = await found.run(ROW)
     assert (row["finish_reason"], row["truncated"], row["reward"]) == ("unreadable_call", False, 1.0)
@@ -160,7 +160,7 @@ async def test_an_unreadable_call_ends_the_episode_by_its_own_name(kind: type[Ag
 
 
 @pytest.mark.parametrize("kind", AGENTS)
-async def test_a_call_that_the_token_limit_cut_ends_the_episode_by_the_limits_name(kind: type[Agent]) -> None:
+async def test_a_call_that_the_token_limit_cut_ends_the_episode_by_the_limits_name(kind: type[Agent[Any]]) -> None:
     async with stack(TokenEngine([CALL, encode('<tool_call>{"name": ')]), kind) as found:
         row = await found.run(ROW)
     assert (row["finish_reason"], row["truncated"]) == ("length", True)
@@ -169,7 +169,7 @@ async def test_a_call_that_the_token_limit_cut_ends_the_episode_by_the_limits_na
 @pytest.mark.parametrize("kind", AGENTS)
 @pytest.mark.parametrize("token_in", ["generate", "completions", "off"])
 async def test_a_conversation_that_outgrows_the_context_ends_the_episode_and_is_measured(
-    kind: type[Agent], token_in: str
+    kind: type[Agent[Any]], token_in: str
 ) -> None:
     engine = TokenEngine([CALL], longest=250)
     async with stack(engine, kind, token_in=token_in) as found:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import orjson
@@ -15,10 +16,12 @@ from rollyard.resources_servers.base import (
     Verification,
     tool,
 )
+from rollyard.resources_servers.grl_sokoban.app import GrlSokoban
 from rollyard.resources_servers.tools import tools_of
 from rollyard.services.errors import FailureKind
 from rollyard.services.types import Json
 from tests.support.in_process import Wired, environment, wired
+from tests.support.stacks import EXAMPLES
 
 
 class Notes(Environment[EnvironmentSettings]):
@@ -96,3 +99,32 @@ async def test_metrics_are_means_over_verify_answers_and_other_bodies_are_refuse
         bad = await stack.post("world", "/aggregate_metrics", {"verify_responses": [1]})
     assert orjson.loads(good.body)["agent_metrics"] == {"mean/reward": 0.5, "mean/success": 0.5}
     assert bad.status == 400
+
+
+class Rounds(Notes):
+    """Turn-based as well."""
+
+    system_prompt = "Be brief."
+
+    async def reset(self) -> tuple[str, Json]:
+        """Nothing to see."""
+        return "Your turn.", {}
+
+
+async def test_a_turn_based_session_is_told_the_system_prompt_and_no_tools() -> None:
+    async with wired({"world": environment(Rounds)}) as stack:
+        answer = await stack.post("world", "/reset", {"responses_create_params": {"input": []}})
+    assert orjson.loads(answer.body)["additions"] == {"input": [{"role": "system", "content": "Be brief."}]}
+
+
+async def test_an_environment_without_example_rows_says_where_they_are_looked_for() -> None:
+    async with wired({"world": environment(Notes)}) as stack:
+        answer = await stack.transport.send("GET", "http://world:1/examples", b"", {}, 5.0)
+    assert answer.status == 404
+    assert str(Path(__file__).parent / "data" / "example.jsonl") in orjson.loads(answer.body)["detail"]
+
+
+async def test_example_rows_are_those_of_the_folder_that_defines_the_environment() -> None:
+    async with wired({"world": environment(GrlSokoban)}) as stack:
+        answer = await stack.transport.send("GET", "http://world:1/examples", b"", {}, 5.0)
+    assert len(orjson.loads(answer.body)) == len(EXAMPLES.read_bytes().splitlines())

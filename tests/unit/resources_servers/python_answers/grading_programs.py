@@ -11,6 +11,7 @@ import orjson
 import pytest
 
 from rollyard.resources_servers.base import Verification
+from rollyard.resources_servers.environment import bind
 from rollyard.resources_servers.humaneval.app import HumanEval
 from rollyard.resources_servers.mbpp.app import Mbpp, MbppSettings
 from rollyard.resources_servers.python_answers.environment import ProgramEnvironment, ProgramSettings
@@ -44,7 +45,7 @@ async def verdict(
     world: type[ProgramEnvironment[Any]], settings: ProgramSettings, sandbox: Sandbox, row: Json, text: str
 ) -> Verdict:
     """Of a world's episode in which the model says `text`."""
-    bound = type(world.__name__, (world,), {"sandbox": sandbox})
+    bound = bind(world, shared=sandbox)
     found = await bound(row, settings).verify(said(text))
     assert isinstance(found, Verdict)
     return found

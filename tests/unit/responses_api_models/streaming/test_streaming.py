@@ -17,6 +17,7 @@ from rollyard.responses_api_models.streaming.chunks import chat_chunks
 from rollyard.services.errors import Failure, FailureKind
 from rollyard.services.http.request import RawRequest
 from rollyard.services.responses.stream_events import whole
+from rollyard.services.server.settings import ServerSettings
 from rollyard.services.types import Json
 from tests.support.openai_client import serving
 from tests.support.scripted_engine import completion
@@ -26,7 +27,7 @@ ANSWER = completion({"content": "I go up", "reasoning_content": "hm", "tool_call
 TOOLS: Any = [{"type": "function", "name": "step", "parameters": {"type": "object"}, "strict": False}]
 
 
-class Finished(ModelServer):
+class Finished(ModelServer[ServerSettings]):
     """A model server that wrote no more than it must: it has whole answers, or fails."""
 
     answer: Json | None = None

@@ -45,6 +45,10 @@ def test_the_usual_ways_to_write_lines_are_read_and_found_again(tmp_path: Path, 
         (ONE + b"\n\nnull\n", 3, "is null; expected an object"),
         (b'"text"\n', 1, "is a text; expected an object"),
         (b'{"messages": []}\n', 1, "has messages; expected responses_create_params with an `input`"),
+        (b"{}\n", 1, "has nothing; expected responses_create_params with an `input`"),
+        (b'{"failure_kind": "timeout"}\n', 1, "is a failed attempt of a collection"),
+        (b'{"responses_create_params": null}\n', 1, "expected responses_create_params with an `input`"),
+        (b'{"responses_create_params": {"input": 3}}\n', 1, "expected responses_create_params with an `input`"),
         (orjson.dumps({"responses_create_params": {"input": [{}, 3]}}), 1, "input[1] is a number; expected a message"),
     ],
     ids=str,
@@ -57,6 +61,13 @@ def test_what_cannot_be_played_is_told_in_words_by_its_line(
     found = next(one for one in rows_of(path) if one.problem)
     assert found.line == line
     assert words in found.problem
+
+
+@pytest.mark.parametrize("line", [b'{"question": "2 + 2?"}', b'{"responses_create_params": {"temperature": 0}}'])
+def test_a_row_may_leave_its_prompt_to_the_environment(tmp_path: Path, line: bytes) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_bytes(line + b"\n")
+    assert [one.problem for one in rows_of(path)] == [""]
 
 
 def test_a_key_of_an_id_with_another_value_is_the_environments_own() -> None:

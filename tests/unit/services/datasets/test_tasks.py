@@ -104,10 +104,19 @@ def test_a_bad_line_is_named_with_its_number_in_the_file(tmp_path: Path, bad: by
     assert "rows.jsonl" in told and "line 3" in told
 
 
-@pytest.mark.parametrize("bad", [{}, {"input": []}, {"responses_create_params": {}}, {"responses_create_params": "x"}])
-def test_a_row_without_an_input_is_named_with_what_it_has(tmp_path: Path, bad: Json) -> None:
+@pytest.mark.parametrize("bad", [{}, {"input": []}, {"responses_create_params": "x"}])
+def test_a_row_without_a_request_is_named_with_what_it_has(tmp_path: Path, bad: Json) -> None:
     told = refused(tmp_path, b"", row(), bad)
     assert "line 3" in told and "input" in told
+
+
+@pytest.mark.parametrize("own", [{}, {"responses_create_params": {}}])
+def test_a_row_that_leaves_its_prompt_to_the_environment_gets_the_commands_parameters(
+    tmp_path: Path, own: Json
+) -> None:
+    (rollout,) = tasks(tmp_path, {"question": "2 + 2?", **own}).rollouts(1)
+    sent = orjson.loads(rollout.body({"temperature": 0.5}, seeded=False))
+    assert (sent["question"], sent["responses_create_params"]) == ("2 + 2?", {"temperature": 0.5})
 
 
 @pytest.mark.parametrize("bad", [5, "text", [1], {"extra_body": "no JSON"}, {"extra_body": "[1]"}, {"extra_body": 5}])

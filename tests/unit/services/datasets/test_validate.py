@@ -15,7 +15,7 @@ def test_every_wrong_row_is_told_by_its_line_and_the_rest_is_counted(tmp_path: P
         b"",
         b"{broken",
         b"[1]",
-        {"prompt": "?"},
+        {"messages": []},
         row("fine too", agent_ref={"name": 3}),
     ]
     (found,) = validate([written(tmp_path / "rows.jsonl", lines)])

@@ -1,0 +1,81 @@
+"""Additions: what an environment adds to the request of a row that leaves it open.
+
+A row may be `{"question": "...", "answer": "..."}`. The answers to `/seed_session` and `/reset` then carry
+
+    "additions": {"input": [...], "tools": [...]}
+
+`input` goes before the row's own items, `tools` are offered to the model. Either key is left out where the row brings
+its own. Agents of other stacks do not read `additions`; rows for them bring their own input and tools.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from rollyard.resources_servers.environment import BadTask
+from rollyard.services.types import Json
+
+_NOT_FIELDS = ("agent_ref", "responses_create_params")
+_SYSTEM = ("system", "developer")
+_BRACES = re.compile(r"\{\{|\}\}|\{([A-Za-z_][A-Za-z0-9_]*)\}")
+
+
+@dataclass(frozen=True)
+class Additions:
+    """The prompts and tools of one server's environment; None or empty where it has none."""
+
+    system_prompt: str | None
+    user_template: str | None
+    tools: Sequence[Json]
+
+    def for_row(self, row: Mapping[str, Any], *, with_tools: bool = True) -> Json:
+        """What the row leaves open. Raises BadTask where it lacks a field of the user template."""
+        given = row.get("responses_create_params")
+        params: Mapping[str, Any] = given if isinstance(given, Mapping) else {}
+        added: Json = {}
+        if items := self._items(row, params):
+            added["input"] = items
+        if with_tools and self.tools and params.get("tools") is None:
+            added["tools"] = self.tools
+        return added
+
+    def _items(self, row: Mapping[str, Any], params: Mapping[str, Any]) -> list[Json]:
+        items: list[Json] = []
+        if self.system_prompt and not _has_system_prompt(params):
+            items.append({"role": "system", "content": self.system_prompt})
+        if self.user_template and params.get("input") is None:
+            items.append({"role": "user", "content": filled(self.user_template, row)})
+        return items
+
+
+def filled(template: str, row: Mapping[str, Any]) -> str:
+    r"""The template with each `{name}` replaced by the row's field of that name; values that are not text as JSON.
+
+    `{{` and `}}` stand for one brace. Any other brace stands for itself, so that `\boxed{}` needs no care, and values
+    are not searched for further names. Raises BadTask that names a field which is missing or null.
+    """
+
+    def value(found: re.Match[str]) -> str:
+        name = found[1]
+        if name is None:
+            return found[0][0]
+        given = row.get(name)
+        if given is None:
+            state = "null" if name in row else "missing"
+            own = ", ".join(key for key in sorted(row) if key not in _NOT_FIELDS and key[:4] != "_ng_") or "no fields"
+            raise BadTask(f"the user template needs the field {name!r}, which is {state}; the row has {own}")
+        return given if isinstance(given, str) else orjson.dumps(given).decode()
+
+    return _BRACES.sub(value, template)
+
+
+def _has_system_prompt(params: Mapping[str, Any]) -> bool:
+    if params.get("instructions"):
+        return True
+    items = params.get("input")
+    return isinstance(items, list) and any(isinstance(item, dict) and item.get("role") in _SYSTEM for item in items)

@@ -1,0 +1,37 @@
+"""Reads the answers of the run's servers: JSON objects, and model turns among them."""
+
+from __future__ import annotations
+
+from rollyard.services.errors import Failure, FailureKind
+from rollyard.services.http.client import with_server
+from rollyard.services.responses.lenient_json import loads
+from rollyard.services.responses.response_validity import check_response
+from rollyard.services.types import Json
+
+
+def read_answer(body: bytes, server: str) -> Json:
+    """The JSON object that `server` answered. Raises Failure malformed_answer with the server's name."""
+    try:
+        value = loads(body)
+    except ValueError as error:
+        excerpt = body[:200].decode("utf-8", "replace")
+        detail = f"the answer is not JSON ({error}): {excerpt!r}"
+        raise Failure(FailureKind.MALFORMED_ANSWER, detail, server=server) from error
+    if not isinstance(value, dict):
+        detail = f"the answer is a JSON {type(value).__name__}; a JSON object is expected"
+        raise Failure(FailureKind.MALFORMED_ANSWER, detail, server=server)
+    return value
+
+
+def read_response(body: bytes, server: str) -> Json:
+    """The Response object that the model server `server` answered.
+
+    Raises Failure with the server's name unless it is a turn of the model: a model server of another stack may pass on
+    what a broken engine produced.
+    """
+    response = read_answer(body, server)
+    try:
+        check_response(response)
+    except Failure as failure:
+        raise with_server(failure, server) from failure
+    return response

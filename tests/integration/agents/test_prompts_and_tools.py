@@ -1,0 +1,202 @@
+"""Rows that leave the prompt and the tools to the environment, and rows that do not."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import orjson
+import pytest
+from fastapi import FastAPI, Request, Response
+
+from rollyard.agents.game_agent.app import GameAgent
+from rollyard.resources_servers.base import Environment, EnvironmentSettings, ToolResult, Verdict, Verification, tool
+from rollyard.services.errors import Failure, FailureKind
+from rollyard.services.server.app import Context, Server
+from rollyard.services.server.settings import ServerSettings
+from rollyard.services.types import Json
+from tests.support.in_process import Script, agent, calls, environment, says, wired
+
+
+class Plain(Environment[EnvironmentSettings]):
+    """One tool, no prompts."""
+
+    @tool
+    async def guess(self, number: int) -> ToolResult:
+        """Say a number."""
+        return ToolResult({"hint": "right"}, done=True)
+
+    async def verify(self, response: Verification) -> Verdict:
+        return Verdict(reward=1.0)
+
+
+class Prompted(Plain):
+    """Its rows are questions."""
+
+    system_prompt: ClassVar[str | None] = "Be brief."
+    user_template: ClassVar[str | None] = r"{question} Put the answer in \boxed{}, like {{this}}."
+
+
+SYSTEM = {"role": "system", "content": "Be brief."}
+OWN_TOOL = {"type": "function", "name": "own", "parameters": {"type": "object", "properties": {}}}
+
+
+async def played(kind: type[Environment[Any]], row: Json, **settings: Any) -> tuple[Json, Json]:
+    """The rollout, and the first request that the model was sent."""
+    script = Script([[says("done")]])
+    servers = {"world": environment(kind, **settings), "model": script.model, "agent": agent(GameAgent)}
+    async with wired(servers) as stack:
+        return await stack.run(row), script.asked[0]
+
+
+def names(request: Json) -> list[str]:
+    return [offered["name"] for offered in request["tools"]]
+
+
+async def test_the_environments_tools_are_offered_where_the_row_brings_none_and_stand_on_the_record() -> None:
+    rollout, asked = await played(Plain, {"responses_create_params": {"input": "Play."}})
+    assert names(asked) == ["guess"]
+    assert rollout["responses_create_params"] == {"input": "Play.", "tools": asked["tools"]}
+
+
+@pytest.mark.parametrize("tools", [[], [OWN_TOOL]])
+async def test_a_rows_own_tools_are_taken_as_written_an_empty_list_too(tools: list[Json]) -> None:
+    rollout, asked = await played(Plain, {"responses_create_params": {"input": "Play.", "tools": tools}})
+    assert asked["tools"] == tools
+    assert rollout["responses_create_params"]["tools"] == tools
+
+
+async def test_a_row_that_brings_input_and_tools_adds_nothing_to_the_answer_of_seed_session() -> None:
+    async with wired({"world": environment(Plain)}) as stack:
+        answer = await stack.post("world", "/seed_session", {"responses_create_params": {"input": "", "tools": []}})
+    assert answer.body == b"{}"
+
+
+@pytest.mark.parametrize("params", [{}, {"responses_create_params": {"temperature": 0}}])
+async def test_a_row_may_be_a_question_alone(params: Json) -> None:
+    rollout, asked = await played(Prompted, {"question": "2 + {2}?", **params})
+    said = r"2 + {2}? Put the answer in \boxed{}, like {this}."
+    assert asked["input"] == [SYSTEM, {"role": "user", "content": said}]
+    assert rollout["responses_create_params"]["input"] == asked["input"]
+    assert rollout["question"] == "2 + {2}?"
+
+
+async def test_a_row_keeps_its_own_input_behind_the_system_prompt() -> None:
+    _, asked = await played(Prompted, {"responses_create_params": {"input": "Mine."}})
+    assert asked["input"] == [SYSTEM, {"role": "user", "content": "Mine."}]
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        {"input": [{"role": "system", "content": "Mine."}, {"role": "user", "content": "Go."}]},
+        {"input": [{"role": "developer", "content": "Mine."}, {"role": "user", "content": "Go."}]},
+        {"input": [{"role": "user", "content": "Go."}], "instructions": "Mine."},
+    ],
+)
+async def test_a_row_with_its_own_system_prompt_gets_no_second_one(params: Json) -> None:
+    _, asked = await played(Prompted, {"responses_create_params": params})
+    assert asked["input"] == params["input"]
+
+
+async def test_settings_win_over_the_environments_prompts_and_an_empty_text_switches_them_off() -> None:
+    _, asked = await played(Prompted, {"question": "2?"}, user_template="Q: {question}", system_prompt="")
+    assert asked["input"] == [{"role": "user", "content": "Q: 2?"}]
+
+
+async def refusal(kind: type[Environment[Any]], row: Json) -> Failure:
+    servers = {"world": environment(kind), "model": Script([[says("no")]]).model, "agent": agent(GameAgent)}
+    async with wired(servers) as stack:
+        with pytest.raises(Failure) as raised:
+            await stack.run(row)
+        assert stack.servers["world"].sessions == 0
+    assert raised.value.kind is FailureKind.BAD_TASK
+    return raised.value
+
+
+@pytest.mark.parametrize(("row", "state"), [({"answer": "4"}, "missing"), ({"question": None, "a": 1}, "null")])
+async def test_a_row_without_a_field_of_the_template_is_a_bad_task_that_names_it(row: Json, state: str) -> None:
+    assert f"needs the field 'question', which is {state}" in str(await refusal(Prompted, row))
+
+
+@pytest.mark.parametrize("params", [{}, {"responses_create_params": {"input": []}}])
+async def test_a_row_that_ends_up_with_nothing_to_ask_is_a_bad_task_of_the_environment(params: Json) -> None:
+    failure = await refusal(Plain, {"question": "2?", **params})
+    assert "user_template" in failure.problem.detail
+    assert failure.problem.server == "world"
+
+
+async def test_a_system_prompt_alone_is_nothing_to_ask() -> None:
+    class Stern(Plain):
+        system_prompt: ClassVar[str | None] = "Be brief."
+
+    await refusal(Stern, {"question": "2?"})
+
+
+@pytest.mark.parametrize("params", [[], {"input": 3}])
+async def test_a_row_whose_request_is_no_request_is_a_bad_task(params: Any) -> None:
+    assert "responses_create_params" in str(await refusal(Plain, {"responses_create_params": params}))
+
+
+async def test_a_typed_result_of_a_tool_ends_the_episode() -> None:
+    script = Script([[calls("guess", {"number": 1})], [says("never")]])
+    servers = {"world": environment(Plain), "model": script.model, "agent": agent(GameAgent)}
+    async with wired(servers) as stack:
+        rollout = await stack.run({"responses_create_params": {"input": "Play."}})
+    assert rollout["finish_reason"] == "done"
+    assert orjson.loads(rollout["response"]["output"][1]["output"]) == {"hint": "right", "done": True}
+
+
+PICTURE = {"type": "input_image", "image_url": "data:,"}
+
+
+@pytest.mark.parametrize(
+    ("result", "answer"),
+    [
+        (ToolResult("you won", done=True), {"output": "you won", "done": True}),
+        (ToolResult({"hint": "higher"}), {"hint": "higher", "done": False}),
+        (ToolResult([1]), {"output": [1], "done": False}),
+        (ToolResult([PICTURE]), [PICTURE]),
+        (ToolResult([PICTURE], done=True), [PICTURE, {"type": "input_text", "text": '{"done": true}'}]),
+    ],
+    ids=str,
+)
+def test_a_tool_result_says_done_beside_its_output(result: ToolResult, answer: Any) -> None:
+    assert result.json == answer
+
+
+def foreign_environment(context: Context) -> Server:
+    """Another stack's environment: it knows neither /tools nor additions."""
+    server = Server(ServerSettings(), context)
+    app: FastAPI = server.app
+
+    @app.post("/seed_session")
+    async def seed(request: Request) -> Response:
+        return Response(b"{}", media_type="application/json")
+
+    @app.post("/verify")
+    async def verify(request: Request) -> Json:
+        return {**await request.json(), "reward": 1.0}
+
+    return server
+
+
+async def test_another_stacks_environment_offers_no_tools_and_plays_rows_as_they_are() -> None:
+    script = Script([[says("done")]])
+    row = {"responses_create_params": {"input": "Play."}}
+    servers = {"world": foreign_environment, "model": script.model, "agent": agent(GameAgent)}
+    async with wired(servers) as stack:
+        rollout = await stack.run(row)
+    assert rollout["responses_create_params"] == row["responses_create_params"]
+    assert "tools" not in script.asked[0]
+
+
+async def test_success_and_reward_components_are_on_the_row_only_where_the_environment_has_them() -> None:
+    class Parts(Plain):
+        async def verify(self, response: Verification) -> Verdict:
+            return Verdict(reward=1.5, success=True, reward_components={"right": 1, "brief": 0.5}, note=None)
+
+    row = {"responses_create_params": {"input": "Play."}}
+    bare, _ = await played(Plain, row)
+    full, _ = await played(Parts, row)
+    assert not {"success", "reward_components"} & bare.keys()
+    assert (full["success"], full["reward_components"], full["note"]) == (True, {"right": 1.0, "brief": 0.5}, None)

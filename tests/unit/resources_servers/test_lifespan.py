@@ -1,0 +1,210 @@
+"""`Environment.lifespan`: what the episodes of one server share, and the models that an environment may ask."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, ClassVar
+
+import orjson
+import pytest
+
+from rollyard.agents.game_agent.app import GameAgent
+from rollyard.resources_servers import lifespan
+from rollyard.resources_servers.base import Environment, EnvironmentSettings, Verdict, Verification, serve
+from rollyard.services.errors import Failure, FailureKind, OperatorError, RunError
+from rollyard.services.server.app import Context
+from rollyard.services.types import Json
+from tests.support.in_process import KEYS, Script, Wired, agent, environment, says, wired
+
+ROW: Json = {"responses_create_params": {"input": "Play."}}
+
+
+class PoolSettings(EnvironmentSettings):
+    size: int = 1
+    fails: str = ""
+    judge: str | None = None
+
+
+class Pool:
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.open = True
+
+
+class Pooled(Environment[PoolSettings]):
+    """Its episodes use their server's pool."""
+
+    shared: ClassVar[Pool]
+    made: ClassVar[list[Pool]] = []
+
+    @classmethod
+    @asynccontextmanager
+    async def lifespan(cls, settings: PoolSettings) -> AsyncIterator[Pool]:
+        if settings.fails == "operator":
+            raise OperatorError("pool: found no machines; name some in the setting machines")
+        if settings.fails == "bug":
+            raise ValueError("the pool is broken")
+        if settings.judge:
+            await cls.models.respond(settings.judge, {"input": "Warm up."})
+        pool = Pool(settings.size)
+        cls.made.append(pool)
+        # A task group must be left in the task that entered it.
+        async with asyncio.TaskGroup():
+            yield pool
+        pool.open = False
+
+    def __init__(self, task: Any, settings: PoolSettings) -> None:
+        super().__init__(task, settings)
+        self.size = self.shared.size
+
+    async def verify(self, response: Verification) -> Verdict:
+        return Verdict(reward=float(self.size), pool_is_open=self.shared.open)
+
+
+async def verdict(stack: Wired, server: str) -> Json:
+    seeded = await stack.post(server, "/seed_session", ROW)
+    cookie = seeded.cookies[0].partition(";")[0]
+    answer: Json = orjson.loads((await stack.post(server, "/verify", {**ROW, "response": {}}, {"cookie": cookie})).body)
+    return answer
+
+
+async def test_every_episode_of_a_server_finds_what_its_lifespan_yielded() -> None:
+    async with wired({"world": environment(Pooled, size=3)}) as stack:
+        found = await verdict(stack, "world")
+    assert (found["reward"], found["pool_is_open"]) == (3.0, True)
+
+
+async def test_two_servers_of_one_class_in_one_process_do_not_share() -> None:
+    async with wired({"one": environment(Pooled, size=1), "two": environment(Pooled, size=2)}) as stack:
+        assert [(await verdict(stack, name))["reward"] for name in ("one", "two", "one")] == [1.0, 2.0, 1.0]
+    assert Pooled.shared is None
+
+
+async def test_a_lifespan_is_left_when_the_server_stops_even_by_another_task() -> None:
+    Pooled.made.clear()
+    async with wired({"world": environment(Pooled)}) as stack:
+        assert Pooled.made[0].open
+        await asyncio.create_task(stack.servers["world"].stop())
+        assert not Pooled.made[0].open
+
+
+def _context(stack: Wired) -> Context:
+    return Context("world", KEYS, stack.client)
+
+
+async def test_a_check_enters_the_lifespan_and_leaves_it() -> None:
+    Pooled.made.clear()
+    async with wired({}) as stack:
+        await environment(Pooled)(_context(stack)).check()
+    assert [pool.open for pool in Pooled.made] == [False]
+
+
+@pytest.mark.parametrize(
+    ("fails", "kind", "words"),
+    [
+        ("operator", OperatorError, "pool: found no machines; name some in the setting machines"),
+        ("bug", RunError, "Pooled.lifespan failed: ValueError: the pool is broken"),
+    ],
+)
+async def test_a_lifespan_that_fails_stops_the_start_with_its_reason(
+    fails: str, kind: type[Exception], words: str
+) -> None:
+    with pytest.raises(kind, match=words):
+        async with wired({"world": environment(Pooled, fails=fails)}):
+            pass
+
+
+async def test_a_lifespan_without_its_decorator_is_refused_with_what_to_write() -> None:
+    class Plain(Environment[EnvironmentSettings]):
+        @classmethod
+        async def lifespan(cls, settings: EnvironmentSettings) -> AsyncIterator[Any]:  # type: ignore[override]
+            yield None
+
+    with pytest.raises(OperatorError, match="@asynccontextmanager"):
+        async with wired({"world": environment(Plain)}):
+            pass
+
+
+class Slow(Environment[EnvironmentSettings]):
+    """Its lifespan never gets ready."""
+
+    left: ClassVar[list[str]] = []
+
+    @classmethod
+    @asynccontextmanager
+    async def lifespan(cls, settings: EnvironmentSettings) -> AsyncIterator[None]:
+        try:
+            await asyncio.sleep(3600)
+            yield None
+        finally:
+            cls.left.append("left")
+
+
+async def test_a_start_that_is_cancelled_in_its_lifespan_leaves_it() -> None:
+    Slow.left.clear()
+    async with wired({}) as stack:
+        server = environment(Slow)(_context(stack))
+        starting = asyncio.create_task(server.start())
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        starting.cancel()
+        await asyncio.gather(starting, return_exceptions=True)
+        await server.stop()
+    assert Slow.left == ["left"]
+
+
+class Judged(Environment[EnvironmentSettings]):
+    """Its reward is what a model says."""
+
+    async def verify(self, response: Verification) -> Verdict:
+        answer = await self.models.respond("judge", {"input": f"Grade: {response.text}"}, timeout_s=5.0)
+        return Verdict(reward=float(answer["output"][0]["content"][0]["text"]))
+
+
+async def test_an_environment_asks_a_model_server_of_its_run_by_name() -> None:
+    judge = Script([[says("0.5")]])
+    script = Script([[says("It is 4.")]])
+    servers = {"world": environment(Judged), "model": script.model, "judge": judge.model, "agent": agent(GameAgent)}
+    async with wired(servers) as stack:
+        rollout = await stack.run(ROW)
+    assert rollout["reward"] == 0.5
+    assert judge.asked[0]["input"] == "Grade: It is 4."
+
+
+@pytest.mark.parametrize(("status", "kind"), [(None, FailureKind.UNKNOWN_SERVER), ("[]", FailureKind.MALFORMED_ANSWER)])
+async def test_a_judge_that_does_not_answer_is_a_named_failure_and_never_a_reward(
+    status: str, kind: FailureKind
+) -> None:
+    servers = {"world": environment(Judged), "model": Script([[says("4")]]).model, "agent": agent(GameAgent)}
+    if status:
+        servers["judge"] = Script([[]], status=status).model
+    async with wired(servers) as stack:
+        with pytest.raises(Failure) as raised:
+            await stack.run(ROW)
+    assert raised.value.kind is kind
+    if status:
+        assert raised.value.problem.server == "judge"
+
+
+async def test_a_check_does_not_wait_for_a_slow_lifespan_and_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lifespan, "CHECK_S", 0.01)
+    Slow.left.clear()
+    async with wired({}) as stack:
+        await environment(Slow)(_context(stack)).check()
+    assert Slow.left == ["left"]
+
+
+async def test_a_check_does_not_need_the_models_that_a_lifespan_asks() -> None:
+    async with wired({}) as stack:
+        server = environment(Pooled, judge="judge")(_context(stack))
+        await server.check()
+
+
+def test_a_server_takes_its_settings_from_the_nearest_type_argument() -> None:
+    class More(Pooled):
+        pass
+
+    assert serve(More).Settings is PoolSettings
+    assert serve(type("Bare", (Environment,), {})).Settings is EnvironmentSettings
