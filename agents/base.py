@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import time
 import uuid
+from collections.abc import Callable
 from typing import Annotated, Any, ClassVar, Generic, TypeVar
 
 import orjson
@@ -27,7 +28,8 @@ from fastapi import Query
 from pydantic import Field
 
 from rollyard.agents.active_episodes import ActiveEpisodes, EpisodeState
-from rollyard.agents.episode import Conversation, Episode
+from rollyard.agents.conversation import Conversation
+from rollyard.agents.episode import Episode
 from rollyard.agents.session_closer import SessionCloser
 from rollyard.services.errors import Failure, FailureKind
 from rollyard.services.head.activity import RunningEpisodes
@@ -65,6 +67,8 @@ class Agent(Server, Generic[S]):
 
     Settings: ClassVar[type[ServerSettings]] = AgentSettings
     settings: S
+    episode_type: Callable[..., Episode] = Episode
+    """Makes what `play` is given. A subclass of Episode may use other endpoints of the resources server."""
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -109,18 +113,15 @@ class Agent(Server, Generic[S]):
         named = {SESSION_HEADER: uuid.uuid4().hex, **self.__owner}
         environment = Session(self.client, self.settings.resources_server.name, headers=named)
         with self.__active_episodes.one(uuid.uuid4().hex, row) as place:
-            closed = False
+            episode = self.__episode(_create_params(row), environment, place)
             try:
-                episode = self.__episode(_create_params(row), environment, place)
                 await episode.seed(call.body)
                 reason = await self.play(episode)
                 answer = {**row, **episode.result()}
                 response, body = _written(answer, self.__model)
                 verdict = await episode.verify(body, {SESSION_END_HEADER: "1"})
-                # A world of this stack ended the session with the verdict; another stack's world echoed the row.
-                closed = "response" not in verdict
             finally:
-                if environment.may_be_open and not closed:
+                if environment.may_be_open and not episode.closed:
                     place.enter("close", environment.server)
                     await self.__closer.close(environment)
             check_reward(verdict, "/verify", environment.server)
@@ -166,7 +167,7 @@ class Agent(Server, Generic[S]):
         headers = {EPISODE_HEADER: place.episode}
         # A turn is read whole: the loop decides by what is in it.
         asked = {key: value for key, value in params.items() if key not in ("stream", "stream_options")}
-        return Episode(
+        return self.episode_type(
             Conversation(asked),
             environment,
             Session(self.client, self.settings.model_server.name, headers=headers),

@@ -9,14 +9,15 @@ from typing import cast
 import orjson
 
 from rollyard.agents.active_episodes import EpisodeState
+from rollyard.agents.conversation import Conversation
 from rollyard.agents.timings import Timings
 from rollyard.agents.tool_call_checks import arguments_body, expected_arguments, is_tool_name
 from rollyard.services.errors import Failure, FailureKind
 from rollyard.services.http.client import Session, raise_for_status, with_server
 from rollyard.services.responses.server_answers import read_answer, read_response
-from rollyard.services.responses.tool_calls import offered, read_arguments, read_items, read_name, sendable_items
+from rollyard.services.responses.tool_calls import read_arguments, read_items, read_name
 from rollyard.services.rollout_types import CreateParams, PlayedEpisode, Response, ResponseItem, TokenTrail, Usage
-from rollyard.services.types import TOKEN_FIELDS, FinishReason, Json
+from rollyard.services.types import FinishReason, Json
 
 _PARTS = ("input_text", "input_image", "input_file")
 
@@ -57,70 +58,6 @@ class ToolAnswer:
     done: bool
 
 
-class Conversation:
-    """The request that grows by a turn at a time. Items stay plain JSON objects: they are validated nowhere."""
-
-    def __init__(self, params: Json) -> None:
-        start = params.get("input")
-        self._sent: list[ResponseItem] = []
-        self._tools = offered(params.get("tools"))
-        self.params = params
-        self._changed = False
-        self.start: list[ResponseItem] = (
-            [{"role": "user", "content": start}] if isinstance(start, str) else list(start or [])
-        )
-        self.output: list[ResponseItem] = []
-        self.usage: Json = {}
-        self.last: Response = {"output": []}
-
-    def open(self, additions: object, observed: list[ResponseItem]) -> None:
-        """Take over what the environment adds to a row that leaves it open, and after the row's input what it observed.
-
-        Raises Failure bad_task where there is nothing to ask the model then.
-        """
-        own = bool(self.start)
-        added: Json = additions if isinstance(additions, dict) else {}
-        if added.get("tools") and self.params.get("tools") is None:
-            self.params = {**self.params, "tools": added["tools"]}
-            self._tools = offered(added["tools"])
-        if (before := added.get("input") or []) or observed:
-            self.start = [*before, *self.start, *observed]
-            self._changed = True
-        if not own and all(item.get("role") in ("system", "developer") for item in self.start):
-            detail = (
-                "the row has no responses_create_params.input, and the environment adds none: expected an `input`, a "
-                "text or a list, or a user_template of the environment that makes it from the row's fields"
-            )
-            raise Failure(FailureKind.BAD_TASK, detail)
-
-    @property
-    def asked(self) -> Json:
-        """`responses_create_params` as the model saw them at first."""
-        return {**self.params, "input": self.start} if self._changed else self.params
-
-    def request(self) -> bytes:
-        """The next model call's body. Raises Failure where it holds what no JSON can."""
-        try:
-            return orjson.dumps({**self.params, "input": self.start + self._sent})
-        except TypeError as error:
-            detail = f"the conversation cannot be sent ({error})"
-            raise Failure(FailureKind.MALFORMED_ANSWER, detail) from error
-
-    def add(self, response: Response) -> None:
-        """Take over a model's answer: on the record as the model wrote it, for the model in a form that can be sent."""
-        self.output.extend(response["output"])
-        # Only the last turn's tokens are needed to build on; all of them would make each request as long as all before.
-        self._sent = [_without_tokens(item) if "generation_token_ids" in item else item for item in self._sent]
-        self._sent.extend(sendable_items(response["output"], self._tools))
-        self.usage = _summed(self.usage, response.get("usage"))
-        self.last = response
-
-    def answer(self, item: ResponseItem) -> None:
-        """Take over the world's answer to a tool call."""
-        self.output.append(item)
-        self._sent.append(item)
-
-
 class Episode:
     """The verbs of a loop: `ask` the model, `call` a tool. Measures itself so that the loop stays readable."""
 
@@ -136,6 +73,7 @@ class Episode:
     ) -> None:
         self.conversation = conversation
         self.timings = Timings()
+        self.closed = False  # True once the resources server has ended the session by itself
         self._environment = environment
         self._model = model
         self._place = place
@@ -210,7 +148,10 @@ class Episode:
         begun = self._place.enter("verify", self._environment.server)
         answer = await self._environment.post("/verify", body, self._tool_timeout_s, headers)
         self.timings.add("verify", self._place.ended("verify", begun))
-        return read_answer(answer, self._environment.server)
+        verdict = read_answer(answer, self._environment.server)
+        # A server of this stack ended the session with the verdict; another stack's echoes the row and did not.
+        self.closed = "response" not in verdict
+        return verdict
 
     def response(self) -> Response:
         """The whole episode as one Response: the last answer with every item in order and the usage summed."""
@@ -244,11 +185,6 @@ def _token_trail(output: list[ResponseItem]) -> TokenTrail | None:
 def _constraints(sampling: object) -> list[str]:
     names = sampling.get("constrained") if isinstance(sampling, dict) else None
     return [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
-
-
-def _without_tokens(item: ResponseItem) -> ResponseItem:
-    kept = {key: value for key, value in item.items() if key not in TOKEN_FIELDS}
-    return cast(ResponseItem, kept)
 
 
 def _as_read(body: bytes) -> str:
@@ -288,15 +224,3 @@ def _says_done(text: str) -> bool:
     except orjson.JSONDecodeError:
         return False
     return isinstance(answer, dict) and answer.get("done") is True
-
-
-def _summed(total: Json, usage: object) -> Json:
-    """Usage of two calls together: numbers add up, nested details likewise; what is neither is left out."""
-    summed = dict(total)
-    for key, value in usage.items() if isinstance(usage, dict) else ():
-        before = summed.get(key)
-        if isinstance(value, dict):
-            summed[key] = _summed(before if isinstance(before, dict) else {}, value)
-        elif isinstance(value, int | float):
-            summed[key] = (before if isinstance(before, int | float) else 0) + value
-    return summed

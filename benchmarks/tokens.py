@@ -32,7 +32,7 @@ from benchmarks import token_engine
 from benchmarks.commands import Broken, Config, Run, endpoint, stack
 from benchmarks.processes import cpu_s
 from benchmarks.tables import table, verdict
-from rollyard.agents.episode import Conversation
+from rollyard.agents.conversation import Conversation
 from rollyard.services.http.client import EPISODE_HEADER
 from rollyard.services.http.transport import HttpTransport, Transport
 from rollyard.services.rollout_types import ResponseItem

@@ -185,7 +185,8 @@ class ResourcesServer(Server):
                     turn = await session.episode.turn(Verification(call.body).text)
             except InvalidToolCall as mistake:
                 turn = Turn(str(mistake), 0.0, False, False, {})
-        if turn.terminated or turn.truncated:
+        # An agent of this stack asks for the verdict first, and ends the session with it.
+        if (turn.terminated or turn.truncated) and not session.named:
             await self._sessions.close(session.id)
         return orjson.dumps(turn)
 
@@ -206,6 +207,11 @@ class ResourcesServer(Server):
         """The verdict on the session's episode, beside everything that was sent."""
         verification = Verification(call.body)
         session = self._sessions.find(call)
+        if session.turn_based and self._environment.verify is Environment.verify:
+            # As NeMo Gym's gymnasium-style servers answer: the reward is what the steps earned.
+            return RawResponse(
+                b'{"detail":"this environment has no verify: its reward is the sum of its steps"}', status=404
+            )
         async with self._sessions.turn(session):
             verdict = _on_the_wire(await _judged(session.episode.verify(verification)))
         if call.header(SESSION_END_HEADER.encode()) is None:

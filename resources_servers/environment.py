@@ -125,7 +125,8 @@ class Verification:
         """The model's last message, as text; empty when it wrote none."""
         output = self.response.get("output")
         for item in reversed(output if isinstance(output, list) else []):
-            if isinstance(item, dict) and item.get("type") == "message":
+            # A turn-based episode holds the environment's observations, too: messages of the user.
+            if isinstance(item, dict) and item.get("type") == "message" and item.get("role") in (None, "assistant"):
                 return _text_of(item.get("content"))
         return ""
 

@@ -49,6 +49,8 @@ class OpenEpisode(Generic[T]):
     touched: float
     turn_based: bool = False
     """Opened by `/reset`: it takes the model's messages at `/step` and has no tools."""
+    named: bool = False
+    """Its agent is one of this stack, chose its id and will end it."""
     owner: str = ""
     """Instance of the agent that opened it, where it is one of this stack."""
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -87,7 +89,9 @@ class Sessions(Generic[T]):
         if len(self) >= self._limit:
             detail = f"{len(self)} sessions are open, the limit is {self._limit} (max_sessions): are they ever closed?"
             raise Failure(FailureKind.OVERLOADED, detail)
-        session = OpenEpisode(name or secrets.token_hex(16), make(), time.monotonic(), turn_based, owner)
+        session = OpenEpisode(
+            name or secrets.token_hex(16), make(), time.monotonic(), turn_based, named=name is not None, owner=owner
+        )
         self._open[session.id] = session
         return session
 

@@ -268,6 +268,18 @@ class PlayedEpisode(TypedDict):
     response: Response
     token_trail: NotRequired[TokenTrail]
     """Where tokens were recorded."""
+    step_rewards: NotRequired[list[float]]
+    """Turn-based episodes: the reward of each turn of the model, 0 for a turn without an action."""
+    total_reward: NotRequired[float]
+    """Turn-based episodes: the sum of `step_rewards`."""
+    terminated: NotRequired[bool]
+    """Turn-based episodes: the environment reached a final state."""
+    info: NotRequired[dict[str, Any]]
+    """Turn-based episodes: the info dictionary of the last step."""
+    reset_info: NotRequired[dict[str, Any]]
+    """Turn-based episodes: the info dictionary of `/reset`."""
+    final_observation: NotRequired[str | list[dict[str, Any]]]
+    """Turn-based episodes: what the environment observed at the end; the model never reads it."""
 
 
 class RolloutKeys(_RolloutIndex, total=False):

@@ -250,6 +250,8 @@ class FinishReason(StrEnum):
     """The world said done."""
     ANSWERED = "answered"
     """The model called no tool."""
+    TRUNCATED = "truncated"
+    """The environment cut the episode short (Gymnasium's `truncated`)."""
     MAX_STEPS = "max_steps"
     """The agent's own limit on tool calls or turns."""
     LENGTH = "length"
@@ -269,6 +271,7 @@ class FinishReason(StrEnum):
 
 
 _TRUNCATING = (
+    FinishReason.TRUNCATED,
     FinishReason.MAX_STEPS,
     FinishReason.LENGTH,
     FinishReason.CONTENT_FILTER,

@@ -18,6 +18,7 @@ from omegaconf.errors import (
     InterpolationResolutionError,
     OmegaConfBaseException,
 )
+from pydantic import BaseModel
 from yaml import MarkedYAMLError, YAMLError
 
 from rollyard.services.config.overrides import Override, apply
@@ -29,7 +30,6 @@ from rollyard.services.server.settings import ServerSettings, is_secret, parse_s
 from rollyard.services.types import Json, ServerRef
 
 _PLAIN_REFERENCE = re.compile(r"(?<!\\)\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
-
 _USUAL_FAMILY = {"resources_server": "resources_servers", "model_server": "responses_api_models"}
 
 
@@ -110,6 +110,12 @@ def load(
         )
     _check_references(servers)
     return RunConfig(servers, resolved)
+
+
+def servers_of(spec: ServerSpec, servers: Container[str]) -> list[str]:
+    """The servers that a server's settings refer to, in any form that its settings accept."""
+    understood = [name for _, name, _ in _references(spec) if name in servers]
+    return [*dict.fromkeys(servers_named(spec.raw, servers) + understood)]
 
 
 def servers_named(settings: Any, servers: Container[str]) -> list[str]:
@@ -273,16 +279,22 @@ def _check_references(servers: Sequence[ServerSpec]) -> None:
                 have = ", ".join(sorted(families))
                 hint = did_you_mean(name, families)
                 raise OperatorError(f"{spec.name}.{key} names {name!r}, no server of this run{hint} (it has {have})")
-            expected = ALIASES.get(kind, kind) or _USUAL_FAMILY.get(key)
+            expected = ALIASES.get(kind, kind) or _USUAL_FAMILY.get(key.rpartition(".")[2])
             if expected is not None and families[name] != expected:
                 raise OperatorError(f"{spec.name}.{key} names {name!r}, one of {families[name]}; expected {expected}")
 
 
 def _references(spec: ServerSpec) -> Iterator[tuple[str, str, str]]:
     """Setting, server name and type of each reference. An isolated server's settings are known as YAML only."""
-    for key, value in spec.settings:
-        if isinstance(value, ServerRef):
-            yield key, value.name, value.type
+    yield from _references_in(spec.settings)
     for key, value in spec.raw.items() if spec.isolated else ():
         if isinstance(value, dict) and set(value) == {"type", "name"}:
             yield key, str(value["name"]), str(value["type"])
+
+
+def _references_in(settings: BaseModel, path: str = "") -> Iterator[tuple[str, str, str]]:
+    for key, value in settings:
+        if isinstance(value, ServerRef):
+            yield path + key, value.name, value.type
+        elif isinstance(value, BaseModel):
+            yield from _references_in(value, f"{path}{key}.")

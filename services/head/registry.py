@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 from urllib.parse import urlsplit
 
-from rollyard.services.config.load import ServerSpec, servers_named
+from rollyard.services.config.load import ServerSpec, servers_of
 from rollyard.services.config.server_code.code_history import difference
 from rollyard.services.errors import Failure, FailureKind, did_you_mean
 from rollyard.services.types import Directory, Heartbeat, Json, Registration, ServerCode, ServerInstance
@@ -56,7 +56,7 @@ class ServerRegistry:
         """Server name -> the code of its first instance: every later one must have the same."""
         self._changed_code: dict[str, str] = {}
         self._specs = {spec.name: spec for spec in servers}
-        self._references = {name: servers_named(spec.raw, self._specs) for name, spec in self._specs.items()}
+        self._references = {name: servers_of(spec, self._specs) for name, spec in self._specs.items()}
         self._members: dict[str, _Instance] = {}
         self._expected: set[str] = set()
         self._elsewhere = frozenset(elsewhere)

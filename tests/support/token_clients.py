@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import orjson
 
-from rollyard.agents.episode import Conversation
+from rollyard.agents.conversation import Conversation
 from rollyard.responses_api_models.vllm_model.app import VllmModel, VllmModelSettings
 from rollyard.services.http.client import AddressBook, ServerClient
 from rollyard.services.http.transport import HttpResponse, HttpTransport, LocalTransport

@@ -13,7 +13,8 @@ from pydantic import TypeAdapter
 from rollyard.agents.base import Agent
 from rollyard.agents.game_agent.app import GameAgent
 from rollyard.agents.simple_agent.app import SimpleAgent
-from rollyard.resources_servers.base import Environment, EnvironmentSettings, Verdict, Verification, tool
+from rollyard.agents.turn_agent.app import TurnAgent
+from rollyard.resources_servers.base import Environment, EnvironmentSettings, Turn, Verdict, Verification, tool
 from rollyard.responses_api_models.vllm_model.app import VllmModel, VllmModelSettings
 from rollyard.services.errors import Failure, FailureKind
 from rollyard.services.rollout_types import RolloutRow
@@ -44,14 +45,16 @@ class Wall(Environment[EnvironmentSettings]):
 
 
 @asynccontextmanager
-async def stack(engine: TokenEngine, kind: type[Agent[Any]] = GameAgent, **settings: Any) -> AsyncIterator[Wired]:
+async def stack(
+    engine: TokenEngine, kind: type[Agent[Any]] = GameAgent, hosted: type[Environment[Any]] = Wall, **settings: Any
+) -> AsyncIterator[Wired]:
     chosen: Json = {"base_url": "http://engine:1/v1", "model": "tiny", "return_token_id_information": True}
     chosen |= {"logprobs_mode": "processed_logprobs", "text_tool_parser": "hermes", "retry_pause_s": 0.0, **settings}
 
     def model(context: Context) -> Server:
         return VllmModel(VllmModelSettings(**chosen), context)
 
-    async with wired({"world": environment(Wall), "model": model, "agent": agent(kind)}) as found:
+    async with wired({"world": environment(hosted), "model": model, "agent": agent(kind)}) as found:
         found.transport.mount("http://engine:1", engine)
         yield found
 
@@ -193,3 +196,29 @@ async def test_a_turn_without_tokens_fails_the_episode_and_is_never_a_reward() -
         with pytest.raises(Failure) as caught:
             await found.run(ROW)
     assert caught.value.kind is FailureKind.MALFORMED_ANSWER
+
+
+class Talk(Environment[EnvironmentSettings]):
+    """Answers every message, three times."""
+
+    turns = 0
+
+    async def reset(self) -> tuple[str, Json]:
+        """Begin."""
+        return "begin", {}
+
+    async def turn(self, text: str) -> Turn:
+        """Go on."""
+        self.turns += 1
+        return Turn("go on", 0.5, self.turns == 3, False, {})
+
+
+async def test_turns_with_observations_between_them_are_recorded_as_one_sequence() -> None:
+    async with stack(TokenEngine([WORDS]), TurnAgent, Talk, token_in="generate") as found:
+        row = await found.run({"responses_create_params": {"input": "go"}})
+    items = [item for item in row["response"]["output"] if item["role"] == "assistant"]
+    assert [item["generation_token_ids"] for item in items] == [WORDS] * 3
+    for before, after in pairwise(items):
+        assert after["prompt_token_ids"][: len(turn_of(before))] == turn_of(before)
+    assert row["token_trail"] == {"turns": 2, "breaks": 0, "segments": 1}
+    assert (row["step_rewards"], row["reward"]) == ([0.5] * 3, 1.5)

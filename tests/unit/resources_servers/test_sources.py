@@ -136,7 +136,7 @@ def test_the_hub_comes_last(tmp_path: Path) -> None:
     code = (
         "from rollyard.resources_servers.dataset_sources import *\n"
         "from rollyard.services.datasets.splits import Wanted\n"
-        "with rows_from(Places(Path('missing.jsonl'), hub=Hub('a/b')), Wanted(split='test')) as rows:\n"
+        "with rows_from(DataLocations(Path('missing.jsonl'), hub=Hub('a/b')), Wanted(split='test')) as rows:\n"
         "    print([row['n'] for row in rows])\n"
     )
     files = {"main/test-0.jsonl": LINES, "main/train-0.jsonl": b'{"n": 9}\n', "README.md": b"hm"}

@@ -1,0 +1,62 @@
+"""An agent for turn-based environments: a whole message of the model is one action."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from pydantic import Field
+
+from rollyard.agents.base import Agent, AgentSettings
+from rollyard.agents.episode import Episode
+from rollyard.agents.turn_agent.actions import ActionTag, message_text, with_message
+from rollyard.agents.turn_agent.episode import TurnEpisode
+from rollyard.services.rollout_types import Response
+from rollyard.services.server.app import Context
+from rollyard.services.types import FinishReason
+
+
+class TurnAgentSettings(AgentSettings):
+    """Settings of the turn agent."""
+
+    max_steps: int = Field(default=10, ge=1)
+    """Turns of the model that an episode may take; a turn without an action counts."""
+    action_tag: str | None = Field(default=None, pattern=r"^[A-Za-z][A-Za-z0-9_-]{0,63}$")
+    """`action`: the environment is given the text of the last `<action>...</action>`. Null: the whole message."""
+    sum_steps: bool = False
+    """Never ask for a verdict: the reward is the sum of the step rewards."""
+
+
+class TurnAgent(Agent[TurnAgentSettings]):
+    """Plays until the environment says terminated or truncated, or the turns run out."""
+
+    def __init__(self, settings: TurnAgentSettings, context: Context) -> None:
+        super().__init__(settings, context)
+        self.episode_type = partial(TurnEpisode, sum_steps=settings.sum_steps)
+        name = settings.action_tag
+        self._tag = ActionTag(name) if name else None
+        self._reminder = f"Your message has no <{name}>...</{name}>. Write your action as <{name}>...</{name}>."
+
+    async def play(self, episode: Episode) -> FinishReason:
+        """Ask, find the action, take the step, until something ends the episode."""
+        assert isinstance(episode, TurnEpisode)
+        for _ in range(self.settings.max_steps):
+            turn = await episode.ask()
+            if turn.ending not in (FinishReason.ANSWERED, FinishReason.LENGTH):
+                return turn.ending
+            action = self._action(turn.response)
+            if action is None:
+                episode.skip(turn.response, self._reminder)
+            elif ending := (await episode.step(action)).ending:
+                return ending
+            if turn.ending is FinishReason.LENGTH:
+                return turn.ending
+        return FinishReason.MAX_STEPS
+
+    def _action(self, response: Response) -> Response | None:
+        if self._tag is None:
+            return response
+        action = self._tag.action_in(message_text(response))
+        return None if action is None else with_message(response, action)
+
+
+server = TurnAgent

@@ -1,0 +1,160 @@
+"""TurnEpisode: an episode over `/reset` and `/step`, the wire of Gymnasium-style resources servers.
+
+`/reset` takes the dataset row and answers `{observation, info}`. `/step` takes the row with the model's `response` and
+answers `{observation, reward, terminated, truncated, info}`. A server without `/verify` answers it with 404: the reward
+of its episodes is the sum of the step rewards, as in NeMo Gym's gymnasium agent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+import orjson
+
+from rollyard.agents.conversation import without_tokens
+from rollyard.agents.episode import Episode
+from rollyard.services.errors import Failure, FailureKind
+from rollyard.services.http.client import PROBLEM_TYPE, raise_for_status, with_server
+from rollyard.services.responses.server_answers import read_answer
+from rollyard.services.rollout_types import PlayedEpisode, Response, ResponseItem
+from rollyard.services.rollouts.rewards import check_reward
+from rollyard.services.types import FinishReason, Json
+
+_ABSENT = (404, 405, 501)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What the environment answered to one message of the model."""
+
+    reward: float
+    terminated: bool
+    truncated: bool
+    info: Json
+
+    @property
+    def ending(self) -> FinishReason | None:
+        """Why the episode is over; None while it goes on."""
+        if self.terminated:
+            return FinishReason.DONE
+        return FinishReason.TRUNCATED if self.truncated else None
+
+
+class TurnEpisode(Episode):
+    """The verbs of a turn-based loop: `ask` the model, `step` the environment."""
+
+    def __init__(self, *arguments: Any, sum_steps: bool = False, **named: Any) -> None:
+        """Takes what Episode takes. `sum_steps`: do not ask the resources server for a verdict."""
+        super().__init__(*arguments, **named)
+        self._sum_steps = sum_steps
+        self._row: Json = {"responses_create_params": self.conversation.params}
+        self._rewards: list[float] = []
+        self._last: Json = {"terminated": False, "info": {}}
+
+    async def seed(self, row: bytes) -> None:
+        """Open the session with `/reset`; the first observation is the last message of the model's first request."""
+        begun = self._place.enter("seed", self._environment.server)
+        body = await self._environment.post("/reset", row, self._tool_timeout_s)
+        self.timings.add("seed", self._place.ended("seed", begun))
+        self._row = orjson.loads(row)
+        opened = self._read(body, "/reset")
+        if info := {key: value for key, value in opened["info"].items() if key != "supports_explicit_close"}:
+            self._last["reset_info"] = info
+        observed = [_message(opened["observation"])] if opened["observation"] else []
+        try:
+            self.conversation.open(opened.get("additions"), observed)
+        except Failure as failure:
+            raise with_server(failure, self._environment.server) from failure
+
+    async def step(self, response: Response) -> Step:
+        """Send one response of the model; what the environment observed is appended unless the episode is over."""
+        begun = self._place.enter("tool", self._environment.server)
+        body = await self._environment.post("/step", self._step_body(response), self._tool_timeout_s)
+        self.timings.add("tool", self._place.ended("tool", begun))
+        self.timings.tool_calls += 1
+        answer = self._read(body, "/step")
+        check_reward(answer, "/step", self._environment.server)
+        terminated, truncated = answer.get("terminated") is True, answer.get("truncated") is True
+        step = Step(float(answer["reward"]), terminated, truncated, answer["info"])
+        self._rewards.append(step.reward)
+        self._last |= {"terminated": terminated, "info": step.info}
+        if not step.ending:
+            self._answer_calls(response, step.info.get("tool_outputs"))
+            self.observe(answer["observation"])
+        elif answer["observation"]:
+            # The model never reads it.
+            self._last["final_observation"] = answer["observation"]
+        return step
+
+    def skip(self, response: Response, words: str) -> None:
+        """A turn that the environment never sees: it earns nothing, and `words` tell the model why."""
+        self._rewards.append(0.0)
+        self._answer_calls(response, None)
+        self.observe(words)
+
+    def observe(self, observation: str | list[Json] | None) -> None:
+        """Append a message of the environment to the conversation."""
+        if observation:
+            self.conversation.answer(_message(observation))
+
+    async def verify(self, body: bytes, headers: Mapping[str, str]) -> Json:
+        """The resources server's verdict; where it gives none, the sum of the step rewards."""
+        if not self._sum_steps:
+            begun = self._place.enter("verify", self._environment.server)
+            answer = await self._environment.send("/verify", body, self._tool_timeout_s, headers)
+            problem = answer.headers.get("content-type", "").startswith(PROBLEM_TYPE)
+            if problem or answer.status not in _ABSENT:
+                self.timings.add("verify", self._place.ended("verify", begun))
+                verdict = read_answer(raise_for_status(answer, self._environment.server).body, self._environment.server)
+                self.closed = "response" not in verdict
+                return verdict
+        return {"reward": sum(self._rewards)}
+
+    def result(self) -> PlayedEpisode:
+        """What an episode has on record, and what its steps earned, one number for each turn of the model."""
+        steps = {"step_rewards": self._rewards, "total_reward": sum(self._rewards)}
+        return cast(PlayedEpisode, {**super().result(), **steps, **self._last})
+
+    def _step_body(self, response: Response) -> bytes:
+        """The row is part of it: servers of NeMo Gym read the task from there at every step."""
+        sent = {**response, "output": [without_tokens(item) for item in response["output"]]}
+        try:
+            return orjson.dumps({**self._row, "response": sent})
+        except TypeError as error:
+            detail = f"the model's answer cannot be written ({error})"
+            raise Failure(FailureKind.MALFORMED_ANSWER, detail, server=self._model.server) from error
+
+    def _answer_calls(self, response: Response, outputs: object) -> None:
+        """Append an output for every tool call: engines refuse a conversation with a call that was never answered."""
+        given = {
+            found["call_id"]: found.get("output")
+            for found in (outputs if isinstance(outputs, list) else ())
+            if isinstance(found, dict) and isinstance(found.get("call_id"), str)
+        }
+        for item in response["output"]:
+            if item.get("type") == "function_call":
+                output = given.get(item["call_id"])
+                if not isinstance(output, str | list):
+                    output = '{"error":"This environment runs no tool calls. Answer with a message."}'
+                answered: ResponseItem = {
+                    "type": "function_call_output",
+                    "call_id": item["call_id"],
+                    "output": output,
+                }
+                self.conversation.answer(answered)
+
+    def _read(self, body: bytes, path: str) -> Json:
+        """The answer with `observation` and `info` in it. Raises Failure malformed_answer."""
+        answer = read_answer(body, self._environment.server)
+        observation, info = answer.get("observation"), answer.get("info")
+        if not isinstance(observation, str | list | None) or not isinstance(info, dict | None):
+            found = f"observation {observation!r:.100} and info {info!r:.100}"
+            detail = f"{path} answered {found}; expected a text, a list of content parts or null, and a JSON object"
+            raise Failure(FailureKind.MALFORMED_ANSWER, detail, server=self._environment.server)
+        return {**answer, "observation": observation, "info": info or {}}
+
+
+def _message(observation: str | list[Json]) -> ResponseItem:
+    return {"type": "message", "role": "user", "content": observation}

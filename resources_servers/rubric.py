@@ -1,0 +1,136 @@
+"""Rubric: a reward made of weighted parts.
+
+    RUBRIC = Rubric(correct=(1.0, check_answer), format=(0.2, has_box), success="correct")
+
+    async def verify(self, response: Verification) -> Verdict:
+        return await RUBRIC.verdict(self, response)
+
+A part is a function of the subject (whatever `verdict` was given first: the environment, or its task) and the
+Verification. It returns a score from 0 to 1, a truth value, or a `Score` with fields for the rollout; it may be async.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import math
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from rollyard.resources_servers.environment import BadTask, Verification
+from rollyard.services.errors import Failure, FailureKind, OperatorError, did_you_mean
+from rollyard.services.types import MOST_REWARD, Json, Verdict
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """What a part may return instead of a number: the number, and what the rollout shall tell about it."""
+
+    value: float
+    fields: Json = field(default_factory=dict)
+
+
+Scored = float | bool | Score
+Part = Callable[[Any, Verification], Scored | Awaitable[Scored]]
+
+_OWN = frozenset({"reward", "reward_components", "scores", "success"})
+
+
+class Rubric:
+    """Weighted parts, checked when it is made. A part of weight 0 is only reported; a negative weight is a penalty."""
+
+    def __init__(self, *, success: str | float | None = None, **parts: tuple[float, Part]) -> None:
+        """`success`: the part that must have its full score, or the least reward; None reports no success.
+
+        Raises OperatorError for a weight that is not a finite number, and for a `success` that names no part.
+        """
+        if not parts:
+            raise OperatorError("a Rubric needs at least one part: Rubric(correct=(1.0, check_answer))")
+        for name, part in parts.items():
+            _check_part(name, part)
+        if isinstance(success, str) and success not in parts:
+            hint = did_you_mean(success, parts)
+            raise OperatorError(f"the Rubric's success is {success!r}, not one of its parts{hint} ({', '.join(parts)})")
+        if not isinstance(success, str | None) and not _is_number(success):
+            raise OperatorError(f"the Rubric's success is {success!r}; expected a part's name or a finite number")
+        self._weights = {name: float(weight) for name, (weight, _) in parts.items()}
+        self._parts = {name: part for name, (_, part) in parts.items()}
+        self._success = success
+
+    async def verdict(self, subject: Any, response: Verification) -> Verdict:
+        """The sum of the weighted scores.
+
+        Beside `reward` it has `reward_components` (weight times score, they add up to the reward), `scores` (each from
+        0 to 1), `success` where one was asked for, and the fields of the parts' `Score`s. Raises Failure, naming the
+        part, if one raises or returns anything but a score.
+        """
+        scores = await self._scores(subject, response)
+        components = {name: self._weights[name] * score.value + 0.0 for name, score in scores.items()}
+        reward = sum(components.values())
+        told: Json = {"reward_components": components, "scores": {name: one.value for name, one in scores.items()}}
+        if isinstance(self._success, str):
+            told["success"] = scores[self._success].value == 1.0
+        elif self._success is not None:
+            told["success"] = reward >= self._success
+        return Verdict(reward=reward, **told, **_fields_of(scores))
+
+    async def _scores(self, subject: Any, response: Verification) -> dict[str, Score]:
+        tasks: list[asyncio.Task[Score]] = []
+        try:
+            tasks.extend(
+                asyncio.create_task(_score(name, part, subject, response)) for name, part in self._parts.items()
+            )
+            return dict(zip(self._parts, await asyncio.gather(*tasks), strict=True))
+        finally:
+            for task in tasks:
+                task.cancel()
+
+
+async def _score(name: str, part: Part, subject: Any, response: Verification) -> Score:
+    try:
+        found = part(subject, response)
+        if inspect.isawaitable(found):
+            found = await found
+    except (Failure, BadTask):
+        raise
+    except (RecursionError, MemoryError, OverflowError) as error:
+        # The answer chose the size of what was worked on. As a failure it would buy the model a second try.
+        log.warning("part %r of the rubric raised %r: the answer scores 0", name, error)
+        return Score(0.0)
+    except Exception as error:
+        log.exception("part %r of the rubric failed", name)
+        detail = f"part {name!r} of the rubric raised {type(error).__name__}: {error}"
+        raise Failure(FailureKind.SERVER_ERROR, detail) from error
+    score = found if isinstance(found, Score) else Score(found) if isinstance(found, bool | int | float) else None
+    if score is None or not _is_number(score.value, allow_bool=True) or not 0 <= score.value <= 1:
+        detail = f"part {name!r} of the rubric returned {found!r:.200}; expected a number from 0 to 1 or a truth value"
+        raise Failure(FailureKind.SERVER_ERROR, detail)
+    return Score(float(score.value), score.fields)
+
+
+def _fields_of(scores: Mapping[str, Score]) -> Json:
+    fields: Json = {}
+    for name, score in scores.items():
+        if taken := score.fields.keys() & (_OWN | fields.keys()):
+            found = ", ".join(sorted(taken))
+            detail = f"part {name!r} of the rubric reports {found}, which is taken; give the field another name"
+            raise Failure(FailureKind.SERVER_ERROR, detail)
+        fields |= score.fields
+    return fields
+
+
+def _check_part(name: str, part: Any) -> None:
+    if not (isinstance(part, tuple) and len(part) == 2 and callable(part[1])):
+        raise OperatorError(f"the Rubric's part {name!r} is {part!r:.200}; expected (weight, function)")
+    if not _is_number(part[0]):
+        raise OperatorError(f"the Rubric's part {name!r} has the weight {part[0]!r}; expected a finite number")
+
+
+def _is_number(value: Any, *, allow_bool: bool = False) -> bool:
+    if isinstance(value, bool):
+        return allow_bool
+    return isinstance(value, int | float) and math.isfinite(value) and abs(value) <= MOST_REWARD

@@ -1,0 +1,60 @@
+"""The judge's model server is a reference like any other: a wrong name stops the start, and its code is watched."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rollyard.services.config.load import RunConfig, servers_of
+from rollyard.services.errors import OperatorError
+from rollyard.services.types import Json
+from tests.support.stacks import configured
+
+APP = """
+from rollyard.resources_servers.base import Environment, EnvironmentSettings, serve
+from rollyard.resources_servers.judging.settings import JudgeSettings
+
+
+class Settings(EnvironmentSettings):
+    judge: JudgeSettings
+
+
+class Judged(Environment[Settings]):
+    pass
+
+
+server = serve(Judged)
+"""
+
+
+def judged(tmp_path: Path, judge: Json) -> RunConfig:
+    folder = tmp_path / "resources_servers/judged"
+    folder.mkdir(parents=True)
+    (folder / "app.py").write_text(APP)
+    tree: dict[str, Any] = {
+        "graded": {"resources_servers": {"judged": {"judge": judge}}},
+        "grader": {"responses_api_models": {"builtin_model": {}}},
+    }
+    return configured(config=tree, roots=[tmp_path], tmp_path=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("judge", "words"),
+    [
+        ({"model_server": "grade"}, r"graded.judge.model_server names 'grade', .*did you mean 'grader'"),
+        ({"model_server": "graded"}, "graded.judge.model_server names 'graded', one of resources_servers; expected"),
+        ({"model_server": "grader", "vote": 3}, "unknown option 'judge.vote', did you mean 'votes'"),
+        ({"model_server": "grader", "prompt": "?"}, r"'judge' .*no \{response\}"),
+    ],
+)
+def test_a_judge_that_cannot_work_stops_the_start_with_a_line(tmp_path: Path, judge: Json, words: str) -> None:
+    with pytest.raises(OperatorError, match=words):
+        judged(tmp_path, judge)
+
+
+@pytest.mark.parametrize("server", ["grader", {"type": "responses_api_models", "name": "grader"}])
+def test_the_judge_is_one_of_the_servers_that_the_environment_reaches(tmp_path: Path, server: Any) -> None:
+    (spec, _) = judged(tmp_path, {"model_server": server}).servers
+    assert servers_of(spec, {"graded", "grader"}) == ["grader"]

@@ -1,0 +1,158 @@
+"""Rewards of weighted parts: what they add up to, and what never becomes a reward."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from typing import Any
+
+import orjson
+import pytest
+
+from rollyard.agents.simple_agent.app import SimpleAgent
+from rollyard.resources_servers.base import BadTask, Environment, EnvironmentSettings, Verdict, Verification
+from rollyard.resources_servers.rubric import Part, Rubric, Score
+from rollyard.services.errors import Failure, FailureKind, OperatorError
+from rollyard.services.types import Json
+from tests.support.in_process import Script, agent, environment, says, wired
+
+TASK: Json = {"gold": "42"}
+
+
+def correct(task: Any, response: Verification) -> bool:
+    return task["gold"] in response.text
+
+
+async def brief(task: Any, response: Verification) -> float:
+    await asyncio.sleep(0)
+    return 0.5 if len(response.text) < 100 else 0.0
+
+
+def answered(text: str) -> Verification:
+    return Verification(orjson.dumps({"response": {"output": [says(text)]}}))
+
+
+async def test_the_reward_is_the_sum_of_the_components() -> None:
+    verdict = (await Rubric(correct=(1.0, correct), brief=(0.2, brief)).verdict(TASK, answered("42"))).model_dump()
+    assert verdict["reward"] == sum(verdict["reward_components"].values()) == pytest.approx(1.1)
+    assert verdict["reward_components"] == {"correct": 1.0, "brief": 0.1}
+    assert verdict["scores"] == {"correct": 1.0, "brief": 0.5}
+    assert verdict.get("success") is None
+
+
+@pytest.mark.parametrize(
+    ("success", "text", "expected"),
+    [("correct", "42", True), ("correct", "41", False), ("brief", "42", False), (1.0, "42", True), (1.2, "42", False)],
+)
+async def test_success_is_a_parts_full_score_or_a_least_reward(success: str | float, text: str, expected: bool) -> None:
+    rubric = Rubric(correct=(1.0, correct), brief=(0.2, brief), success=success)
+    assert (await rubric.verdict(TASK, answered(text))).model_dump()["success"] is expected
+
+
+async def test_a_weight_may_be_zero_or_negative() -> None:
+    rubric = Rubric(correct=(1, correct), seen=(0, brief), long=(-1.0, brief))
+    assert (await rubric.verdict(TASK, answered("42"))).reward == 0.5
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({}, "at least one part"),
+        ({"a": (math.nan, correct)}, "'a' has the weight nan"),
+        ({"a": (math.inf, correct)}, "'a' has the weight inf"),
+        ({"a": (True, correct)}, "'a' has the weight True"),
+        ({"a": (1.0, "correct")}, r"expected \(weight, function\)"),
+        ({"a": correct}, r"expected \(weight, function\)"),
+        ({"correct": (1.0, correct), "success": "corect"}, "did you mean 'correct'"),
+        ({"correct": (1.0, correct), "success": math.nan}, "finite number"),
+        ({"success": (1.0, correct), "a": (1.0, correct)}, "a part's name or a finite number"),
+    ],
+)
+def test_a_rubric_that_cannot_work_is_refused_when_it_is_made(arguments: Any, words: str) -> None:
+    with pytest.raises(OperatorError, match=words):
+        Rubric(**arguments)
+
+
+def raising(error: Exception) -> Part:
+    def part(task: Any, response: Verification) -> float:
+        raise error
+
+    return part
+
+
+def returning(value: Any) -> Part:
+    return lambda task, response: value
+
+
+@pytest.mark.parametrize("value", [1.5, -0.1, math.nan, math.inf, None, "1", [1], Score(2.0), Score(math.nan)])
+async def test_what_is_not_a_score_is_a_failure_that_names_the_part(value: Any) -> None:
+    with pytest.raises(Failure, match="part 'odd' of the rubric returned") as failed:
+        await Rubric(fine=(1.0, correct), odd=(1.0, returning(value))).verdict(TASK, answered("42"))
+    assert failed.value.kind is FailureKind.SERVER_ERROR
+
+
+async def test_a_part_that_raises_is_a_failure_that_names_it() -> None:
+    with pytest.raises(Failure, match="part 'odd' of the rubric raised ValueError: no") as failed:
+        await Rubric(odd=(1.0, raising(ValueError("no")))).verdict(TASK, answered("42"))
+    assert failed.value.kind is FailureKind.SERVER_ERROR
+
+
+@pytest.mark.parametrize("error", [BadTask("no gold"), Failure(FailureKind.TIMEOUT, "the judge", server="judge")])
+async def test_a_refused_row_and_a_named_failure_pass_unchanged(error: Exception) -> None:
+    with pytest.raises(type(error)) as failed:
+        await Rubric(odd=(1.0, raising(error))).verdict(TASK, answered("42"))
+    assert failed.value is error
+
+
+@pytest.mark.parametrize("error", [RecursionError(), MemoryError(), OverflowError()])
+async def test_an_answer_that_is_too_large_for_a_part_scores_zero_and_buys_no_second_try(error: Exception) -> None:
+    rubric = Rubric(correct=(1.0, correct), odd=(1.0, raising(error)))
+    assert (await rubric.verdict(TASK, answered("42"))).reward == 1.0
+
+
+async def test_a_failure_ends_the_parts_that_still_run() -> None:
+    ended: list[str] = []
+
+    async def slow(task: Any, response: Verification) -> float:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append("slow")
+        return 1.0
+
+    with pytest.raises(Failure):
+        await Rubric(slow=(1.0, slow), odd=(1.0, raising(ValueError("no")))).verdict(TASK, answered("42"))
+    await asyncio.sleep(0)
+    assert ended == ["slow"]
+
+
+async def test_fields_of_a_score_stand_on_the_verdict_and_never_replace_each_other() -> None:
+    told = Rubric(a=(1.0, returning(Score(1.0, {"why": "good"}))))
+    assert (await told.verdict(TASK, answered("42"))).model_dump()["why"] == "good"
+    twice = Rubric(a=(1.0, returning(Score(1.0, {"why": 1}))), b=(1.0, returning(Score(1.0, {"why": 2}))))
+    own = Rubric(a=(1.0, returning(Score(1.0, {"reward": 9.0}))))
+    for rubric in (twice, own):
+        with pytest.raises(Failure, match="which is taken"):
+            await rubric.verdict(TASK, answered("42"))
+
+
+class Asked(Environment[EnvironmentSettings]):
+    """Scored by its own methods."""
+
+    def is_right(self, response: Verification) -> bool:
+        """Compare."""
+        return response.text == str(self.task["gold"])
+
+    async def verify(self, response: Verification) -> Verdict:
+        """By parts."""
+        return await PARTS.verdict(self, response)
+
+
+PARTS = Rubric(right=(1.0, Asked.is_right), success="right")
+
+
+async def test_methods_of_an_environment_are_parts_and_the_components_reach_the_rollout() -> None:
+    make = {"world": environment(Asked), "model": Script([[says("42")]]).model, "agent": agent(SimpleAgent)}
+    async with wired(make) as stack:
+        rollout = await stack.run({"responses_create_params": {"input": "?"}, **TASK})
+    assert (rollout["reward"], rollout["success"], rollout["reward_components"]) == (1.0, True, {"right": 1.0})
