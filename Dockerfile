@@ -4,9 +4,12 @@ ARG BASE=python:3.11-slim
 FROM ${BASE}
 
 WORKDIR /opt/rollyard
-COPY requirements-image.lock ./
-RUN python3 -m venv /opt/venv && /opt/venv/bin/pip install --no-cache-dir --require-hashes -r requirements-image.lock
-COPY pyproject.toml setup.py README.md LICENSE ./
+COPY pyproject.toml ./
+COPY requirements requirements
+RUN python3 requirements/subset.py aws hub ifeval math zstd >/tmp/requirements.txt \
+    && python3 -m venv /opt/venv \
+    && /opt/venv/bin/pip install --no-cache-dir --require-hashes --no-deps -r /tmp/requirements.txt
+COPY setup.py README.md LICENSE ./
 COPY src src
 COPY services services
 COPY resources_servers resources_servers

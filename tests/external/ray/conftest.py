@@ -1,4 +1,4 @@
-"""With Ray installed (make test-ray) a cluster of one machine for all tests here; without it, what is said then."""
+"""A Ray cluster of one machine for all tests here. Without Ray (make test-ray installs it) nothing is collected."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from tests.external.ray.clusters import Node, short_folder
 
 HAS_RAY = importlib.util.find_spec("ray") is not None
-collect_ignore_glob = ["test_without_ray.py"] if HAS_RAY else ["test_run_on_ray.py", "test_two_machines.py"]
+collect_ignore_glob = [] if HAS_RAY else ["test_*.py"]
 
 
 @pytest.fixture(scope="session")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from rollyard.services.errors import OperatorError
 from rollyard.services.runtime.ray_launcher import on_cluster
 
 
+@pytest.mark.skipif(importlib.util.find_spec("ray") is not None, reason="Ray is installed")
 async def test_a_missing_ray_is_named_with_what_to_install(tmp_path: Path) -> None:
     with pytest.raises(OperatorError, match=r"pip install 'rollyard\[ray\]'"):
         async with on_cluster("127.0.0.1:6379", tmp_path):
