@@ -139,6 +139,15 @@ class ServerCode(Record):
     """Package that the server declares -> installed version."""
 
 
+class CodeSources(Record):
+    """Where the files of a `ServerCode` are on the machine of its server."""
+
+    paths: dict[str, str]
+    """Name in `ServerCode.files` -> absolute path."""
+    folders: dict[str, str]
+    """Folders in which every code file counts: name, as it begins those of their files -> absolute path."""
+
+
 class Registration(Record):
     """A server process announces where it listens; it is not ready yet."""
 
@@ -151,6 +160,7 @@ class Registration(Record):
     """What its start is doing."""
     code: ServerCode | None = None
     """None: the process does not report its code."""
+    sources: CodeSources | None = None
 
 
 class Heartbeat(Record):
@@ -195,6 +205,8 @@ class ServerInstance(Record):
     restarts: int
     phase: str = ""
     """What its start is doing, or what it is mending."""
+    changed_files: list[str] = []
+    """Files of its code that changed on disk since it loaded them, as `ServerCode.files` names them."""
 
 
 class Directory(Record):
@@ -215,6 +227,12 @@ class Directory(Record):
     """Every server's settings without addresses and secrets: part of a collection's identity."""
     references: dict[str, list[str]] = {}
     """Server name -> the servers that its settings name."""
+    code: dict[str, str] = {}
+    """Server name -> digest of the code of its instances, where they report it."""
+    changed_files: dict[str, list[str]] = {}
+    """Server name -> files of its code that changed on disk since it loaded them."""
+    reloading: list[str] = []
+    """Servers whose changed code is being checked, or that start with it."""
     changed_code: dict[str, str] = {}
     """Server name -> how the code of an instance that was refused differs from the code that this run began with."""
 

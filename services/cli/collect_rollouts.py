@@ -31,6 +31,7 @@ from rollyard.services.http.loop_lag import LoopLag
 from rollyard.services.http.transport import HttpTransport
 from rollyard.services.io.search_path import INSTALLED
 from rollyard.services.rollouts.appender import JsonLines
+from rollyard.services.rollouts.code_follower import CodeFollower, older_code, until_reloaded
 from rollyard.services.rollouts.collector import Collector, Limits
 from rollyard.services.rollouts.progress import CollectionProgress
 from rollyard.services.rollouts.rollout_keys import Expected
@@ -161,6 +162,7 @@ async def _collect(
     paths = StorePaths(options.output_jsonl_fpath)
     _check_apart(paths, tasks.files)
     reached = reachable(tasks.agents, directory.references)
+    directory = await until_reloaded(link, directory, reached, say=lambda text: print(text, file=sys.stderr))
     code = await link.code()
     store = RolloutStore(
         paths,
@@ -179,7 +181,7 @@ async def _collect(
         progress.failed = len(store.permanently_failed)
         progress.resumed()
         display = display_for(progress.expected)
-        for note in store.notes:
+        for note in (*store.notes, *older_code(directory, reached)):
             display.say(note)
         if progress.measured:
             display.say(f"resuming: {progress.measured} of {progress.expected} rollouts are in {paths.output} already")
@@ -199,7 +201,8 @@ async def _collect(
             say=display.say,
             materialize=materialized.append if materialized else None,
         )
-        async with reporting(link, paths.output, collector):
+        follower = CodeFollower(link, collector, store, accept=options.accept_changed_code, say=display.say)
+        async with reporting(link, paths.output, collector, follower):
             state = await _watched(collector, progress, display)
         store.check()  # the last words to the head took a while
     finally:

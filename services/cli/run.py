@@ -18,6 +18,7 @@ from rollyard.services.config.load import RunConfig, ServerSpec, load
 from rollyard.services.errors import OperatorError
 from rollyard.services.http.access.hosts import KnownHosts, is_loopback
 from rollyard.services.io.search_path import INSTALLED
+from rollyard.services.runtime.code_watcher import CodeWatcher
 from rollyard.services.runtime.distributed.derived_keys import shared_keys
 from rollyard.services.runtime.distributed.join import Place, join_run
 from rollyard.services.runtime.distributed.server_selection import chosen
@@ -44,6 +45,8 @@ class RunOptions(Options):
     """Further folders in which server folders and config files are looked for."""
     colocate: bool = False
     """All servers in one process: less CPU a turn, one core, no restarts."""
+    reload: bool = False
+    """When the code of a server changes on disk, check it and start that server again with it; its sessions end."""
     dry_run: bool = False
     """Check everything, start nothing."""
     head_host: str = "127.0.0.1"
@@ -85,6 +88,7 @@ def run(arguments: Sequence[str]) -> int:
     token = options.token or os.environ.get("ROLLYARD_TOKEN")
     _check_token(options, config, token)
     KnownHosts(options.allowed_hosts)
+    _check_reload(options)
     if options.colocate and options.ray_head_node_address:
         raise OperatorError("+colocate=true keeps all servers in this process, +ray_head_node_address=... places them")
     _check_place(options)
@@ -170,11 +174,24 @@ async def _run(
             ready_timeout_s=options.ready_timeout_s,
             environ=os.environ,
             here=specs,
+            reloads=options.reload,
         )
-        return await _keep_up(stack, stopped, here, preflight)
+        return await _keep_up(stack, stopped, here, preflight, _watcher(options, stack, specs))
 
 
-async def _keep_up(stack: Stack, stopped: asyncio.Event, here: Path, preflight: Preflight) -> int:
+def _watcher(options: RunOptions, stack: Stack, specs: list[ServerSpec]) -> CodeWatcher:
+    on_ray = options.ray_head_node_address is not None  # other machines may hold other files
+    return CodeWatcher(
+        stack.registry,
+        stack.config.files,
+        [] if on_ray else [spec.name for spec in specs],
+        say=_say,
+        remedy=f"restart ng_run to use the new code{'' if options.colocate else ', or start it with +reload=true'}",
+        reload=stack.reload if options.reload else None,
+    )
+
+
+async def _keep_up(stack: Stack, stopped: asyncio.Event, here: Path, preflight: Preflight, watcher: CodeWatcher) -> int:
     config, keys, folder = stack.config, stack.keys, stack.folder
     _say(f"run {keys.run_id}: {len(config.servers)} servers, head {stack.head_url}")
     if keys.access.other_users and not keys.token:
@@ -192,7 +209,9 @@ async def _keep_up(stack: Stack, stopped: asyncio.Event, here: Path, preflight: 
             await asyncio.wait({interrupted, advising}, return_when=asyncio.FIRST_COMPLETED)
             for advice in advising.result() if advising.done() else ():
                 _say(f"note: {advice}")
+            watching = asyncio.create_task(watcher.run())
             await stopped.wait()
+            watching.cancel()
             _say("stopping ...")
             return EXIT_DONE
         return EXIT_INTERRUPTED
@@ -230,6 +249,18 @@ def _check_token(options: RunOptions, config: RunConfig, token: str | None) -> N
     for spec in config.servers:
         if reason := spec.settings.token_needed_for:
             raise OperatorError(f"{spec.name}: {reason}: {where}")
+
+
+def _check_reload(options: RunOptions) -> None:
+    if not options.reload:
+        return
+    for option, why in (
+        ("colocate", "keeps all servers in one process, which cannot load code a second time"),
+        ("head", "joins the servers to a run that is elsewhere, and only the ng_run of its head reloads"),
+        ("ray_head_node_address", "places servers on other machines, whose files this one does not see"),
+    ):
+        if getattr(options, option):
+            raise OperatorError(f"+reload=true does not work with +{option}: that {why}. Drop one of them")
 
 
 def _check_place(options: RunOptions) -> None:

@@ -30,6 +30,7 @@ def view(live: RunSnapshot, console: Console) -> RenderableType:
         _servers(live.servers, wide),
         Text(plain_line(f"run {live.run_id}, head {live.head}: {ready} of {len(live.servers)} ready")),
     ]
+    parts += [Text(plain_line(f"! {sentence}"), style="bold") for sentence in _older_code(live.servers)]
     running = [collection for collection in live.collections if _runs(collection, live.time)]
     for collection in running or live.collections[:1]:
         parts += [Text(), Text("\n".join(map(plain_line, _lines(collection, live.time))))]
@@ -40,6 +41,11 @@ def view(live: RunSnapshot, console: Console) -> RenderableType:
     if live.episodes:  # last: what a low terminal cuts off while it is watched
         parts += [Text(), _oldest(live, console.width < NARROW)]
     return Group(*parts)
+
+
+def _older_code(instances: Iterable[ServerInstance]) -> list[str]:
+    changed = {instance.server_name: instance.changed_files for instance in instances if instance.changed_files}
+    return [f"{name} runs older code than is on disk: {', '.join(files)}" for name, files in changed.items()]
 
 
 def _servers(instances: Iterable[ServerInstance], wide: bool) -> Table:

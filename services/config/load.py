@@ -23,6 +23,7 @@ from yaml import MarkedYAMLError, YAMLError
 
 from rollyard.services.config.overrides import Override, apply
 from rollyard.services.config.plugins import ALIASES, FAMILIES, find_folder, load_server
+from rollyard.services.config.server_code.file_digest import file_digest
 from rollyard.services.config.venv import asks_for_isolation
 from rollyard.services.errors import OperatorError, did_you_mean
 from rollyard.services.io.search_path import find_file
@@ -64,6 +65,8 @@ class RunConfig:
     servers: tuple[ServerSpec, ...]
     tree: Json = field(repr=False)
     """Resolved, secrets included: never print it, use `redacted`."""
+    files: Mapping[Path, str] = field(default_factory=dict, repr=False)
+    """Digests of the YAML files that made the tree, as they were read; of env.yaml even where it is absent."""
 
     def redacted(self) -> Json:
         """The tree with every secret replaced by `***`."""
@@ -93,11 +96,12 @@ def load(
     if not config_paths:
         raise OperatorError("no config: expected '+config_paths=[a.yaml,b.yaml]'")
     tree = OmegaConf.create({})
-    for path in config_paths:
-        tree = _merge(tree, _read_yaml(_find_file(path, roots)))
     env_file = roots[0] / "env.yaml"
-    if env_file.is_file():
-        tree = _merge(tree, _read_yaml(env_file))
+    paths = [*(_find_file(path, roots) for path in config_paths), env_file]
+    files = {path.absolute(): file_digest(path) for path in paths}
+    for path in paths:
+        if path.is_file() or path != env_file:
+            tree = _merge(tree, _read_yaml(path))
     _check_tops(tree, overrides, options)
     apply(tree, overrides)
     _fill_from_environment(tree, environ)
@@ -109,7 +113,7 @@ def load(
             f"the configs name no server (found keys: {', '.join(resolved) or 'none'}); expected {expected}"
         )
     _check_references(servers)
-    return RunConfig(servers, resolved)
+    return RunConfig(servers, resolved, files)
 
 
 def servers_of(spec: ServerSpec, servers: Container[str]) -> list[str]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
+from pydantic import Field
+
 from rollyard.services.types import CollectionStatus, FailureRow, Record
 
 Stage = Literal["seed", "model", "tool", "verify", "close"]
@@ -66,3 +68,5 @@ class Collection(Record):
     status: CollectionStatus
     failures: list[FailureRow]
     """Its last 50 failed attempts, the latest last."""
+    code: dict[str, str] = Field(default_factory=dict)
+    """Server name -> digest of the code by which its rows are marked now, of the servers that they reach."""

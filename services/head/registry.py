@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from rollyard.services.config.load import ServerSpec, servers_of
 from rollyard.services.config.server_code.code_history import difference
 from rollyard.services.errors import Failure, FailureKind, did_you_mean
-from rollyard.services.types import Directory, Heartbeat, Json, Registration, ServerCode, ServerInstance
+from rollyard.services.types import CodeSources, Directory, Heartbeat, Json, Registration, ServerCode, ServerInstance
 
 Status = Literal["starting", "success", "timeout", "restarting"]
 RATE_S = 10.0
@@ -46,6 +46,7 @@ class ServerRegistry:
         settings: Json,
         *,
         elsewhere: Collection[str] = (),
+        reloads: bool = False,
         expiry_s: float = 10.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -54,6 +55,16 @@ class ServerRegistry:
         self.restarts: dict[str, int] = {}
         self.code: dict[str, ServerCode] = {}
         """Server name -> the code of its first instance: every later one must have the same."""
+        self.sources: dict[str, CodeSources] = {}
+        """Server name -> where the files of that code are, for servers of this machine."""
+        self.changed_files: dict[str, list[str]] = {}
+        """Server name -> files of that code that changed on disk since."""
+        self.reloading: set[str] = set()
+        """Servers whose changed code is being checked, or that start with it."""
+        self._reloads = reloads
+        """Servers may be started again with other code, see `renew_code`."""
+        self._renewing: set[str] = set()
+        self._is_unknown: Callable[[str, str], bool] = lambda name, digest: False
         self._changed_code: dict[str, str] = {}
         self._specs = {spec.name: spec for spec in servers}
         self._references = {name: servers_of(spec, self._specs) for name, spec in self._specs.items()}
@@ -97,22 +108,42 @@ class ServerRegistry:
         member.url, member.pid, member.last_seen = registration.url, registration.pid, self._clock()
         # What was said before may arrive after.
         member.ready, member.phase = member.ready or registration.ready, registration.phase
+        if member.ready and spec.name not in self._renewing and not self.changed_files.get(spec.name):
+            self.reloading.discard(spec.name)
 
     def _check_code(self, registration: Registration) -> None:
         """An instance with other code would mix two meanings of a reward in one file. Raises Failure."""
         name, code = registration.name, registration.code
         if code is None:
             return
-        began = self.code.setdefault(name, code)
+        if name not in self.code or name in self._renewing:
+            self._renewing.discard(name)
+            self.code[name] = code
+            self.changed_files.pop(name, None)
+            if registration.sources is not None and name not in self._elsewhere:
+                self.sources[name] = registration.sources
+        began = self.code[name]
         if began.digest == code.digest:
             self._changed_code.pop(name, None)
             return
-        self._changed_code[name] = difference(began, code)
+        changed = difference(began, code)
+        if self._reloads:
+            told = f"the code of {name} changed ({changed}): ng_run checks it and then reloads every replica of {name}"
+            raise Failure(FailureKind.BAD_REQUEST, told)
+        self._changed_code[name] = changed
         detail = (
-            f"the code of {name} changed since this run began ({self._changed_code[name]}): restart ng_run to use the "
+            f"the code of {name} changed since this run began ({changed}): restart ng_run to use the "
             "new code, or restore the old one"
         )
         raise Failure(FailureKind.BAD_REQUEST, detail)
+
+    def renew_code(self, name: str) -> None:
+        """The next instance of `name` may have other code. Called once all of its processes have ended."""
+        self._renewing.add(name)
+
+    def withhold_while(self, is_unknown: Callable[[str, str], bool]) -> None:
+        """Keep reloaded instances out of the directory while `is_unknown(server, digest of its code)`."""
+        self._is_unknown = is_unknown
 
     def _replace_silent(self, registration: Registration) -> None:
         """The end of a process that was started elsewhere is known by its silence; here comes its successor."""
@@ -137,6 +168,10 @@ class ServerRegistry:
         member.counts.append((member.last_seen, heartbeat.requests))
         while len(member.counts) > 2 and member.counts[1][0] <= member.last_seen - RATE_S:
             member.counts.popleft()
+
+    def last_seen(self) -> set[tuple[str, float]]:
+        """Every ready instance with the time of its last heartbeat, whose answer told it the directory."""
+        return {(name, one.last_seen) for name, one in self._members.items() if self._status(one) == "success"}
 
     def remove(self, instance: str) -> None:
         """The instance's process ended; a registration or heartbeat of it that arrives later is refused."""
@@ -175,6 +210,9 @@ class ServerRegistry:
             start_timeouts_s={name: limit for name, limit in limits.items() if limit is not None},
             settings=self._settings,
             references=self._references,
+            code={name: code.digest for name, code in self.code.items()},
+            changed_files=self.changed_files,
+            reloading=sorted(self.reloading),
             changed_code=dict(self._changed_code),
         )
 
@@ -187,9 +225,13 @@ class ServerRegistry:
     def _status(self, member: _Instance) -> Status:
         if member.url is None:
             return "restarting" if self.restarts.get(member.spec.name) else "starting"
-        if not member.ready:
+        if not member.ready or self._is_withheld(member):
             return "starting"  # it beats only once it has started, which may take a model's load
         return "timeout" if self._clock() - member.last_seen > self._expiry_s else "success"
+
+    def _is_withheld(self, member: _Instance) -> bool:
+        name = member.spec.name
+        return self._reloads and name in self.code and self._is_unknown(name, self.code[name].digest)
 
     def _display(self, member: _Instance) -> ServerInstance:
         spec, status = member.spec, self._status(member)
@@ -216,6 +258,7 @@ class ServerRegistry:
             sessions=member.sessions,
             restarts=self.restarts.get(spec.name, 0),
             phase=member.phase,
+            changed_files=self.changed_files.get(spec.name, []),
         )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hmac
 import os
+import time
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
@@ -28,6 +29,8 @@ M = TypeVar("M", bound=BaseModel)
 
 COLLECTIONS = 16
 """Remembered of those that ran on the stack; the one that was silent for longest is forgotten first."""
+SILENT_S = 10.0
+"""A collection that reported nothing for so long counts as ended."""
 
 
 class Head(Server):
@@ -50,6 +53,9 @@ class Head(Server):
         self.route("/register", self._register)
         self.route("/heartbeat", self._heartbeat)
         self._collections: dict[str, Collection] = {}
+        self._heard: dict[str, float] = {}
+        """Output of a collection -> when it last reported, by this process's clock."""
+        registry.withhold_while(self._is_unknown)
         self.route("/collection", self._told)
         self.measure(HeadMetrics(registry, lambda: list(self._collections.values())))
         self.app.get("/collections")(self._list_collections)
@@ -77,9 +83,21 @@ class Head(Server):
         told = _read(Collection, call)
         self._collections.pop(told.output, None)
         self._collections[told.output] = told
+        self._heard[told.output] = time.monotonic()
         if len(self._collections) > COLLECTIONS:
-            del self._collections[next(iter(self._collections))]
+            oldest = next(iter(self._collections))
+            del self._collections[oldest], self._heard[oldest]
         return b"{}"
+
+    def _is_unknown(self, server: str, digest: str) -> bool:
+        """Whether a running collection would mark rows of this code as rows of another."""
+        now = time.monotonic()
+        return any(
+            one.status.state == "running"
+            and now - self._heard[output] < SILENT_S
+            and one.code.get(server, digest) != digest
+            for output, one in self._collections.items()
+        )
 
     async def _list_collections(self) -> list[Collection]:
         """The collections that run or have run on this stack, the latest first."""

@@ -189,7 +189,7 @@ class Collector:
                 "agent_ref": rollout.agent_ref,
             }
             try:
-                answer = await self._client.post(rollout.agent, "/run", body, self._limits.rollout_timeout_s)
+                answer = await self._play(rollout.agent, body)
                 row = _checked(answer, rollout.agent)
                 row.pop("_ng_code", None)  # a row that was a rollout before brings its own
                 if self._store.code_mark:
@@ -208,6 +208,14 @@ class Collector:
             self._store.append(key, line)
             self._progress.count(row)
             return
+
+    async def _play(self, agent: str, body: bytes) -> HttpResponse:
+        """The agent's answer. A rollout that met two versions of a server's code is discarded and played again."""
+        while True:
+            code_changes = self._store.code_changes
+            answer = await self._client.post(agent, "/run", body, self._limits.rollout_timeout_s)
+            if code_changes == self._store.code_changes:
+                return answer
 
     def _record(self, rollout: Rollout, failure: Failure, attempt: int, seconds: float, *, given_up: bool) -> None:
         problem = failure.problem

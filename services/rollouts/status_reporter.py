@@ -1,6 +1,6 @@
-"""Telling: a collection says how it goes to the head, where ng_status, the viewer and Prometheus find it.
+"""Reports collection status to the head, where ng_status, the viewer and Prometheus read it.
 
-It hears from the head whether a server came back with other code than it had.
+Also asks the head whether a server came back with other code.
 """
 
 from __future__ import annotations
@@ -13,31 +13,36 @@ from pathlib import Path
 from rollyard.services.errors import Failure
 from rollyard.services.head.activity import Collection
 from rollyard.services.head.client import RegistryClient
+from rollyard.services.rollouts.code_follower import CodeFollower
 from rollyard.services.rollouts.collector import STATUS_EVERY_S, Collector
 
 
 @contextlib.asynccontextmanager
-async def reporting(link: RegistryClient, output: Path, collector: Collector) -> AsyncIterator[None]:
-    """Tell once a second and once more at the end. A head that does not listen changes nothing for the collection."""
+async def reporting(
+    link: RegistryClient, output: Path, collector: Collector, follower: CodeFollower
+) -> AsyncIterator[None]:
+    """Report before the start, once a second, and at the end. A head that does not answer does not stop the
+    collection.
+    """
 
     async def report_collection() -> None:
         with contextlib.suppress(Failure):
-            await link.report_collection(_now(output, collector))
+            await link.report_collection(_now(output, collector, follower))
 
-    async def hear() -> None:
+    async def follow_code() -> None:
         with contextlib.suppress(Failure):
-            for server, difference in (await link.directory()).changed_code.items():
-                collector.stop(
-                    f"{server} was started again with other code ({difference}), which its run refuses: restore the "
-                    "code and repeat the command, or restart ng_run and add +accept_changed_code=true"
-                )
+            if await follower.look():
+                await report_collection()  # the head holds the reloaded server back until then
 
     async def keep_reporting() -> None:
         while True:
-            await report_collection()
-            await hear()
             await asyncio.sleep(STATUS_EVERY_S)
+            await report_collection()
+            await follow_code()
 
+    # The head knows of the collection before its first rollout begins: a reload waits until its rows are marked.
+    await report_collection()
+    await follow_code()
     task = asyncio.create_task(keep_reporting())
     try:
         yield
@@ -46,5 +51,6 @@ async def reporting(link: RegistryClient, output: Path, collector: Collector) ->
         await report_collection()
 
 
-def _now(output: Path, collector: Collector) -> Collection:
-    return Collection(output=str(output.absolute()), status=collector.status, failures=list(collector.failures))
+def _now(output: Path, collector: Collector, follower: CodeFollower) -> Collection:
+    status, failures = collector.status, list(collector.failures)
+    return Collection(output=str(output.absolute()), status=status, failures=failures, code=follower.digests)

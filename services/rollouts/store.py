@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from typing import cast
 
 import orjson
 
-from rollyard.services.config.server_code.code_history import changes, mark_of, version_of
+from rollyard.services.config.server_code.code_history import accepted, changes, mark_of, version_of
 from rollyard.services.errors import FailureKind, OperatorError, RunError
 from rollyard.services.io.jsonl import replace
 from rollyard.services.io.locked_files import unused
@@ -90,13 +91,19 @@ class RolloutStore:
             check_not_shared(paths.output, paths.manifest, paths.beside_output())
             if overwrite:
                 self._move_aside()
-            manifest = self._manifest(identity, versions, dict(code or {}), resume, accept_changed_code)
+            self.code = dict(code or {})
+            """Of the servers that the rows reach, as they run it now."""
+            self.code_changes = 0
+            """How often they were reloaded with other code since."""
+            self._writing_manifest = threading.Lock()
+            manifest = self._manifest(identity, versions, self.code, resume, accept_changed_code)
             # Locked before the manifest is written: an output that shares it has locked the same file.
             self._failures = self._open_failures()
+            self._current = manifest
             self._encoded = encoded(manifest)
             if not paths.manifest.exists() or paths.manifest.read_bytes() != self._encoded:
                 replace(paths.manifest, self._encoded)
-            self.code_mark = mark_of(manifest.code, version_of(dict(code or {}), 0.0))
+            self.code_mark = mark_of(manifest.code, version_of(self.code, 0.0))
             """`_ng_code` of the rows that this command collects; empty for the first version of the code."""
             for lines in (self._rows, self._failures):
                 if lines.set_aside:
@@ -188,14 +195,31 @@ class RolloutStore:
         if found:
             raise RunError("; ".join(found))
 
+    def take_code(self, code: Mapping[str, ServerCode]) -> None:
+        """The servers run this code from now on: record it, and mark the rows that are appended from now on.
+
+        Rollouts in flight may have met both versions and are not to be appended.
+        """
+        now = version_of(code, time.time())
+        versions = accepted(self._current.code, now, self.paths.output, accept=True)
+        self._current = self._current.model_copy(update={"code": versions})
+        self.code = dict(code)
+        self.code_mark = mark_of(versions, now)
+        self.code_changes += 1
+        with self._writing_manifest:
+            if (text := encoded(self._current)) != self._encoded:
+                replace(self.paths.manifest, text)
+                self._encoded = text
+
     def _manifest_changed(self) -> list[str]:
         path = self.paths.manifest
-        try:
-            now = path.read_bytes()
-        except OSError:
-            now = b""
-        if now == self._encoded or not path.parent.exists():
-            return []  # a folder that was moved has been told of the output
+        with self._writing_manifest:
+            try:
+                now = path.read_bytes()
+            except OSError:
+                now = b""
+            if now == self._encoded or not path.parent.exists():
+                return []  # a folder that was moved has been told of the output
         there = unused(path.with_name(f"{path.stem}_recovered.json")) if path.exists() else path
         try:
             replace(there, self._encoded)

@@ -12,6 +12,7 @@ from functools import partial
 
 import uvicorn
 
+from rollyard.services.config.server_code.code_version import LoadedCode
 from rollyard.services.errors import Failure, RunError
 from rollyard.services.head.client import RegistryClient
 from rollyard.services.http.access.peer_user import PeerProtocol, Peers
@@ -21,7 +22,7 @@ from rollyard.services.http.loop_lag import LoopLag
 from rollyard.services.runtime.ports import owner_of_port
 from rollyard.services.server.app import Server
 from rollyard.services.server.settings import ServerSettings
-from rollyard.services.types import Heartbeat, Registration, ServerCode
+from rollyard.services.types import Heartbeat, Registration
 
 log = logging.getLogger(__name__)
 
@@ -128,11 +129,18 @@ class HostedServer:
         self.server.ready = True
 
     async def join(
-        self, instance: str, head: RegistryClient, book: AddressBook, code: ServerCode | None = None
+        self, instance: str, head: RegistryClient, book: AddressBook, loaded: LoadedCode | None = None
     ) -> None:
-        """Listen, register with the `code` that was loaded, start, say ready, and send heartbeats from then on."""
+        """Listen, register with the code that was `loaded`, start, say ready, and send heartbeats from then on."""
         await self.listen()
-        registration = Registration(name=self.server.name, instance=instance, url=self.url, pid=os.getpid(), code=code)
+        registration = Registration(
+            name=self.server.name,
+            instance=instance,
+            url=self.url,
+            pid=os.getpid(),
+            code=loaded.code if loaded else None,
+            sources=loaded.sources if loaded else None,
+        )
         await head.register(registration)
         telling = asyncio.create_task(self._tell(registration, head))
         try:

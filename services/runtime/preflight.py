@@ -9,22 +9,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import socket
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rollyard.services.config.load import ServerSpec
 from rollyard.services.config.plugins import load_server
-from rollyard.services.errors import EXIT_OPERATOR, OperatorError, RollyardError, RunError
+from rollyard.services.errors import OperatorError, RollyardError, RunError
 from rollyard.services.http.client import AddressBook, ServerClient
 from rollyard.services.http.transport import HttpTransport, endpoint_transport
+from rollyard.services.runtime.check_process import check_in_process
 from rollyard.services.runtime.hosting import bind, bind_for
 from rollyard.services.runtime.launcher import LocalLauncher
 from rollyard.services.runtime.stack import refuse_isolated
 from rollyard.services.server.app import Context, Server
-from rollyard.services.types import Directory, Keys, Launch
+from rollyard.services.types import Directory, Keys
 
 
 class Preflight:
@@ -47,7 +46,7 @@ class Preflight:
         for spec in self._specs:
             try:
                 if spec.isolated:
-                    await self._check_apart(spec, cache)
+                    await check_in_process(spec, self._keys, LocalLauncher(cache))
                 else:
                     await self._check_here(spec)
             except (OperatorError, RunError) as error:
@@ -78,31 +77,6 @@ class Preflight:
         except Exception as error:
             raise RunError(f"{spec.name} cannot start: {type(error).__name__}: {error}") from error
         self._servers.append(server)
-
-    async def _check_apart(self, spec: ServerSpec, cache: Path) -> None:
-        launch = Launch(
-            name=spec.name,
-            instance=spec.name,
-            family=spec.family,
-            implementation=spec.implementation,
-            folder=str(spec.folder),
-            settings=spec.raw,
-            keys=self._keys,
-            head_url="",
-            parent_pid=os.getpid(),
-            check_only=True,
-        )
-        with tempfile.TemporaryDirectory(prefix="rollyard-check-") as folder:
-            log = Path(folder) / "log"
-            process = await LocalLauncher(cache).launch(launch, log)
-            try:
-                status = await process.wait()
-            finally:
-                process.kill()
-            if status:
-                said = log.read_text("utf-8", "replace").strip().splitlines()
-                kind = OperatorError if status == EXIT_OPERATOR else RunError
-                raise kind(said[-1] if said else f"{spec.name} ended with exit status {status} when it was checked")
 
     def _check_ports(self, head: tuple[str, int] | None) -> None:
         """All fixed ports at once: two servers may ask for the same one."""

@@ -13,7 +13,7 @@ from pathlib import Path
 import uvloop
 
 from rollyard.services.config.plugins import FAMILIES, load_server
-from rollyard.services.config.server_code.code_version import code_of
+from rollyard.services.config.server_code.code_version import loaded_code
 from rollyard.services.errors import EXIT_OPERATOR, OperatorError, RollyardError
 from rollyard.services.head.client import RegistryClient
 from rollyard.services.http.client import AddressBook, ServerClient
@@ -32,7 +32,7 @@ async def serve(
 ) -> None:
     """Host the server until `stop`; `say` hears when it is ready."""
     kind = load_server(launch.family, Path(launch.folder), str(launch.settings.get("entrypoint", "app.py")))
-    code = code_of(Path(launch.folder), kind, FAMILIES, launch.settings)
+    loaded = loaded_code(Path(launch.folder), kind, FAMILIES, launch.settings)
     settings = parse_settings(kind.Settings, launch.settings, launch.name)
     lag = LoopLag()
     transport, endpoints = HttpTransport(lag=lag), endpoint_transport(environ, lag)
@@ -48,7 +48,7 @@ async def serve(
         return
     # A fixed port belongs to one replica only; the others take free ones.
     hosted = HostedServer(server, bind_for(launch.name, settings), advertise=launch.advertise, lag=lag)
-    joining = asyncio.create_task(hosted.join(launch.instance, head, book, code))
+    joining = asyncio.create_task(hosted.join(launch.instance, head, book, loaded))
     stopping = asyncio.create_task(stop.wait())
     try:
         await asyncio.wait({joining, stopping}, return_when=asyncio.FIRST_COMPLETED)

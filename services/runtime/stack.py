@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from rollyard.services.backoff import Restarts
 from rollyard.services.config.load import RunConfig, ServerSpec
 from rollyard.services.config.plugins import FAMILIES, load_server
-from rollyard.services.config.server_code.code_version import code_of
+from rollyard.services.config.server_code.code_version import loaded_code
 from rollyard.services.errors import OperatorError, RollyardError, RunError
 from rollyard.services.head.client import RegistryClient
 from rollyard.services.head.registry import ServerRegistry
@@ -20,6 +20,7 @@ from rollyard.services.head.server import Head
 from rollyard.services.http.client import AddressBook, ServerClient
 from rollyard.services.http.loop_lag import LoopLag
 from rollyard.services.http.transport import HttpTransport, LocalTransport, endpoint_transport
+from rollyard.services.runtime.check_process import check_in_process
 from rollyard.services.runtime.hosting import HostedServer, bind, bind_for
 from rollyard.services.runtime.launcher import Launcher
 from rollyard.services.runtime.ports import owner_of_port
@@ -66,8 +67,12 @@ class Stack:
         restarts: Restarts | None = None,
         environ: Mapping[str, str] | None = None,
         here: Sequence[ServerSpec] | None = None,
+        reloads: bool = False,
     ) -> None:
-        """`here` are the servers that this process starts, by default all; the others join from elsewhere."""
+        """`here` are the servers that this process starts, by default all; the others join from elsewhere.
+
+        `reloads`: `reload` will be called when code changes.
+        """
         self.config = config
         self.keys = keys
         self.folder = folder
@@ -76,7 +81,7 @@ class Stack:
         self._here = list(config.servers if here is None else here)
         elsewhere = {spec.name for spec in config.servers} - {spec.name for spec in self._here}
         self.registry = ServerRegistry(
-            keys.run_id, config.servers, config.identity(), elsewhere=elsewhere, clock=lag.lived
+            keys.run_id, config.servers, config.identity(), elsewhere=elsewhere, reloads=reloads, clock=lag.lived
         )
         self._say = say
         self._launcher = launcher
@@ -133,6 +138,16 @@ class Stack:
         count = len(self.config.servers)
         self._say(f"All {count} / {count} servers ready!")
 
+    async def reload(self, name: str) -> None:
+        """Start a server again with the code that is on disk now. Its sessions end.
+
+        Raises OperatorError or RunError if the server cannot start with that code; then the old processes go on.
+        """
+        assert self._launcher is not None and self._supervisor is not None
+        spec = next(spec for spec in self._here if spec.name == name)
+        await check_in_process(spec, self.keys, self._launcher)
+        await self._supervisor.reload(name)
+
     async def stop(self) -> None:
         """Everything down; nothing left behind."""
         if self._supervisor is not None:
@@ -171,7 +186,7 @@ class Stack:
 
         async def join(spec: ServerSpec) -> None:
             kind = load_server(spec.family, spec.folder, spec.settings.entrypoint)
-            code = code_of(spec.folder, kind, FAMILIES, spec.raw)
+            loaded = loaded_code(spec.folder, kind, FAMILIES, spec.raw)
             server = kind(spec.settings, Context(spec.name, self.keys, self.client, self.folder.logs, self._endpoints))
             hosted = HostedServer(server, bind_for(spec.name, spec.settings))
             self._transport.mount(hosted.url, server)
@@ -180,7 +195,7 @@ class Stack:
             try:
                 instance = f"{spec.name}#1"
                 self.registry.expect(instance)
-                await hosted.join(instance, link, self._book, code)
+                await hosted.join(instance, link, self._book, loaded)
             except (RollyardError, asyncio.CancelledError):
                 raise
             except Exception as error:

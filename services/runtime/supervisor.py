@@ -7,12 +7,11 @@ again, with a pause that doubles, while the run goes on.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import os
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from rollyard.services.backoff import Restarts
@@ -46,6 +45,10 @@ class _Replica:
     """With which its process ended last."""
     since: float = 0.0
     pause_s: float = 0.0
+    keeper: asyncio.Task[None] | None = None
+    """Waits for its process and starts the next one."""
+    replacing: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set while `reload` ends its process: the keeper does not start the next one."""
 
     @property
     def title(self) -> str:
@@ -128,6 +131,42 @@ class Supervisor:
                 raise RunError(f"not ready within {self._limit(late[0])}: {laggards}.\n{self._log_end(late[0])}")
             await asyncio.sleep(0.02)
 
+    async def reload(self, name: str) -> None:
+        """End every process of the server, and start as many with the code that is on disk now.
+
+        This is not a crash: nothing pauses, and no restart is counted. Returns before the new processes are ready.
+        """
+        task = asyncio.create_task(self._reload([watched for watched in self._watched if watched.spec.name == name]))
+        self._watch_tasks.append(task)
+        await asyncio.shield(task)  # half a reload would leave the server without a keeper
+
+    async def _reload(self, replicas: list[_Replica]) -> None:
+        # All end before the first one starts: two replicas never run different code.
+        await asyncio.gather(*(self._end(watched) for watched in replicas))
+        if replicas[0].spec.settings.port:
+            # Others know the new process's address already, and may call it before it is in the directory.
+            before = self._registry.last_seen()
+            while before & self._registry.last_seen() and not self._stopping.is_set():
+                before &= self._registry.last_seen()
+                await asyncio.sleep(0.05)
+        if self._stopping.is_set():
+            return
+        self._registry.renew_code(replicas[0].spec.name)
+        for watched in replicas:
+            watched.replacing.clear()
+            watched.pause_s = 0.0
+            watched.keeper = asyncio.create_task(self._start_again(watched))
+            self._watch_tasks.append(watched.keeper)
+
+    async def _end(self, watched: _Replica) -> None:
+        watched.replacing.set()
+        while watched.keeper is not None and not watched.keeper.done():
+            if watched.process is not None:
+                watched.process.terminate()
+            _, late = await asyncio.wait([watched.keeper], timeout=STOP_GRACE_S)
+            if late and watched.process is not None:
+                watched.process.kill()
+
     async def stop(self) -> None:
         """Stop every server: ask, wait a few seconds, end."""
         self._stopping.set()
@@ -173,7 +212,8 @@ class Supervisor:
         )
         self._registry.expect(watched.instance)
         watched.process = await self._launcher.launch(launch, self._log(watched))
-        self._watch_tasks.append(asyncio.create_task(self._keep(watched, watched.process)))
+        watched.keeper = asyncio.create_task(self._keep(watched, watched.process))
+        self._watch_tasks.append(watched.keeper)
         if self._stopping.is_set():
             watched.process.kill()
 
@@ -183,7 +223,7 @@ class Supervisor:
         watched.was_ready = watched.was_ready or self._registry.is_ready(watched.instance)
         self._registry.remove(watched.instance)
         watched.process = None
-        if self._stopping.is_set():
+        if self._stopping.is_set() or watched.replacing.is_set():
             return
         if not watched.was_ready:
             return  # start() reports it
@@ -196,19 +236,38 @@ class Supervisor:
             self._say(
                 f"{watched.title} ended ({_ending(status)}) after {lived:.1f} s; {again}; log: {self._log(watched)}"
             )
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._stopping.wait(), watched.pause_s)
+            if await self._is_interrupted(watched):
                 return
             self._registry.restarts[watched.spec.name] = self._registry.restarts.get(watched.spec.name, 0) + 1
-            try:
-                await self._spawn(watched)
-            except Exception as error:  # whatever a launcher raises, the server is tried again
-                log.warning("%s cannot be started", watched.title, exc_info=error)
-                self._say(f"{watched.title} cannot be started: {error or type(error).__name__}")
-                continue
-            if watched not in self._waiting:  # of those `start` tells
-                self._watch_tasks.append(asyncio.create_task(self._announce(watched, watched.instance)))
-            return
+            if await self._started(watched):
+                return
+
+    async def _is_interrupted(self, watched: _Replica) -> bool:
+        """Pause. True as soon as the run stops or a reload starts the server."""
+        waits = [asyncio.create_task(event.wait()) for event in (self._stopping, watched.replacing)]
+        try:
+            done, _ = await asyncio.wait(waits, timeout=watched.pause_s, return_when=asyncio.FIRST_COMPLETED)
+            return bool(done)
+        finally:
+            for task in waits:
+                task.cancel()
+
+    async def _start_again(self, watched: _Replica) -> None:
+        while not await self._started(watched):
+            watched.pause_s = self._restarts.next_pause_s(watched.pause_s)
+            if await self._is_interrupted(watched):
+                return
+
+    async def _started(self, watched: _Replica) -> bool:
+        try:
+            await self._spawn(watched)
+        except Exception as error:  # whatever a launcher raises, the server is tried again
+            log.warning("%s cannot be started", watched.title, exc_info=error)
+            self._say(f"{watched.title} cannot be started: {error or type(error).__name__}")
+            return False
+        if watched not in self._waiting:  # of those `start` tells
+            self._watch_tasks.append(asyncio.create_task(self._announce(watched, watched.instance)))
+        return True
 
     async def _announce(self, watched: _Replica, instance: str) -> None:
         """Say when the instance is ready, unless it ends before."""

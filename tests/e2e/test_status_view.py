@@ -135,3 +135,10 @@ def test_each_data_set_of_a_mixture_has_a_line_of_its_own() -> None:
     shown = [line.rstrip() for line in drawn(busy(collections=[mixed]), 100).splitlines()]
     assert "  rooms   4 measured, success 25.0%, reward -0.50" in shown
     assert "  essays  12 measured, reward 0.75" in shown
+
+
+def test_servers_that_run_older_code_than_is_on_disk_are_named() -> None:
+    old = server("coin").model_copy(update={"changed_files": ["resources_servers/coin/app.py"]})
+    shown = drawn(busy().model_copy(update={"servers": [old, server("other")]}), 160)
+    assert "! coin runs older code than is on disk: resources_servers/coin/app.py" in shown
+    assert "other runs older" not in shown

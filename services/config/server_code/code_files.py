@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 CODE = frozenset({".py", ".pyi", ".pyx", ".so"})
-_FOLDERS = frozenset({"__pycache__", "build", "dist", "logs", "mlruns", "node_modules", "results", "tests", "wandb"})
+_LEFT_OUT = frozenset({"__pycache__", "build", "dist", "logs", "mlruns", "node_modules", "results", "tests", "wandb"})
 _ENDS = (".pyc", ".log", "~", ".bak", ".orig", ".tmp")
 
 
@@ -19,10 +19,22 @@ def files_of(folder: Path) -> Iterator[Path]:
         if path.name.startswith("."):
             continue
         if path.is_dir():
-            if path.name not in _FOLDERS and path.suffix != ".egg-info" and not (path / "pyvenv.cfg").exists():
+            if _counts(path):
                 yield from files_of(path)
         elif path.is_file() and not path.name.endswith(_ENDS) and not _is_test(path) and not _is_result(path):
             yield path
+
+
+def folders_of(folder: Path) -> Iterator[Path]:
+    """The folder and all folders below it in which `files_of` looks."""
+    yield folder
+    for path in folder.iterdir():
+        if not path.name.startswith(".") and path.is_dir() and _counts(path):
+            yield from folders_of(path)
+
+
+def _counts(folder: Path) -> bool:
+    return folder.name not in _LEFT_OUT and folder.suffix != ".egg-info" and not (folder / "pyvenv.cfg").exists()
 
 
 def _is_test(path: Path) -> bool:

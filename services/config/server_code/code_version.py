@@ -15,25 +15,31 @@ import sysconfig
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from rollyard.services.config.plugins import PLUGINS
 from rollyard.services.config.server_code.code_files import CODE, files_of
+from rollyard.services.config.server_code.file_digest import DIGITS, file_digest
 from rollyard.services.config.server_code.file_name_literals import FileNames
 from rollyard.services.config.server_code.requirements import declared_packages
 from rollyard.services.config.server_code.source_scan import Source, read_source
 from rollyard.services.io.search_path import INSTALLED
 from rollyard.services.server.app import Server
 from rollyard.services.server.settings import is_secret
-from rollyard.services.types import Json, ServerCode
+from rollyard.services.types import CodeSources, Json, ServerCode
 
 _OWN = "rollyard"
 _SYSTEM = tuple(map(Path, ("/bin", "/dev", "/etc", "/lib", "/proc", "/run", "/sys", "/usr")))
-_LARGE = 64 << 20
-_SHORT = 12
 
 
-def code_of(folder: Path, kind: type[Server], families: Iterable[str], settings: Json) -> ServerCode:
+class LoadedCode(NamedTuple):
+    """What a server has loaded, and from where."""
+
+    code: ServerCode
+    sources: CodeSources
+
+
+def loaded_code(folder: Path, kind: type[Server], families: Iterable[str], settings: Json) -> LoadedCode:
     """What a server in `folder` has loaded; called in its process as soon as it has.
 
     `families`: top-level packages of plug-ins.
@@ -43,13 +49,16 @@ def code_of(folder: Path, kind: type[Server], families: Iterable[str], settings:
     left_out = {*kind.Settings.NOT_IDENTITY, "entrypoint"}
     deciding = {key: value for key, value in settings.items() if key not in left_out and not is_secret(key)}
     settled = set(_strings(deciding))
-    files = {reached.shown(path): _digest(path) for path in {*reached.files, *reached.named(settled)}}
-    files |= {name: _digest(path) for name in settled if (path := _named_file(name)) is not None}
+    paths = {reached.shown(path): path for path in {*reached.files, *reached.named(settled)}}
+    paths |= {name: path for name in settled if (path := _named_file(name)) is not None}
     absolute = (text for one in reached.taking_part.values() for text in one.texts if text.startswith("/"))
-    files |= {name: _digest(path) for name in absolute if (path := _named_file(name)) and not _is_system(path)}
+    paths |= {name: path for name in absolute if (path := _named_file(name)) and not _is_system(path)}
+    files = {name: file_digest(path) for name, path in paths.items()}
     packages = declared_packages(folder, {extra for one in reached.taking_part.values() for extra in one.extras})
     whole = hashlib.sha256(repr((sorted(files.items()), sorted(packages.items()))).encode())
-    return ServerCode(digest=whole.hexdigest()[:_SHORT], files=dict(sorted(files.items())), packages=packages)
+    code = ServerCode(digest=whole.hexdigest()[:DIGITS], files=dict(sorted(files.items())), packages=packages)
+    folders = {reached.shown(place): str(place) for place in reached.places}
+    return LoadedCode(code, CodeSources(paths={name: str(path) for name, path in paths.items()}, folders=folders))
 
 
 class _CodeClosure:
@@ -57,7 +66,7 @@ class _CodeClosure:
 
     def __init__(self, folder: Path, entrypoint: str, families: frozenset[str]) -> None:
         self._families = families
-        self._places = [folder]
+        self.places = [folder]
         """The server's folder, then the packages that it reaches."""
         self._modules: set[tuple[str, str]] = set()
         self.files: set[Path] = set()
@@ -85,7 +94,7 @@ class _CodeClosure:
 
     def named(self, settled: Iterable[str]) -> Iterator[Path]:
         """Files of each place that its code or the settings name: no code, or scripts that it starts."""
-        for place in self._places:
+        for place in self.places:
             texts = (text for path, one in self.taking_part.items() if place in path.parents for text in one.texts)
             names = FileNames({*settled, *texts})
             yield from (path for path in files_of(place) if names.mean(path.relative_to(place)))
@@ -95,7 +104,7 @@ class _CodeClosure:
         for parent in path.parents:
             if parent.name in self._families or parent.name == "responses_api_agents":
                 return str(path.relative_to(parent.parent))
-        base = next((place for place in self._places if place in path.parents), path)
+        base = next((place for place in self.places if place in path.parents), path)
         return str(path.relative_to(base.parent))
 
     def _read(self, path: Path) -> Source:
@@ -108,7 +117,7 @@ class _CodeClosure:
         for name in source.imports:
             for place in self._module(name):
                 if place.is_dir():
-                    self._places.append(place)
+                    self.places.append(place)
                     yield from (file for file in files_of(place) if file.suffix in CODE)
                 else:
                     yield place
@@ -135,7 +144,7 @@ class _CodeClosure:
         loaded = getattr(sys.modules.get(f"{PLUGINS}.{family}.{name}"), "__path__", ())
         for folder in (*(Path(place).resolve() for place in loaded), own):
             if folder.is_dir():
-                return [] if folder in self._places else [folder]
+                return [] if folder in self.places else [folder]
         return [file] if (file := own.with_suffix(".py")).is_file() else []
 
     @cached_property
@@ -185,17 +194,3 @@ def _named_file(text: str) -> Path | None:
 def _is_system(path: Path) -> bool:
     """A file of the machine: it is not the code's, and some of them change every second."""
     return any(place in path.parents for place in _SYSTEM)
-
-
-def _digest(path: Path) -> str:
-    """Of a file's content; of a very large one, of its size and both ends."""
-    try:
-        with path.open("rb") as file:
-            size = path.stat().st_size
-            found = hashlib.sha256(file.read(_LARGE))
-            if size > _LARGE:
-                file.seek(max(_LARGE, size - _LARGE))
-                found.update(file.read(_LARGE) + str(size).encode())
-    except OSError as error:
-        return f"unreadable ({error.strerror})"
-    return found.hexdigest()[:_SHORT]

@@ -132,7 +132,11 @@ def _become(log: str) -> None:
 
 @contextlib.asynccontextmanager
 async def forked(
-    config: RunConfig, folder: Path, launcher: ForkLauncher | None = None, restart_pause_s: float = 0.02
+    config: RunConfig,
+    folder: Path,
+    launcher: ForkLauncher | None = None,
+    restart_pause_s: float = 0.02,
+    reloads: bool = False,
 ) -> AsyncIterator[Stack]:
     """A stack whose servers are forked; dead ones are started again almost at once."""
     keys = new_keys()
@@ -145,6 +149,7 @@ async def forked(
         head_port=0,
         ready_timeout_s=60.0,
         restarts=Restarts(first_pause_s=restart_pause_s, longest_pause_s=restart_pause_s),
+        reloads=reloads,
     )
     try:
         await stack.start()

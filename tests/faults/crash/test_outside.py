@@ -8,6 +8,7 @@ import shutil
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
+import orjson
 import pytest
 import pytest_asyncio
 
@@ -31,7 +32,7 @@ def output(tmp_path: Path) -> Path:
     return tmp_path / "results" / "run.jsonl"
 
 
-def begun(stack: Stack, output: Path, rows: Path = PUZZLES, log: str = "log") -> Forked:
+def begun(stack: Stack, output: Path, rows: Path = PUZZLES, log: str = "log", *more: str) -> Forked:
     options = {
         "head": stack.head_url.removeprefix("http://"),
         "agent_name": AGENT,
@@ -41,13 +42,18 @@ def begun(stack: Stack, output: Path, rows: Path = PUZZLES, log: str = "log") ->
         "num_repeats_add_seed": "true",
         "num_samples_in_parallel": 4,
     }
-    return forked_collect([f"+{name}={value}" for name, value in options.items()], output.parent.parent / log)
+    arguments = [f"+{name}={value}" for name, value in options.items()]
+    return forked_collect([*arguments, *more], output.parent.parent / log)
+
+
+def lines(path: Path) -> int:
+    return path.read_bytes().count(b"\n") if path.exists() else 0
 
 
 async def attacked(stack: Stack, output: Path, act: Callable[[], object], rows: Path = PUZZLES) -> str:
     """What a collection says that ends because of `act`."""
     command = begun(stack, output, rows)
-    await until(lambda: output.exists() and output.read_bytes().count(b"\n") >= 20, "20 rollouts", 60.0)
+    await until(lambda: lines(output) >= 20, "20 rollouts", 60.0)
     act()
     exit_status = await asyncio.wait_for(command.wait(), 120.0)
     said = (output.parent.parent / "log").read_text()
@@ -145,3 +151,34 @@ async def test_a_server_that_comes_back_with_other_code_ends_the_collection_and_
         command = begun(stack, output, log="third.log")
         assert await asyncio.wait_for(command.wait(), 60.0) == 2
         assert "coin: changed resources_servers/coin/app.py" in (tmp_path / "third.log").read_text()
+
+
+async def test_code_that_is_reloaded_during_a_collection_marks_each_row_or_stops_it(tmp_path: Path) -> None:
+    mine, output = tmp_path / "mine", tmp_path / "results" / "run.jsonl"
+    tree, app = coin(mine), mine / "resources_servers" / "coin" / "app.py"
+    config = configured(config=tree, roots=[mine], tmp_path=tmp_path)
+    async with forked(config, tmp_path, ForkLauncher(), reloads=True) as stack:
+        command = begun(stack, output, PUZZLES, "log", "+accept_changed_code=true")
+        rows = 0
+        for reward in ("100.0", "1.0", "10.0"):
+            least = rows + 20
+            await until(lambda least=least: lines(output) >= least, "20 rollouts more")  # type: ignore[misc]
+            app.write_text(COIN.replace("1.0", reward))
+            await stack.reload("coin")
+            rows = lines(output)
+        assert await asyncio.wait_for(command.wait(), 120.0) == 0, (tmp_path / "log").read_text()
+        marks = {(row["reward"], row.get("_ng_code", "")) for row in read_rows(output)}
+        assert len({mark for _, mark in marks}) == len({reward for reward, _ in marks}) == len(marks) == 3
+        assert (1.0, "") in marks
+        manifest = orjson.loads((output.parent / "run_manifest.json").read_bytes())
+        assert {mark for _, mark in marks} - {""} == {version["digest"] for version in manifest["code"][1:]}
+
+        second = output.with_name("second.jsonl")
+        command = begun(stack, second, log="second")
+        await until(lambda: lines(second) >= 20, "20 rollouts")
+        app.write_text(COIN.replace("1.0", "7.0"))
+        await stack.reload("coin")
+        assert await asyncio.wait_for(command.wait(), 120.0) == 1
+        said = (tmp_path / "second").read_text()
+        assert "ng_run reloaded servers with other code (coin: changed resources_servers/coin/app.py)" in said
+        assert {row["reward"] for row in read_rows(second)} == {10.0}

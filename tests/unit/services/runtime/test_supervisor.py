@@ -67,13 +67,22 @@ class Machine:
         )
 
 
-def supervised(tmp_path: Path, *refuses: Exception) -> tuple[Supervisor, Machine, list[str]]:
-    config = load_text(tmp_path, yaml_of(make_folder(tmp_path)))
-    registry = ServerRegistry(KEYS.run_id, config.servers, {})
+def supervised(
+    tmp_path: Path, *refuses: Exception, settings: str = "{}", restarts: Restarts | None = None
+) -> tuple[Supervisor, Machine, list[str]]:
+    config = load_text(tmp_path, yaml_of(make_folder(tmp_path), settings))
+    registry = ServerRegistry(KEYS.run_id, config.servers, {}, reloads=True)
     machine, said = Machine(registry, *refuses), list[str]()
-    quick = Restarts(first_pause_s=0.001, longest_pause_s=0.002)
+    chosen = restarts or Restarts(first_pause_s=0.001, longest_pause_s=0.002)
     made = Supervisor(
-        config.servers, registry, machine, KEYS, "http://127.0.0.1:1", tmp_path, say=said.append, restarts=quick
+        config.servers,
+        registry,
+        machine,
+        KEYS,
+        "http://127.0.0.1:1",
+        tmp_path,
+        say=said.append,
+        restarts=chosen,
     )
     return made, machine, said
 
@@ -128,6 +137,59 @@ async def test_no_failed_restart_is_the_last_one_tried(error: Exception, tmp_pat
     finally:
         await supervisor.stop()
     assert Counter("cannot be started: " in line for line in said)[True] == 2
+
+
+async def test_a_reload_ends_all_replicas_before_one_starts_and_is_not_a_restart(tmp_path: Path) -> None:
+    supervisor, machine, said = supervised(tmp_path, settings="{replicas: 2}")
+    starting = asyncio.create_task(supervisor.start())
+    try:
+        await until(lambda: len(machine.started) == 2)
+        machine.say_ready(0)
+        machine.say_ready(1)
+        await asyncio.wait_for(starting, 120)
+        first = machine.started[1][1]
+        first.terminate = lambda: None  # type: ignore[method-assign]
+        reloading = asyncio.create_task(supervisor.reload("world"))
+        await until(machine.started[0][1].ended.done)
+        await asyncio.sleep(0.05)
+        assert len(machine.started) == 2 and not reloading.done()
+        first.end(0)
+        await until(lambda: len(machine.started) == 4)
+        machine.say_ready(2)
+        machine.say_ready(3)
+        await until(lambda: len([line for line in said if "  ready  " in line]) == 4)
+    finally:
+        await supervisor.stop()
+    assert machine.registry.restarts == {} and not any("ended" in line for line in said)
+
+
+async def test_a_reload_starts_a_server_at_once_that_waits_for_its_next_restart(tmp_path: Path) -> None:
+    supervisor, machine, said = supervised(tmp_path, restarts=Restarts(first_pause_s=3600, longest_pause_s=3600))
+    starting = asyncio.create_task(supervisor.start())
+    try:
+        await until(lambda: machine.started)
+        machine.say_ready(0)
+        await asyncio.wait_for(starting, 120)
+        machine.started[0][1].end(1)
+        await until(lambda: any("starting it again in 3600 s" in line for line in said))
+        await asyncio.wait_for(supervisor.reload("world"), 120)
+        await until(lambda: len(machine.started) == 2)
+    finally:
+        await supervisor.stop()
+    assert len(machine.started) == 2
+
+
+async def test_a_stop_during_a_reload_leaves_no_process(tmp_path: Path) -> None:
+    supervisor, machine, _ = supervised(tmp_path)
+    starting = asyncio.create_task(supervisor.start())
+    await until(lambda: machine.started)
+    machine.say_ready(0)
+    await asyncio.wait_for(starting, 120)
+    reloading = asyncio.create_task(supervisor.reload("world"))
+    await asyncio.sleep(0)
+    await supervisor.stop()
+    await asyncio.wait_for(reloading, 120)
+    assert all(process.ended.done() for _, process in machine.started)
 
 
 def test_a_ray_cluster_without_machines_is_named() -> None:

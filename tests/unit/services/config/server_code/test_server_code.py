@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rollyard.services.config.plugins import FAMILIES, load_server
-from rollyard.services.config.server_code.code_version import code_of
+from rollyard.services.config.server_code.code_version import loaded_code
 from rollyard.services.io.search_path import INSTALLED
 from rollyard.services.types import Json, ServerCode
 from tests.support.fixtures import PLAIN_APP, make_folder
@@ -21,7 +21,7 @@ def folder_of(root: Path, app: str = PLAIN_APP, **files: str) -> Path:
 
 def code(folder: Path, settings: Json | None = None) -> ServerCode:
     kind = load_server("resources_servers", folder, "app.py")
-    return code_of(folder, kind, FAMILIES, settings or {})
+    return loaded_code(folder, kind, FAMILIES, settings or {}).code
 
 
 @pytest.mark.parametrize(

@@ -111,3 +111,42 @@ def test_a_run_takes_no_instance_with_other_code_than_it_began_with(tmp_path: Pa
     assert registry.directory().changed_code.keys() == {"world"}
     register("world#3", OLD["world"])
     assert registry.directory().servers["world"] == ["http://a"] and registry.directory().changed_code == {}
+
+
+async def test_reloaded_code_is_in_the_directory_once_running_collections_know_it(tmp_path: Path) -> None:
+    config = load_text(tmp_path, yaml_of(make_folder(tmp_path)))
+    registry = ServerRegistry("run", config.servers, config.identity(), reloads=True)
+    known = {"old"}
+    registry.withhold_while(lambda name, digest: digest not in known)
+
+    def register(instance: str, code: ServerCode) -> None:
+        registry.expect(instance)
+        registry.register(Registration(name="world", instance=instance, url="http://a", pid=1, ready=True, code=code))
+
+    register("world#1", OLD["world"])
+    with pytest.raises(Failure, match=r"changed app\.py.*reloads every replica"):
+        register("world#2", NEW["world"])
+    assert registry.directory().changed_code == {}  # collections go on: the reload is yet to come
+    registry.remove("world#1")
+    registry.renew_code("world")
+    register("world#3", NEW["world"])
+    directory = registry.directory()
+    assert directory.servers["world"] == [] and directory.code == {"world": "new"}
+    known.add("new")
+    assert registry.directory().servers["world"] == ["http://a"]
+
+
+def test_code_taken_while_a_collection_runs_marks_the_rows_from_then_on(tmp_path: Path) -> None:
+    output = tmp_path / "run.jsonl"
+    store = RolloutStore(StorePaths(output), {}, {}, resume=True, overwrite=False, code=OLD)
+    store.load()
+    assert store.code_mark == ""
+    store.take_code(NEW)
+    new = store.code_mark
+    store.check()
+    store.take_code(OLD)
+    assert store.code_mark == "" and store.code_changes == 2
+    store.append((0, 0), orjson.dumps({"_ng_task_index": 0, "_ng_rollout_index": 0, "reward": 1.0}))
+    store.verify()
+    store.close()
+    assert new != "" and opened(output, NEW) == new  # both versions are on record: no question is asked

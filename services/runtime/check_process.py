@@ -1,0 +1,39 @@
+"""A server made in a process of its own, to find what would stop its start."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+from rollyard.services.config.load import ServerSpec
+from rollyard.services.errors import EXIT_OPERATOR, OperatorError, RunError
+from rollyard.services.runtime.launcher import Launcher
+from rollyard.services.types import Keys, Launch
+
+
+async def check_in_process(spec: ServerSpec, keys: Keys, launcher: Launcher) -> None:
+    """Load the server's code that is on disk now, make the server, and end. Raises OperatorError or RunError."""
+    launch = Launch(
+        name=spec.name,
+        instance=spec.name,
+        family=spec.family,
+        implementation=spec.implementation,
+        folder=str(spec.folder),
+        settings=spec.raw,
+        keys=keys,
+        head_url="",
+        parent_pid=os.getpid(),
+        check_only=True,
+    )
+    with tempfile.TemporaryDirectory(prefix="rollyard-check-") as folder:
+        log = Path(folder) / "log"
+        process = await launcher.launch(launch, log)
+        try:
+            status = await process.wait()
+        finally:
+            process.kill()
+        if status:
+            said = log.read_text("utf-8", "replace").strip().splitlines()
+            kind = OperatorError if status == EXIT_OPERATOR else RunError
+            raise kind(said[-1] if said else f"{spec.name} ended with exit status {status} when it was checked")

@@ -1,0 +1,167 @@
+"""CodeWatcher: tells when code or configs on disk are not what the run uses, and reloads servers on request."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from pathlib import Path
+
+from rollyard.services.config.server_code.disk import REMOVED, CodeOnDisk, DiskChanges
+from rollyard.services.errors import OperatorError, RunError
+from rollyard.services.head.registry import ServerRegistry
+
+log = logging.getLogger(__name__)
+
+INTERVAL_S = 0.5
+PARALLEL = 4
+"""Servers that are checked and reloaded at the same time: each costs a second of CPU or more."""
+_MOST_FILES = 6
+
+Reload = Callable[[str], Awaitable[None]]
+"""Starts the server of that name again. Raises OperatorError or RunError if it cannot start with the new code."""
+
+
+class CodeWatcher:
+    """Looks at the files of the servers that run on this machine, twice a second."""
+
+    def __init__(
+        self,
+        registry: ServerRegistry,
+        configs: Mapping[Path, str],
+        servers: Collection[str],
+        *,
+        say: Callable[[str], None],
+        remedy: str,
+        reload: Reload | None = None,
+    ) -> None:
+        """`configs`: digests of the config files as they were read; `servers`: those to look at.
+
+        `remedy`: what a user does to run changed code.
+        """
+        self._registry = registry
+        self._servers = servers
+        self._disk = CodeOnDisk(configs)
+        self._say = say
+        self._remedy = remedy
+        self._reload_server = reload
+        self._reported: dict[str, frozenset[str]] = {}
+        """Server name -> changed files that were reported."""
+        self._reported_configs: frozenset[Path] = frozenset()
+        self._tried: dict[str, Mapping[str, str]] = {}
+        """Server name -> the changes with which it was last checked and reloaded."""
+        self._refused: set[str] = set()
+        """Servers that could not start with the code that is on disk."""
+
+    async def run(self) -> None:
+        """Look until cancelled."""
+        try:
+            while True:
+                await asyncio.sleep(INTERVAL_S)
+                await self.look()
+        except Exception as error:
+            log.warning("the code is no longer watched", exc_info=error)
+            self._say(f"ng_run no longer notices changed code ({type(error).__name__}: {error})")
+
+    async def look(self) -> None:
+        """Look once; report and reload what changed."""
+        for name in self._servers:
+            if name in self._registry.code and name in self._registry.sources:
+                self._disk.follow(name, self._registry.code[name], self._registry.sources[name])
+        changes = await asyncio.to_thread(self._disk.look)
+        if changes is None:
+            return
+        self._registry.changed_files = {name: sorted(files) for name, files in changes.servers.items()}
+        self._report_configs(changes.configs)
+        if self._reload_server is None:
+            self._report(changes)
+        else:
+            await self._reload(changes, self._reload_server)
+
+    def _report(self, changes: DiskChanges) -> None:
+        new: dict[str, str] = {}
+        back: set[str] = set()
+        for name in {*self._reported, *changes.servers}:
+            now = changes.servers.get(name, {})
+            before = self._reported.get(name, frozenset())
+            new |= {file: digest for file, digest in now.items() if file not in before}
+            back |= before - now.keys()
+        self._reported = {name: frozenset(files) for name, files in changes.servers.items()}
+        if new:
+            self._say(f"{_described(new, self._loaded())}; {self._remedy}")
+        if back:
+            differ = "differs" if len(back) == 1 else "differ"
+            self._say(f"{_listed(back)} no longer {differ} from what the servers loaded")
+
+    def _report_configs(self, changed: frozenset[Path]) -> None:
+        if new := changed - self._reported_configs:
+            has = "has" if len(new) == 1 else "have"
+            what = f"{_listed(map(_shown, new))} {has} changed"
+            self._say(f"{what}; configs are read at the start: restart ng_run to use the new ones")
+        if back := self._reported_configs - changed:
+            differ = "differs" if len(back) == 1 else "differ"
+            self._say(f"{_listed(map(_shown, back))} no longer {differ} from what was read at the start")
+        self._reported_configs = changed
+
+    def _loaded(self) -> set[str]:
+        return {
+            file for name in self._servers if name in self._registry.code for file in self._registry.code[name].files
+        }
+
+    async def _reload(self, changes: DiskChanges, reload: Reload) -> None:
+        limit = asyncio.Semaphore(PARALLEL)
+
+        async def one(name: str) -> None:
+            async with limit:
+                self._registry.reloading.add(name)
+                try:
+                    await reload(name)
+                    self._refused.discard(name)
+                except (OperatorError, RunError) as error:
+                    self._registry.reloading.discard(name)
+                    self._refused.add(name)
+                    why = str(error).removeprefix(f"{name}: ")
+                    goes_on = "; its old code keeps running" if self._registry.directory().servers[name] else ""
+                    self._say(f"{name} cannot start with the changed code: {why}{goes_on}")
+
+        for name in self._tried.keys() - changes.servers.keys():
+            del self._tried[name]
+            if name in self._refused:
+                self._refused.discard(name)
+                self._say(f"{name} runs the code that is on disk again")
+        changed = {name: files for name, files in changes.servers.items() if self._tried.get(name) != files}
+        if not changed:
+            return
+        self._tried |= changed
+        files = {file: digest for own in changed.values() for file, digest in own.items()}
+        self._say(f"{_described(files, self._loaded())}; reloading {_listed(changed)}")
+        await asyncio.gather(*(one(name) for name in changed))
+
+
+def _described(files: Mapping[str, str], loaded: Collection[str]) -> str:
+    """What happened to the files, of which `loaded` were there when the servers started."""
+    removed = {name for name, digest in files.items() if digest == REMOVED}
+    added = files.keys() - removed - set(loaded)
+    changed = files.keys() - removed - added
+    parts = [
+        f"{_listed(names)} {one if len(names) == 1 else many}"
+        for names, one, many in (
+            (changed, "has changed", "have changed"),
+            (added, "was added", "were added"),
+            (removed, "was removed", "were removed"),
+        )
+        if names
+    ]
+    return ", ".join(parts)
+
+
+def _listed(names: Iterable[str]) -> str:
+    ordered = sorted(names)
+    shown = ordered[:_MOST_FILES]
+    more = len(ordered) - len(shown)
+    return ", ".join(shown) + (f" and {more} more" if more else "")
+
+
+def _shown(path: Path) -> str:
+    here = Path.cwd()
+    return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)
