@@ -5,6 +5,7 @@ from __future__ import annotations
 from html import escape
 from importlib.resources import files
 
+from rollyard.services.charts.style import STYLE
 from rollyard.services.metrics.profile_records import Profile
 from rollyard.services.report.document import Report, document
 from rollyard.services.report.formatting import NOTHING, mark_partial, measured
@@ -13,13 +14,15 @@ from rollyard.services.report.section import Section, Table
 
 _TILES = 4
 _BESIDE = 62
-"""Letters of a row up to which a table has room beside a picture."""
+"""Letters of a row up to which a table has room beside a chart."""
 
 
 def html(report: Report) -> str:
     """The page."""
     title, sections = document(report)
-    style = (files("rollyard.services.report") / "page.css").read_text(encoding="utf-8")
+    style = (files("rollyard.services.report") / "page.css").read_text(encoding="utf-8") + STYLE.read_text(
+        encoding="utf-8"
+    )
     single = len(report.runs) == 1
     body = "".join(_section(section, 2) for section in sections)
     tiles = _tiles(report.runs[0]) if single else ""
@@ -54,8 +57,7 @@ def _tiles(profile: Profile) -> str:
 def _section(section: Section, level: int) -> str:
     inner = "".join(f"<p>{escape(paragraph)}</p>" for paragraph in section.text)
     drawn = "".join(
-        f"<figure>{picture.svg}<figcaption>{escape(picture.caption)}</figcaption></figure>"
-        for picture in section.pictures
+        f"<figure>{chart.svg}<figcaption>{escape(chart.caption)}</figcaption></figure>" for chart in section.charts
     )
     tables = "".join(_table(table) for table in section.tables)
     if drawn and tables and max(map(_letters, section.tables)) <= _BESIDE:

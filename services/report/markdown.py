@@ -11,7 +11,7 @@ _SPECIAL = re.compile(r"([\\`*\[\]<>|~])|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")
 
 
 def markdown(report: Report) -> str:
-    """All of it, in words and tables; the pictures' captions say what they show."""
+    """All of it, in words and tables; the charts' captions say what they show."""
     title, sections = document(report)
     lines = [f"# {escaped(title)}", ""]
     if len(report.runs) == 1:
@@ -40,8 +40,8 @@ def _write(section: Section, level: int, lines: list[str]) -> None:
     lines += [f"{'#' * level} {escaped(section.title)}", ""]
     for paragraph in section.text:
         lines += [escaped(paragraph), ""]
-    for picture in section.pictures:
-        lines += [f"*{escaped(picture.caption)}*", ""]
+    for chart in section.charts:
+        lines += [f"*{escaped(chart.caption)}*", ""]
     for made in section.tables:
         lines += table(made)
     for part in section.parts:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from rollyard.services.charts import comparison_charts
 from rollyard.services.metrics.comparison import Change, DatasetDifference, Difference
 from rollyard.services.metrics.profile_records import Profile
-from rollyard.services.report import charts
 from rollyard.services.report.formatting import (
     NOTHING,
     interval,
@@ -39,7 +39,7 @@ def _side_by_side(runs: Sequence[Profile]) -> Section:
     text = ["Each number over its run's own tasks, with its 95% interval."]
     if any(run.coverage.missing for run in runs):
         text.append("* Not all that was asked for is measured: see the run's own bounds.")
-    return Section("Side by side", text, [Table(head, rows)], charts.side_by_side(runs))
+    return Section("Side by side", text, [Table(head, rows)], comparison_charts.side_by_side(runs))
 
 
 def _difference(found: Difference) -> Section:
@@ -61,7 +61,7 @@ def _difference(found: Difference) -> Section:
     for caption, changes in (("Most gained", found.gained), ("Most lost", found.lost)):
         if changes:
             tables.append(_changes(caption, found, changes))
-    return Section(title, text, tables, charts.difference(found))
+    return Section(title, text, tables, comparison_charts.difference_charts(found))
 
 
 def _rows(prefix: str, found: Difference | DatasetDifference) -> list[tuple[str, ...]]:

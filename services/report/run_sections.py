@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from rollyard.services.charts import group_charts, profile_charts
 from rollyard.services.metrics.profile_records import Coverage, Profile, Rewards, Spread, Tasks, ToolCalls
 from rollyard.services.metrics.stage_times import TOTAL
-from rollyard.services.report import charts
 from rollyard.services.report.dataset_sections import datasets, over, pass_table
 from rollyard.services.report.formatting import (
     NOTHING,
@@ -36,7 +36,7 @@ def sections(profile: Profile) -> list[Section]:
     if profile.tasks is not None:
         made += _tasks(profile)
     made += [_ends(profile), _work(profile), _time(profile), _drift(profile), _failures(profile)]
-    return [section for section in made if section.text or section.tables or section.pictures]
+    return [section for section in made if section.text or section.tables or section.charts]
 
 
 def _rewards(rewards: Rewards, covered: Coverage) -> Section:
@@ -56,7 +56,7 @@ def _rewards(rewards: Rewards, covered: Coverage) -> Section:
     if rewards.distinct > len(frequent):
         caption += f"; {rewards.distinct - len(frequent):,} more distinct values"
     table = Table(("reward", "rollouts", "share"), rows, caption)
-    return Section("Rewards", text, [table], [charts.rewards(rewards)])
+    return Section("Rewards", text, [table], [profile_charts.rewards(rewards)])
 
 
 def _tool_calls(calls: ToolCalls, one_scale: bool) -> Section:
@@ -74,8 +74,8 @@ def _tool_calls(calls: ToolCalls, one_scale: bool) -> Section:
         for by in calls.by_count
     ]
     head = ("tool calls", *(("mean reward",) if one_scale else ()), "rollouts", "solved")
-    pictures = [charts.by_calls(calls)] if len(rows) > 1 and one_scale else []
-    return Section("Tool calls", text, [shortened(head, rows)], pictures)
+    charts = [profile_charts.by_calls(calls)] if len(rows) > 1 and one_scale else []
+    return Section("Tool calls", text, [shortened(head, rows)], charts)
 
 
 def _tasks(profile: Profile) -> list[Section]:
@@ -102,7 +102,7 @@ def _tasks(profile: Profile) -> list[Section]:
         )
     rows = [(bin.label, f"{bin.tasks:,}", percent(bin.tasks / tasks.tasks, 1)) for bin in tasks.solve_rates]
     table = [Table(("solved", "tasks", "share"), rows, "Tasks by solve rate")] if rows else []
-    made = [Section("Tasks", text, table, [charts.solve_rates(tasks)] if rows else [])]
+    made = [Section("Tasks", text, table, [profile_charts.solve_rates(tasks)] if rows else [])]
     if len(tasks.pass_at) > 1:
         made.append(_pass_at(tasks, profile))
     return made
@@ -131,7 +131,7 @@ def _pass_at(tasks: Tasks, profile: Profile) -> Section:
             "rollouts. They cannot be compared where the tasks that are left out are harder or easier than the others."
         )
     tables = [Table(head, rows), *pass_table(profile.by_dataset)]
-    return Section("pass@k and pass^k", text, tables, [charts.pass_at(tasks)])
+    return Section("pass@k and pass^k", text, tables, [profile_charts.pass_at(tasks)])
 
 
 def _ends(profile: Profile) -> Section:
@@ -159,7 +159,9 @@ def _ends(profile: Profile) -> Section:
             tables.append(shortened(head, rows, caption))
     said = sum(group.rollouts for group in ends)
     text = [f"{whole - said:,} rollouts do not say why they ended."] if ends and said < whole else []
-    return Section("Why episodes ended", text, tables, [charts.ends(ends, whole)] if ends else [])
+    return Section(
+        "Why episodes ended", text, tables, [group_charts.ends(ends, whole, means=one_scale)] if ends else []
+    )
 
 
 def _work(profile: Profile) -> Section:
@@ -205,8 +207,8 @@ def _time(profile: Profile) -> Section:
             if whole.share is not None
             else "Stages of a rollout overlap and exceed its total: shares are of their sum, and add up to 100%."
         )
-    drawn = [stage for stage in profile.stages if stage.stage != "total" and stage.share is not None]
-    return Section("Time", text, [Table(head, rows)], [charts.stages(drawn)] if drawn else [])
+    drawn = any(stage.stage != TOTAL and stage.share is not None for stage in profile.stages)
+    return Section("Time", text, [Table(head, rows)], [group_charts.stages(profile.stages)] if drawn else [])
 
 
 def _drift(profile: Profile) -> Section:

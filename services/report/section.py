@@ -1,9 +1,11 @@
-"""Section: a heading with words, tables and a picture. Plain text throughout; whoever writes it down escapes it."""
+"""Section: a heading with words, tables and charts. Plain text throughout; whoever writes it down escapes it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+
+from rollyard.services.charts.chart import Chart
 
 
 @dataclass(frozen=True)
@@ -16,14 +18,6 @@ class Table:
 
 
 @dataclass(frozen=True)
-class Picture:
-    """An SVG drawing and what it shows, in a sentence."""
-
-    svg: str
-    caption: str
-
-
-@dataclass(frozen=True)
 class Section:
     """A heading and what stands under it."""
 
@@ -31,5 +25,5 @@ class Section:
     text: list[str] = field(default_factory=list)
     """Paragraphs."""
     tables: list[Table] = field(default_factory=list)
-    pictures: list[Picture] = field(default_factory=list)
+    charts: list[Chart] = field(default_factory=list)
     parts: list[Section] = field(default_factory=list)

@@ -14,10 +14,11 @@ from fastapi.staticfiles import StaticFiles
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
+from rollyard.services.charts.style import STYLE
 from rollyard.services.types import Record
 from rollyard.services.viewer.access_middleware import problem
-from rollyard.services.viewer.api.api_records import Numbers
 from rollyard.services.viewer.api.comparison_view import SORTS, RunDifferences
+from rollyard.services.viewer.api.profile_view import numbers_of
 from rollyard.services.viewer.api.rollout_list import MOST_LINES
 from rollyard.services.viewer.api.rollout_list import Query as Asked
 from rollyard.services.viewer.api.rollout_view import (
@@ -44,6 +45,11 @@ def viewer_app(file_index: FileIndex, replays: Replays, routers: tuple[APIRouter
     app.include_router(_api(file_index, replays))
     for router in routers:
         app.include_router(router)
+
+    @app.api_route("/static/css/charts.css", methods=["GET", "HEAD"], include_in_schema=False)
+    async def charts() -> FileResponse:
+        return FileResponse(STYLE, media_type="text/css", headers=_ASK_AGAIN)
+
     app.mount("/static", _Static(directory=STATIC), name="static")
 
     @app.api_route("/", methods=["GET", "HEAD"], include_in_schema=False)
@@ -83,11 +89,8 @@ def _api(file_index: FileIndex, replays: Replays) -> APIRouter:
 
     @api.get("/runs/{run}/profile")
     async def profile(run: int) -> Response:
-        def numbers() -> Numbers:
-            end, found = run_of(run).numbers()
-            return Numbers(indexed=end, profile=found.profile)
-
-        return await _json(numbers)
+        opened = run_of(run)
+        return await _json(lambda: numbers_of(opened))
 
     @api.get("/runs/{run}/rollouts")
     async def rollouts(run: int, query: Annotated[Asked, Query()]) -> Response:

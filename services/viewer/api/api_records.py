@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+from rollyard.services.charts.chart import Chart
 from rollyard.services.metrics.comparison import Difference
 from rollyard.services.metrics.profile_records import Profile
 from rollyard.services.rollouts.replay import Replay
@@ -51,6 +52,7 @@ class Numbers(Record):
     indexed: int
     """Bytes they are made of."""
     profile: Profile
+    charts: list[Chart]
 
 
 class RolloutLine(Record):
@@ -140,6 +142,8 @@ class RolloutView(Record):
     events: list[Event]
     replay: Replay | None
     """Boards, where the world's folder can draw them."""
+    charts: list[Chart]
+    """Of its tokens, where they are on record."""
     facts: Json
     """What else the row says: everything but the conversation, small values only."""
     attempts: list[Attempt]
@@ -191,3 +195,4 @@ class Comparison(Record):
     total: int
     start: int
     tasks: list[TaskPair]
+    charts: list[Chart]

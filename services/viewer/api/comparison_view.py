@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from rollyard.services.charts.chart import Chart
+from rollyard.services.charts.comparison_charts import difference_charts, side_by_side
 from rollyard.services.metrics.comparison import Difference, difference
 from rollyard.services.metrics.loader.columns import Floats, Ints
 from rollyard.services.metrics.profile import Run
@@ -28,6 +30,7 @@ class ComparedTasks:
     rewards: tuple[Floats, Floats]
     solved: tuple[Floats, Floats]
     measured: tuple[Ints, Ints]
+    charts: list[Chart]
 
     @classmethod
     def of(cls, first: Run, second: Run) -> ComparedTasks:
@@ -43,7 +46,8 @@ class ComparedTasks:
             _spread(None if sides is None else sides[number], keys) for number in (0, 1)
         )
         made = difference(first, second)
-        return cls(made, (task_a, task_b), (reward_a, reward_b), (solved_a, solved_b), (count_a, count_b))
+        charts = [*side_by_side([first.profile, second.profile]), *difference_charts(made)]
+        return cls(made, (task_a, task_b), (reward_a, reward_b), (solved_a, solved_b), (count_a, count_b), charts)
 
     def page(self, runs: tuple[int, int], sort: str, start: int, limit: int) -> Comparison:
         """A stretch of the tasks; those that say nothing of `sort` come last."""
@@ -55,6 +59,7 @@ class ComparedTasks:
             total=len(self.tasks[0]),
             start=start,
             tasks=[self._pair(index) for index in order.tolist()],
+            charts=self.charts,
         )
 
     def _pair(self, index: int) -> TaskPair:

@@ -1,4 +1,5 @@
 """GET /api/live: the run that is going on here, for the page; `services/head/run_snapshot.py` defines the answer.
+GET /api/live/charts: its pace over the last ten minutes, as far as a page asked.
 
 The run is asked twice a second at most, however many pages look.
 """
@@ -10,11 +11,14 @@ import time
 from collections.abc import Awaitable, Callable
 
 from fastapi import APIRouter
+from starlette.concurrency import run_in_threadpool
 
+from rollyard.services.charts.chart import Charts
 from rollyard.services.errors import Failure, RunError
 from rollyard.services.head.run_snapshot import RunSnapshot, fetch_snapshot
 from rollyard.services.http.transport import Transport
 from rollyard.services.types import HeadFile
+from rollyard.services.viewer.api.run_history import RunHistory
 
 FRESH_S = 0.5
 
@@ -24,6 +28,7 @@ def live_router(transport: Transport, find: Callable[[], Awaitable[HeadFile]]) -
     router = APIRouter()
     cache = _Cache(lambda: _now(transport, find))
     router.get("/api/live", summary="The run that is going on")(cache.read)
+    router.get("/api/live/charts", summary="Its pace")(cache.charts)
     return router
 
 
@@ -35,14 +40,28 @@ class _Cache:
         self._lock = asyncio.Lock()
         self._kept: RunSnapshot | None = None
         self._until = 0.0
+        self._history = RunHistory()
+        self._drawn: tuple[RunSnapshot, Charts] | None = None
 
     async def read(self) -> RunSnapshot:
         """What goes on: servers, episodes by stage, what is stuck, collections, failures."""
         async with self._lock:
-            if self._kept is None or time.monotonic() > self._until:
-                self._kept = await self._look()
-                self._until = time.monotonic() + FRESH_S
-            return self._kept
+            return await self._fresh()
+
+    async def charts(self) -> Charts:
+        """The charts of the run as it was seen until now, drawn once for each look."""
+        async with self._lock:
+            live = await self._fresh()
+            if self._drawn is None or self._drawn[0] is not live:
+                self._drawn = live, Charts(charts=await run_in_threadpool(self._history.charts))
+            return self._drawn[1]
+
+    async def _fresh(self) -> RunSnapshot:
+        if self._kept is None or time.monotonic() > self._until:
+            self._kept = await self._look()
+            self._until = time.monotonic() + FRESH_S
+            self._history.add(self._kept)
+        return self._kept
 
 
 async def _now(transport: Transport, find: Callable[[], Awaitable[HeadFile]]) -> RunSnapshot:

@@ -19,6 +19,8 @@ Places = NDArray[np.intp]
 """Indexes into a table."""
 SORTS = ("task", "repeat", "reward", "success", "tool_calls", "turns", "output_tokens", "seconds", "end")
 MOST_LINES = 500
+_ROUNDING = 1e-9
+"""Rewards are sums, and a bar of the histogram leads here: values that differ by less are one there, too."""
 _KEPT = 6
 """Orders and selections that are kept, 8 MB each for a million rollouts."""
 T = TypeVar("T")
@@ -90,8 +92,8 @@ class Listing:
             (query.repeat, lambda repeat: table.repeat == _held(repeat)),
             (query.outcome, lambda outcome: table.measured == (outcome == "measured")),
             (query.success, lambda success: table.success == float(success)),
-            (query.min_reward, lambda least: table.reward >= least),
-            (query.max_reward, lambda most: table.reward <= most),
+            (query.min_reward, lambda least: table.reward >= least - _ROUNDING),
+            (query.max_reward, lambda most: table.reward <= most + _ROUNDING),
             (query.min_tool_calls, lambda least: table.tool_calls >= least),
             (query.max_tool_calls, lambda most: table.tool_calls <= most),
             (query.end, lambda end: _named(table.end, end)),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import cast
 
+from rollyard.services.charts.log_probs import log_probs
 from rollyard.services.errors import RunError
 from rollyard.services.rollout_types import RolloutRow
 from rollyard.services.rollouts.replay import Replay
@@ -24,14 +25,19 @@ class RowChanged(RunError):
     """The row that the index points to is another one now: the file was changed, and is read anew."""
 
 
-def rollout_view(run: RunFile, table: Table, index: int, replays: Replays) -> RolloutView:
-    """The rollout at `index` of the run's table. Raises OSError, Gone."""
+def rollout_view(run: RunFile, table: Table, index: int, replays: Replays, *, tokens: bool = True) -> RolloutView:
+    """The rollout at `index` of the run's table; its tokens only where asked for. Raises OSError, Gone."""
     line, row = table.line(index), row_of(run, table, index)
+    events = events_of(row) if row else []
+    if not tokens:
+        events = [event.model_copy(update={"tokens": None}) if event.tokens else event for event in events]
+    chart = log_probs([each for event in events if event.tokens for each in event.tokens.log_probs])
     return RolloutView(
         run=run.number,
         line=line,
-        events=events_of(row) if row else [],
+        events=events,
         replay=replays(dict(row)) if row else None,
+        charts=[] if chart is None else [chart],
         facts=row_facts(row) if row else {},
         attempts=run.attempts.of(line.task, line.repeat),
         previous=_key(table, index - 1),
@@ -44,7 +50,7 @@ def task_rollouts(run: RunFile, task: int, replays: Replays, start: int = 0, lim
     table = run.table
     low, high = table.of_task(task)
     chosen = range(low, high)[start : start + limit]
-    stories = [_without_tokens(rollout_view(run, table, index, replays)) for index in chosen]
+    stories = [rollout_view(run, table, index, replays, tokens=False) for index in chosen]
     previous = int(table.task[low - 1]) if low else None
     following = int(table.task[high]) if high < len(table) else None
     return TaskRollouts(
@@ -77,8 +83,3 @@ def _checked(run: RunFile, table: Table, index: int, row: Json | None) -> Rollou
 
 def _key(table: Table, index: int) -> tuple[int, int] | None:
     return (int(table.task[index]), int(table.repeat[index])) if 0 <= index < len(table) else None
-
-
-def _without_tokens(story: RolloutView) -> RolloutView:
-    events = [event.model_copy(update={"tokens": None}) if event.tokens else event for event in story.events]
-    return story.model_copy(update={"events": events})

@@ -8,8 +8,8 @@ import numpy as np
 import orjson
 
 from rollyard.services.types import Json, Record
-from rollyard.services.viewer.api.api_records import Numbers
 from rollyard.services.viewer.api.comparison_view import RunDifferences
+from rollyard.services.viewer.api.profile_view import numbers_of
 from rollyard.services.viewer.api.rollout_list import Places
 from rollyard.services.viewer.api.rollout_view import Replays, rollout_view
 from rollyard.services.viewer.export.single_file_page import single_page
@@ -26,8 +26,7 @@ def export(file_index: FileIndex, replays: Replays, limit: int = MOST_EXPORTED) 
     data: Json = {"overview": file_index.overview(), "profiles": {}, "pages": {}, "stories": {}, "comparison": None}
     said = []
     for run in file_index.runs:
-        end, numbers = run.numbers()
-        data["profiles"][str(run.number)] = Numbers(indexed=end, profile=numbers.profile)
+        data["profiles"][str(run.number)] = numbers_of(run)
         listing, table = run.listing, run.listing.table
         places = chosen(table, limit)
         data["pages"][str(run.number)] = listing.page_of(places, len(places))

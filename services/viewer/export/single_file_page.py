@@ -17,9 +17,10 @@ from pathlib import Path
 
 import orjson
 
+from rollyard.services.charts.style import STYLE
+
 STATIC = Path(__file__).parents[1] / "static"
 _STYLE = re.compile(r'<link rel="stylesheet" href="static/([^"]+)">\n?')
-_SCRIPT = re.compile(r'<script (?:defer )?src="static/([^"]+)"></script>\n?')
 _MODULE = re.compile(r'<script type="module" src="static/([^"]+)"></script>\n?')
 _IMPORT = re.compile(r"""(\bfrom\s*|\bimport\s*\(?\s*)(['"])(\.{1,2}/[^'"]+)\2""")
 _UNSAFE = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
@@ -28,17 +29,15 @@ _UNSAFE = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", 
 def single_page(data: bytes, note: str) -> bytes:
     """The page with `data` (JSON) in its element `embedded`, and `note` above it."""
     page = (STATIC / "index.html").read_text(encoding="utf-8")
-    style = "\n".join((STATIC / name).read_text(encoding="utf-8") for name in _STYLE.findall(page))
-    classic = [(STATIC / name).read_text(encoding="utf-8") for name in _SCRIPT.findall(page)]
+    style = "\n".join(_style_sheet(name).read_text(encoding="utf-8") for name in _STYLE.findall(page))
     imports = orjson.dumps({"imports": _modules()}).decode()
     begin = "".join(f'import("page/{name}");' for name in _MODULE.findall(page))
-    scripts = [*classic, begin]
     word = secrets.token_urlsafe(24)
     policy = (
         f"default-src 'none'; script-src 'nonce-{word}'; style-src '{_hash(style)}'; "
         "img-src data:; base-uri 'none'; form-action 'none'"
     )
-    for found in (_STYLE, _SCRIPT, _MODULE):
+    for found in (_STYLE, _MODULE):
         page = found.sub("", page)
     head = f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n<meta charset="utf-8">'
     page = page.replace('<meta charset="utf-8">', head, 1)
@@ -46,9 +45,14 @@ def single_page(data: bytes, note: str) -> bytes:
         "</head>", f'<style>{style}</style>\n<script type="importmap" nonce="{word}">{imports}</script>\n</head>', 1
     )
     body = f'<script type="application/json" id="embedded">{_safe(data.decode())}</script>\n'
-    body += "".join(f'<script nonce="{word}">{script}</script>\n' for script in scripts)
+    body += f'<script nonce="{word}">{begin}</script>\n'
     page = page.replace('<div id="app">', f'{_said(note)}<div id="app">', 1)
     return page.replace("</body>", f"{body}</body>", 1).encode()
+
+
+def _style_sheet(name: str) -> Path:
+    """That of the charts stands beside what draws them."""
+    return STYLE if name == "css/charts.css" else STATIC / name
 
 
 def _modules() -> dict[str, str]:

@@ -33,12 +33,15 @@ export function order(key, down) {
   };
 }
 
+/** Rewards are sums: so much is what rounding leaves, here and on the server. */
+const ROUNDING = 1e-9;
+
 function passes(line, asked) {
   const is = (name, value) => !asked.get(name) || asked.get(name) === String(value);
-  const least = (name, value) => !asked.get(name) || (value !== null && value >= Number(asked.get(name)));
-  const most = (name, value) => !asked.get(name) || (value !== null && value <= Number(asked.get(name)));
+  const least = (name, value, slack = 0) => !asked.get(name) || (value !== null && value >= Number(asked.get(name)) - slack);
+  const most = (name, value, slack = 0) => !asked.get(name) || (value !== null && value <= Number(asked.get(name)) + slack);
   return is('task', line.task) && is('repeat', line.repeat) && is('success', line.success) && is('outcome', line.outcome)
     && is('end', line.end) && is('agent', line.agent)
-    && least('min_reward', line.reward) && most('max_reward', line.reward)
+    && least('min_reward', line.reward, ROUNDING) && most('max_reward', line.reward, ROUNDING)
     && least('min_tool_calls', line.tool_calls) && most('max_tool_calls', line.tool_calls);
 }

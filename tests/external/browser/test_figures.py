@@ -13,10 +13,10 @@ from tests.external.browser.viewer import viewing
 
 Open = Callable[..., Tab]
 BOARD = "SFFF\nFHFH\n\nThe board:\n##_##\n#_XO#\n##P#\nYou move next."
-CUT = """() => [...document.querySelectorAll('.pictures .figure')].flatMap((figure) => {
+CUT = """() => [...document.querySelectorAll('.charts .figure')].flatMap((figure) => {
     const place = figure.getBoundingClientRect();
     const parts = [...figure.querySelectorAll('td, th, text, rect, figcaption')];
-    return parts.filter((one) => !one.closest('.hidden, .numbers') && one.getBoundingClientRect().width && (
+    return parts.filter((one) => !one.closest('.hidden, .numbers, title') && one.getBoundingClientRect().width && (
         one.getBoundingClientRect().right > place.right + 2 || one.getBoundingClientRect().left < place.left - 2
         || (one.matches('td, th') && one.scrollWidth > one.clientWidth + 1)
     )).map((one) => `${figure.querySelector('h3').textContent}: ${one.outerHTML.slice(0, 120)}`);
@@ -49,7 +49,7 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 @pytest.mark.parametrize("width", [390, 768, 1024, 1280, 1440, 1920])
 def test_no_figure_is_cut_however_wide_the_window(open_tab: Open, large: str, width: int) -> None:
     tab = open_tab(at=large, viewport={"width": width, "height": 900})
-    assert tab.find(".pictures .figure").count() >= 6
+    assert tab.find(".charts .figure").count() >= 6
     assert tab.page.evaluate(CUT) == []
 
 

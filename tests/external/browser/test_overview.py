@@ -19,9 +19,9 @@ def test_the_overview_says_how_many_were_measured_and_how_many_solved(open_tab: 
     assert tiles.nth(1).inner_text() == f"{solved * 100:.1f}%"
 
 
-def test_pictures_come_with_their_numbers(open_tab: Open) -> None:
+def test_charts_come_with_their_numbers(open_tab: Open) -> None:
     run = open_tab().find(".run").first
-    assert run.locator("svg.drawing").count() >= 4
+    assert run.locator("svg.chart").count() >= 4
     run.locator("summary", has_text="numbers").first.click()
     assert run.locator("figure table").first.locator("tbody tr").count() > 1
 

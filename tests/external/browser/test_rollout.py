@@ -121,7 +121,7 @@ def test_tokens_show_their_ids_likelihoods_and_breaks(open_tab: Open, recordings
     calls = sum("prompt_token_ids" in item for item in row["response"]["output"])
     assert turns.count() == calls
     assert tab.find(".tokens .turn.broken").count() == (calls > 2)
-    expect(tab.find(".tokens canvas")).to_be_visible()
+    expect(tab.find(".tokens svg.chart")).to_be_visible()
 
 
 def test_the_raw_row_is_the_files_line(open_tab: Open, recordings: Recordings) -> None:

@@ -1,6 +1,7 @@
 /** Two runs against each other, task by task. */
 import { html } from '../vendor/htm-preact.js';
 import { useData } from '../data.js';
+import { Chart } from '../parts/chart.js';
 import { useKeys } from '../keys.js';
 import { DifferenceTiles } from '../parts/differencetiles.js';
 import { Notice, Breadcrumbs } from '../parts/message.js';
@@ -35,6 +36,7 @@ export function Compare({ route, overview }) {
       ${value.difference
         ? html`<${DifferenceTiles} difference=${value.difference} names=${names} />`
         : html`<p class="message"><${Name} value=${value.note || 'The two have no task in common.'} /></p>`}
+      <div class="charts">${value.charts.map((chart) => html`<${Chart} key=${chart.name} chart=${chart} />`)}</div>
       <${Pairs} value=${value} query=${query} path=${route.path} names=${names} />
       ${value.total > LENGTH && html`<nav class="paging" aria-label="Pages of tasks">
         <button onClick=${() => turn(-1)} disabled=${start === 0}>Previous</button>

@@ -1,10 +1,11 @@
-/** Every run in numbers and pictures, renewed while it grows. */
+/** Every run in numbers and charts, renewed while it grows. */
 import { html } from '../vendor/htm-preact.js';
 import { ALONE, useData } from '../data.js';
+import { Chart } from '../parts/chart.js';
 import { Notice, Breadcrumbs } from '../parts/message.js';
 import { Progress } from '../parts/progress.js';
-import { RunPictures } from '../parts/runpictures.js';
 import { RunTiles } from '../parts/runtiles.js';
+import { TokenTable } from '../parts/tokentable.js';
 import { link } from '../route.js';
 import { Name } from '../text.js';
 import { bytes, count, percent } from '../words.js';
@@ -39,8 +40,11 @@ function Run({ run, single }) {
       <${RunTiles} profile=${value.profile} run=${run} />
       <p><a class="button" href=${link(['runs', run.run])}>${all}</a></p>
       <${Notes} notes=${value.profile.notes} />
-      <details class="folded" open=${run.run === 0}><summary class=${single ? 'hidden' : ''}>Pictures</summary>
-        <${RunPictures} profile=${value.profile} run=${run.run} />
+      <details class="folded" open=${run.run === 0}><summary class=${single ? 'hidden' : ''}>Charts</summary>
+        <div class="charts">
+          ${value.charts.map((chart) => html`<${Chart} key=${chart.name} chart=${chart} />`)}
+          <${TokenTable} tokens=${value.profile.tokens} drift=${value.profile.drift} />
+        </div>
       </details>
     </div>`}
   </section>`;

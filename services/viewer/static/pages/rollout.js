@@ -92,7 +92,7 @@ function RolloutDetails({ story }) {
         <${Conversation} events=${events} current=${current} show=${steps.length > 0 ? show : null} />
       </section>
     </div>
-    <${TokenTurns} events=${events} />
+    <${TokenTurns} events=${events} chart=${story.charts.find((chart) => chart.name === 'log_probs')} />
     <${Attempts} attempts=${story.attempts} />
     <${Facts} facts=${story.facts} />
     <${Raw} path=${`runs/${story.run}/rollouts/${line.task}/${line.repeat}/raw`} name=${`rollout-${line.task}-${line.repeat}.json`} />`;

@@ -1,26 +1,17 @@
 /** Rollouts that are being played: how many wait for what, and the oldest of them. */
 import { html } from '../vendor/htm-preact.js';
-import { Bars } from '../pictures/bars.js';
 import { Name } from '../text.js';
 import { count, seconds } from '../words.js';
+import { Chart } from './chart.js';
 import { TableHead } from './heads.js';
 
 const OLDEST = 50;
 
-/** How many are in a stage, and for how long. */
-function said(stage) {
-  const usual = stage.median_s === null ? '' : ` · usually ${seconds(stage.median_s)}`;
-  const stuck = stage.stuck ? ` · ${count(stage.stuck)} stuck` : '';
-  return `${count(stage.episodes)}${usual} · longest ${seconds(stage.slowest.stage_s)}${stuck}`;
-}
-
-/** @param {{stages: any[], episodes: any[], total: number}} props */
-export function ActiveEpisodes({ stages, episodes, total }) {
+/** @param {{waiting: any, episodes: any[], total: number}} props `waiting` is the chart of what they wait for */
+export function ActiveEpisodes({ waiting, episodes, total }) {
   if (!total) return null;
   return html`<section class="block" aria-label="Rollouts being played"><h2>Rollouts being played</h2>
-    <${Bars} caption="What rollouts wait for" heads=${['stage', 'rollouts']} most=${total} rows=${stages.map((one) => ({
-      name: `${one.stage} at ${one.server}`, value: one.episodes,
-      says: said(one) }))} />
+    ${waiting && html`<${Chart} chart=${waiting} />`}
     <div class="table" tabindex="0" role="region" aria-label="The oldest"><table class="wide">
       <caption>The oldest ${episodes.length < total ? `${Math.min(OLDEST, episodes.length)} of ${count(total)}` : ''}</caption>
       <${TableHead} names=${['task', 'repeat', 'stage', 'at', 'turn', 'in it for', 'age']} words=${['stage', 'at']} />

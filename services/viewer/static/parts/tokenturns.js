@@ -1,8 +1,8 @@
 /** The tokens of an episode's model calls: those of the prompt masked, those generated with their log-probabilities. */
 import { html, useMemo, useState } from '../vendor/htm-preact.js';
-import { Plot } from '../pictures/plot.js';
 import { Name } from '../text.js';
-import { count, plain, several } from '../words.js';
+import { count, percent, plain, several } from '../words.js';
+import { SeriesChart } from './serieschart.js';
 import { CLASSES, TokenStrip } from './tokenstrip.js';
 
 const OPEN_AT_FIRST = 20;
@@ -30,26 +30,28 @@ function turnsOf(events) {
   });
 }
 
-/** @param {{events: any[]}} props */
-export function TokenTurns({ events }) {
+/** @param {{events: any[], chart: any}} props `chart` is of the log-probabilities */
+export function TokenTurns({ events, chart }) {
   const turns = useMemo(() => turnsOf(events), [events]);
   if (!turns.length) return null;
-  return html`<${Turns} turns=${turns} />`;
+  return html`<${Turns} turns=${turns} chart=${chart} />`;
 }
 
-function Turns({ turns }) {
+function Turns({ turns, chart }) {
   const [most, setMost] = useState(OPEN_AT_FIRST);
   const all = useMemo(() => turns.flatMap((turn) => turn.log_probs), [turns]);
-  const data = useMemo(() => [all.map((_, i) => i), all], [all]);
+  const last = all.length - 1;
+  const say = (place) => {
+    const i = Math.round(place * last);
+    return `token ${count(i)}: log-probability ${plain(all[i])}, ${percent(Math.exp(Math.min(0, all[i])))}`;
+  };
   const mean = all.reduce((sum, value) => sum + value, 0) / (all.length || 1);
   const masked = turns.reduce((sum, turn) => sum + turn.prompt.length - turn.seen, 0);
   return html`<section class="block tokens" aria-label="Tokens"><h2>Tokens</h2>
     <p class="small soft">${several(all.length, 'generated token')} in ${several(turns.length, 'model call')},
       ${` ${count(masked)}`} masked of prompts; mean log-probability ${plain(mean)}, perplexity ${plain(Math.exp(-mean))}.</p>
     <${Legend} />
-    ${all.length > 1 && html`<${Plot} label="Log-probability of every generated token, in order" data=${data} x="token" high=${150}
-      series=${[{ name: 'log-probability', say: (value) => plain(value), points: all.length < 3000 }]} />
-      <p class="small soft">Log-probability of every generated token, in order. Drag to look closer, double-click to see all.</p>`}
+    ${chart && html`<${SeriesChart} chart=${chart} say=${say} tick=${(place) => count(Math.round(place * last))} />`}
     ${turns.slice(0, most).map((turn, i) => html`<${Turn} key=${i} turn=${turn} first=${i === 0} />`)}
     ${turns.length > most && html`<button onClick=${() => setMost(turns.length)}>
       Show the other ${turns.length - most} model calls</button>`}

@@ -8,6 +8,8 @@ from xml.etree import ElementTree
 import orjson
 import pytest
 
+from rollyard.services.charts.axis import Axis
+from rollyard.services.charts.histogram import Bar, histogram
 from rollyard.services.metrics.comparison import difference
 from rollyard.services.metrics.loader.load_run import load
 from rollyard.services.metrics.profile import Run
@@ -16,7 +18,6 @@ from rollyard.services.report.document import Report
 from rollyard.services.report.headline import headlines
 from rollyard.services.report.html import html
 from rollyard.services.report.markdown import escaped, markdown
-from rollyard.services.report.pictures import Axis, Bar, histogram
 from rollyard.services.report.task_rows import task_rows
 from rollyard.services.report.terminal_summary import summary
 from tests.support.rollout_files import failures, grid, manifest, row, run_of, varied, write
@@ -151,12 +152,13 @@ def test_the_page_needs_nothing_from_elsewhere(incomplete: Run) -> None:
     assert "default-src 'none'" in text
 
 
-def test_every_picture_is_drawn_whole_and_told_in_words(incomplete: Run) -> None:
-    drawings = re.findall(r"<svg.*?</svg>", html(report(incomplete, incomplete)), re.DOTALL)
+def test_every_chart_is_drawn_whole_and_told_in_words(incomplete: Run) -> None:
+    page = html(report(incomplete, incomplete))
+    drawings = re.findall(r"<figure>(<svg.*?)<figcaption>", page, re.DOTALL)
     assert len(drawings) >= 6
     for drawing in drawings:
         root = ElementTree.fromstring(drawing)
-        assert root.get("role") == "img"
+        assert root.get("role") in ("img", "group")
         assert len(root.get("aria-label") or "") > 20
         assert "nan" not in drawing.lower().replace("finance", "")
 
@@ -179,7 +181,7 @@ def test_nothing_measured_still_makes_a_report(tmp_path: Path) -> None:
 
 def test_a_bar_is_as_high_as_its_value() -> None:
     drawn = histogram("t", [Bar(0, 1, 50, "a"), Bar(1, 2, 100, "b"), Bar(2, 3, -25, "c")], Axis("x"), Axis("y"))
-    bars = [element for element in ElementTree.fromstring(drawn) if element.tag == "rect"]
+    bars = [element for element in ElementTree.fromstring(drawn).iter("rect") if element.get("class") == "bar"]
     heights = [float(bar.get("height") or 0) for bar in bars]
     assert heights[1] == pytest.approx(2 * heights[0], abs=0.2)
     assert heights[2] == pytest.approx(0.5 * heights[0], abs=0.2)

@@ -1,0 +1,56 @@
+"""Axes: values to positions, and the round numbers beside them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from rollyard.services.charts.labels import short
+
+_LARGEST = 1e300
+"""Bound on values, so that no difference of two overflows."""
+
+
+@dataclass(frozen=True)
+class Axis:
+    """What an axis measures, with its unit where it has one."""
+
+    title: str
+    percent: bool = False
+    """Its numbers are shares."""
+    points: bool = False
+    """Its numbers are differences of shares, shown in percentage points."""
+    whole: bool = False
+    """Only whole numbers make sense on it."""
+
+    def label(self, value: float, step: float) -> str:
+        """The text of a tick; `step` is the distance to the next one."""
+        if self.percent:
+            return f"{100 * value:.{0 if step >= 0.01 else 1}f}%".replace("-", "−")
+        if self.points:
+            value, step = 100 * value, 100 * step
+        return short(0.0 if abs(value) < step / 1e6 else value)
+
+
+class Scale:
+    """A range of values with round ticks."""
+
+    def __init__(self, low: float, high: float, *, ticks: int = 5, whole: bool = False) -> None:
+        """`ticks`: about so many."""
+        low, high = max(low, -_LARGEST), min(high, _LARGEST)
+        if high <= low:
+            room = max(abs(low), 1.0) / 2
+            low, high = low - room, low + room
+        self.low, self.high = low, high
+        rough = (high - low) / ticks
+        power = 10.0 ** math.floor(math.log10(rough))
+        self.step = next(power * times for times in (1, 2, 5, 10) if power * times >= rough * 0.999)
+        if whole:
+            self.step = max(1.0, self.step)
+        first = math.ceil(low / self.step - 1e-9)
+        last = math.floor(high / self.step + 1e-9)
+        self.ticks = [number * self.step for number in range(first, last + 1)]
+
+    def part(self, value: float) -> float:
+        """Where a value lies: 0 at the low end, 1 at the high end."""
+        return min(max((value - self.low) / (self.high - self.low), 0.0), 1.0)

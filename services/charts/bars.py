@@ -1,0 +1,45 @@
+"""A bar for each name, with its numbers at the bar's end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rollyard.services.charts.frame import NARROW
+from rollyard.services.charts.svg import Svg, cut, drawing, mark, percent, tag, text
+
+MOST_ROWS = 12
+_LETTERS = 38
+"""Of a name, so that it fits a phone."""
+_PITCH = 38
+_LETTER = 7.4
+
+
+@dataclass(frozen=True)
+class Row:
+    """A name, how long its bar is, and what stands beside the bar."""
+
+    name: str
+    value: float
+    says: str
+    href: str | None = None
+
+
+def bars(label: str, rows: Sequence[Row]) -> Svg:
+    """Horizontal bars, at most twelve; the largest value has the longest."""
+    rows = rows[:MOST_ROWS]
+    most = max((row.value for row in rows), default=0.0) or 1.0
+    beside = max((len(row.says) for row in rows), default=0) * _LETTER + 10
+    longest = max(0.15, 1 - beside / NARROW)
+    shapes = []
+    for index, row in enumerate(rows):
+        top = index * _PITCH
+        size = max(longest * max(row.value, 0.0) / most, 0.004)
+        marks = (
+            tag("rect", {"class": "hit", "x": "0", "width": "100%", "y": top, "height": _PITCH - 2}),
+            text(cut(row.name, _LETTERS), "0", top + 12, "name"),
+            tag("rect", {"class": "bar", "x": "0", "width": percent(size), "y": top + 18, "height": 12, "rx": 2}),
+            text(row.says, percent(size), top + 28, "value", dx=7),
+        )
+        shapes.append(mark(f"{row.name}: {row.says}", marks, row.href))
+    return drawing(label, len(rows) * _PITCH, shapes, "rows", linked=True)

@@ -1,0 +1,66 @@
+"""Runs beside each other, with their intervals."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from rollyard.services.charts.axis import Axis
+from rollyard.services.charts.chart import Chart, chart
+from rollyard.services.charts.intervals import Interval, intervals
+from rollyard.services.charts.labels import points, share, short, signed
+from rollyard.services.metrics.comparison import Difference
+from rollyard.services.metrics.profile_records import Estimate, Profile
+
+Write = Callable[[float], str]
+
+
+def side_by_side(runs: Sequence[Profile]) -> list[Chart]:
+    """Success rate and mean reward of several runs."""
+    rates = [(run.name, run.solved.rate) for run in runs if run.solved is not None]
+    means = [(run.name, run.rewards.mean) for run in runs if run.rewards is not None and not run.rewards.why_no_mean]
+    made = []
+    for name, title, found, write, axis in (
+        ("success_rates", "Success rate", rates, share, Axis("success rate", percent=True)),
+        ("mean_rewards", "Mean reward", means, short, Axis("mean reward")),
+    ):
+        if len(found) > 1:
+            rows = [_row(run, estimate, write) for run, estimate in found]
+            listed = "; ".join(f"{run} {write(estimate.mean)}" for run, estimate in found)
+            caption = f"{title} with 95% intervals: {listed}."
+            made.append(chart(name, title, intervals(caption, rows, axis), caption))
+    return made
+
+
+def difference_charts(found: Difference) -> list[Chart]:
+    """Paired differences to the first run."""
+    made = []
+    for name, what, estimate, write, axis in (
+        (
+            "solve_rate_difference",
+            "solve rate",
+            found.solve_rate,
+            points,
+            Axis("difference in solve rate, percentage points", points=True),
+        ),
+        ("reward_difference", "mean reward", found.reward, signed, Axis("difference in mean reward")),
+    ):
+        if estimate is not None:
+            caption = (
+                f"{found.name} minus {found.baseline}, {what}, mean over tasks: {write(estimate.mean)}"
+                f"{_interval(estimate, write)}."
+            )
+            row = _row(f"{found.name} minus {found.baseline}", estimate, write)
+            drawn = intervals(caption, [row], axis, zero=True)
+            made.append(chart(name, f"Difference in {what}", drawn, caption))
+    return made
+
+
+def _row(name: str, found: Estimate, write: Write) -> Interval:
+    label = f"{name}: {write(found.mean)}"
+    return Interval(label, found.mean, found.low, found.high, f"{label}{_interval(found, write)}")
+
+
+def _interval(found: Estimate, write: Write) -> str:
+    if found.low is None or found.high is None:
+        return ""
+    return f" (95% interval {write(found.low)} to {write(found.high)})"

@@ -1,0 +1,56 @@
+"""Bars over ranges or over single values."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from rollyard.services.charts.axis import Axis, Scale
+from rollyard.services.charts.frame import Frame
+from rollyard.services.charts.svg import Svg, drawing, mark, percent, tag
+
+
+@dataclass(frozen=True)
+class Bar:
+    """From `low` to `high` on the horizontal axis (equal: a single value), `value` high."""
+
+    low: float
+    high: float
+    value: float
+    tip: str
+    href: str | None = None
+
+
+def histogram(label: str, bars: Sequence[Bar], x: Axis, y: Axis, x_ticks: Sequence[float] | None = None) -> Svg:
+    """Bars to scale on the horizontal axis. The whole height above and below a bar answers to the pointer."""
+    gaps = [after.low - before.low for before, after in pairwise(bars) if after.low > before.low]
+    alone = 0.8 * min(gaps, default=1.0)
+    edges = [(bar.low, bar.high) if bar.high > bar.low else (bar.low - alone / 2, bar.low + alone / 2) for bar in bars]
+    low, high = min(left for left, _ in edges), max(right for _, right in edges)
+    if len(bars) == 1:
+        low, high = low - alone, high + alone
+    values = [bar.value for bar in bars]
+    frame = Frame(
+        Scale(low, high, ticks=8, whole=x.whole),
+        Scale(min(0.0, *values, 0.0), max(0.0, *values) or 1.0, ticks=6, whole=y.whole),
+        x,
+        y,
+        x_ticks=x_ticks,
+    )
+    marks = [_mark(frame, bar, *edge) for bar, edge in zip(bars, edges, strict=True)]
+    linked = any(bar.href for bar in bars)
+    return drawing(label, frame.whole, frame.around(marks), "framed", linked=linked)
+
+
+def _mark(frame: Frame, bar: Bar, low: float, high: float) -> Svg:
+    left, right = frame.across.part(low), frame.across.part(high)
+    top, foot = sorted((frame.at(bar.value), frame.at(0.0)))
+    room = 0.06 * (right - left) if bar.high > bar.low else 0.0
+    place = {"x": percent(left + room / 2), "width": percent(max(right - left - room, 0.003))}
+    shapes = (
+        tag("rect", {"class": "hit", **place, "y": frame.top, "height": frame.height}),
+        tag("rect", {"class": "bar", **place, "y": top, "height": max(foot - top, 0.0)}),
+    )
+    # Many bars make many tab stops: the keyboard finds the same links in the table of numbers.
+    return mark(bar.tip, shapes, bar.href, tab_stop=False)

@@ -1,0 +1,55 @@
+"""Short numbers for ticks, tooltips and the ends of bars."""
+
+from __future__ import annotations
+
+_NOISE = 1e-12
+"""What rounding leaves of a sum that is zero."""
+_UNITS = ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e4, "k"))
+
+
+def several(number: int, noun: str) -> str:
+    """`1 rollout`, `3,200 rollouts`."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def short(value: float) -> str:
+    """Four significant digits without trailing zeros: `0.9305`, `−2.639`, `12.35k`, `5e+59`."""
+    size = abs(value)
+    if size < _NOISE:
+        return "0"
+    if size >= 1e15 or size < 1e-4:
+        made = f"{value:.2e}".replace("e-0", "e-").replace("e+0", "e+")
+    elif size >= 1e4:
+        unit, name = next((unit, name) for unit, name in _UNITS if size >= unit)
+        divisor = 1e3 if name == "k" else unit
+        made = f"{float(f'{value / divisor:.4g}'):,g}{name}"
+    else:
+        made = f"{float(f'{value:.4g}'):,.4f}".rstrip("0").rstrip(".")
+    return made if "e-" in made and not made.startswith("-") else made.replace("-", "−", 1)
+
+
+def share(part: float, digits: int = 1) -> str:
+    """`13.5%`."""
+    return f"{part:.{digits}%}".replace("-", "−")
+
+
+def signed(value: float) -> str:
+    """A difference, with its sign."""
+    return f"+{short(value)}" if value >= _NOISE else short(value)
+
+
+def points(value: float) -> str:
+    """A difference of two shares, in percentage points."""
+    return f"{signed(round(100 * value, 2))} points"
+
+
+def seconds(value: float) -> str:
+    """`4.1 ms`, `3.24 s`, `4 min 34 s`, `2 h 5 min`."""
+    if value < 1:
+        return f"{short(float(f'{1000 * value:.3g}'))} ms"
+    if value < 120:
+        return f"{short(float(f'{value:.3g}'))} s"
+    minutes, rest = divmod(round(value), 60)
+    if minutes < 120:
+        return f"{minutes} min {rest} s"
+    return f"{minutes // 60:,} h {minutes % 60} min"

@@ -1,0 +1,101 @@
+"""Lines over a few points, each with its interval as a band and its name at its end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rollyard.services.charts.axis import Axis, Scale
+from rollyard.services.charts.frame import Frame
+from rollyard.services.charts.svg import Svg, Value, drawing, mark, percent, tag, text
+
+_MOST_POINTS = 128
+_UNITS = 1000.0
+"""Width of a plot in the units of its view box."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """A point with its interval, where it has one."""
+
+    x: float
+    y: float
+    low: float | None
+    high: float | None
+    tip: str
+
+
+@dataclass(frozen=True)
+class Line:
+    """A named row of points."""
+
+    name: str
+    points: Sequence[Point]
+
+
+def lines(label: str, drawn: Sequence[Line], x: Axis, y: Axis) -> Svg:
+    """At most 128 points of each line; shares are drawn from 0 to 100%."""
+    drawn = [Line(line.name, thinned(line.points, _MOST_POINTS)) for line in drawn]
+    points = [point for line in drawn for point in line.points]
+    values = [value for p in points for value in (p.y, p.low, p.high) if value is not None]
+    low, high = (0.0, 1.0) if y.percent else (min(values), max(values))
+    across = Scale(min(p.x for p in points), max(p.x for p in points), ticks=8, whole=x.whole)
+    frame = Frame(across, Scale(low, high, ticks=6), x, y)
+    shapes: list[Svg] = []
+    for number, line in enumerate(drawn):
+        shapes.append(_plot(frame, line, f"s{number}"))
+    for number, line in enumerate(drawn):
+        shapes += [mark(p.tip, (_dot(frame, p, f"s{number}"),)) for p in line.points]
+    return drawing(label, frame.whole, frame.around([*shapes, *_names(frame, drawn)]), "framed")
+
+
+def thinned(points: Sequence[Point], most: int) -> Sequence[Point]:
+    """At most so many of the points, at equal distances, the first and the last among them."""
+    if len(points) <= most:
+        return points
+    return [points[round(index * (len(points) - 1) / (most - 1))] for index in range(most)]
+
+
+def plot(frame: Frame, kind: str, shapes: Sequence[Svg]) -> Svg:
+    """Shapes in a view box that is stretched over the plot: 1000 wide, a unit high for each pixel."""
+    box = f"0 {frame.top:g} {_UNITS:g} {frame.height:g}"
+    place: dict[str, Value] = {"x": "0", "y": frame.top, "width": "100%", "height": frame.height}
+    return tag("svg", {"class": kind, **place, "viewBox": box, "preserveAspectRatio": "none"}, *shapes)
+
+
+def spot(frame: Frame, x: float, y: float) -> str:
+    """A place in the view box of `plot`."""
+    return f"{_UNITS * frame.across.part(x):.1f},{frame.at(y):.1f}"
+
+
+def _plot(frame: Frame, line: Line, kind: str) -> Svg:
+    banded = [(p.x, p.low, p.high) for p in line.points if p.low is not None and p.high is not None]
+    shapes = []
+    if len(banded) > 1:
+        around = [spot(frame, x, high) for x, _, high in banded]
+        around += [spot(frame, x, low) for x, low, _ in reversed(banded)]
+        shapes.append(tag("polygon", {"class": f"band {kind}", "points": " ".join(around)}))
+    way = " ".join(spot(frame, p.x, p.y) for p in line.points)
+    return plot(frame, "plot", [*shapes, tag("polyline", {"class": f"line {kind}", "points": way})])
+
+
+def _dot(frame: Frame, p: Point, kind: str) -> Svg:
+    return tag("circle", {"class": f"dot {kind}", "cx": percent(frame.across.part(p.x)), "cy": frame.at(p.y), "r": 3})
+
+
+def _names(frame: Frame, drawn: Sequence[Line]) -> list[Svg]:
+    """Each line's name at its end: the first above it, the others below, where there is room."""
+    made, taken = [], list[float]()
+    for number, line in enumerate(drawn):
+        end = frame.at(line.points[-1].y)
+        ways = (-9, 18, 34) if number == 0 else (18, -22, 34, -9)
+        free = [
+            end + way
+            for way in ways
+            if frame.top + 9 <= end + way <= frame.top + frame.height - 4
+            and all(abs(end + way - other) >= 15 for other in taken)
+        ]
+        at = free[0] if free else end - 9
+        taken.append(at)
+        made.append(text(line.name, "100%", at, f"end name s{number}"))
+    return made

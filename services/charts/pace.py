@@ -1,0 +1,63 @@
+"""How fast a collection goes: rates over the last minutes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rollyard.services.charts.axis import Axis
+from rollyard.services.charts.chart import Chart, chart
+from rollyard.services.charts.labels import several, short
+from rollyard.services.charts.series import series
+from rollyard.services.types import Record
+
+
+class Moment(Record):
+    """A run at one moment."""
+
+    time: float
+    """Unix seconds."""
+    rollouts_per_s: float
+    in_progress: int
+
+
+class _Ago(Axis):
+    """Seconds before now."""
+
+    def label(self, value: float, step: float) -> str:
+        """`now`, `−30 s`, `−2 min`."""
+        return "now" if abs(value) < step / 1e6 else f"−{_span(-value)}"
+
+
+def pace(moments: Sequence[Moment]) -> list[Chart]:
+    """Of at least two moments, in order; empty for fewer."""
+    if len(moments) < 2:
+        return []
+    now = moments[-1].time
+    ago = [moment.time - now for moment in moments]
+    rates = [moment.rollouts_per_s for moment in moments]
+    playing = [float(moment.in_progress) for moment in moments]
+
+    def tell(indexes: Sequence[int]) -> str:
+        last = moments[indexes[-1]]
+        when = "now" if last is moments[-1] else f"{_span(now - last.time)} ago"
+        rate = f"{short(last.rollouts_per_s)} rollouts per second"
+        return f"{when}: {rate}, {several(last.in_progress, 'rollout')} in progress"
+
+    x = _Ago("time")
+    made = []
+    for name, title, found, axis, kind in (
+        ("rate", "Rollouts per second", rates, Axis("rollouts per second"), "s0"),
+        ("in_progress", "Rollouts in progress", playing, Axis("rollouts", whole=True), "s1"),
+    ):
+        current, most = short(found[-1]), short(max(found))
+        caption = f"{title} over the last {_span(now - moments[0].time)}: now {current}, at most {most}."
+        svg = series(caption, ago, found, x, axis, tell, kind=kind, height=90.0)
+        made.append(chart(name, title, svg, caption))
+    return made
+
+
+def _span(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    minutes = seconds / 60
+    return f"{minutes:.0f} min" if abs(minutes - round(minutes)) < 0.02 else f"{minutes:.1f} min"

@@ -1,0 +1,169 @@
+"""One run's profile as charts of its rewards, tasks and tool calls."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rollyard.services.charts.axis import Axis
+from rollyard.services.charts.chart import Chart, ChartLink, chart, table
+from rollyard.services.charts.group_charts import agents, ends, failures, stages
+from rollyard.services.charts.histogram import Bar, histogram
+from rollyard.services.charts.labels import several, share, short
+from rollyard.services.charts.lines import Line, Point, lines
+from rollyard.services.charts.links import Links
+from rollyard.services.metrics.profile_records import Bin, ByCalls, Profile, Rewards, Tasks, ToolCalls
+
+_ROLLOUTS = Axis("rollouts", whole=True)
+_MOST_BARS = 60
+_MOST_LINKS = 8
+_SAME = 1e-9
+"""Rewards that differ by less are one value, in the histogram and in the list's filter."""
+
+
+def profile_charts(profile: Profile, links: Links | None = None) -> list[Chart]:
+    """Every chart that the run has numbers for."""
+    found, tasks, calls = profile.rewards, profile.tasks, profile.tool_calls
+    one_scale = found is None or not found.why_no_mean
+    made = [rewards(found, links)] if found else []
+    if tasks and tasks.solve_rates:
+        made.append(solve_rates(tasks, links))
+    if tasks and len(tasks.pass_at) > 1:
+        made.append(pass_at(tasks))
+    if calls and one_scale:
+        made.append(by_calls(calls, links))
+    measured = profile.coverage.measured
+    if profile.ends:
+        made.append(ends(profile.ends, measured, links, means=one_scale))
+    if len(profile.by_agent) > 1:
+        made.append(agents(profile.by_agent, measured, links))
+    if any(stage.share is not None and stage.stage != "total" for stage in profile.stages):
+        made.append(stages(profile.stages))
+    if profile.failures.kinds:
+        made.append(failures(profile.failures.kinds, links))
+    return made
+
+
+def rewards(found: Rewards, links: Links | None = None) -> Chart:
+    """How rewards are spread."""
+    last = found.histogram[-1]
+    hrefs = [_with_reward(one, links, last=one is last) for one in found.histogram]
+    ranges = [
+        short(one.low) if one.low == one.high else f"{short(one.low)} to {short(one.high)}" for one in found.histogram
+    ]
+    bars = [
+        Bar(one.low, one.high, one.rollouts, f"{name}: {several(one.rollouts, 'rollout')}", href)
+        for one, name, href in zip(found.histogram, ranges, hrefs, strict=True)
+    ]
+    often = found.most_frequent[0]
+    caption = f"Rewards from {short(found.min)} to {short(found.max)}"
+    if often.rollouts > 1:
+        caption += f"; the most frequent is {short(often.reward)} ({often.rollouts:,} times)"
+    caption += "."
+    rows = [((name, f"{one.rollouts:,}"), href) for one, name, href in zip(found.histogram, ranges, hrefs, strict=True)]
+    drawn = histogram(caption, bars, Axis("reward"), _ROLLOUTS)
+    return chart("rewards", "Rewards", drawn, caption, table(("reward", "rollouts"), rows))
+
+
+def by_calls(found: ToolCalls, links: Links | None = None) -> Chart:
+    """Mean reward by number of tool calls; many different numbers are joined."""
+    size = -(-len(found.by_count) // _MOST_BARS)
+    starts = range(0, len(found.by_count), size)
+    groups = [_joined(found.by_count[start : start + size]) for start in starts]
+    hrefs = [
+        links.rollouts(min_tool_calls=low, max_tool_calls=high) if links else None for low, high, _, _, _ in groups
+    ]
+    names = [f"{low:,}" if low == high else f"{low:,} to {high:,}" for low, high, _, _, _ in groups]
+    bars = [
+        Bar(
+            *(low, low if size == 1 else high + 1, mean),
+            f"{name} tool call{'' if name == '1' else 's'}: mean reward {short(mean)}, {several(rollouts, 'rollout')}",
+            href,
+        )
+        for (low, high, rollouts, mean, _), name, href in zip(groups, names, hrefs, strict=True)
+    ]
+    best = max(range(len(groups)), key=lambda index: groups[index][3])
+    caption = (
+        f"Mean reward by number of tool calls; the best, {short(groups[best][3])}, is that of "
+        f"{several(groups[best][2], 'rollout')} with {names[best]}."
+    )
+    rows = [
+        ((name, f"{rollouts:,}", short(mean), "–" if solved is None else f"{solved:,}"), href)
+        for (_, _, rollouts, mean, solved), name, href in zip(groups, names, hrefs, strict=True)
+    ]
+    numbers = table(("tool calls", "rollouts", "mean reward", "solved"), rows)
+    drawn = histogram(caption, bars, Axis("tool calls", whole=True), Axis("mean reward"))
+    return chart("by_calls", "Reward by tool calls", drawn, caption, numbers)
+
+
+def solve_rates(found: Tasks, links: Links | None = None) -> Chart:
+    """How many tasks are solved how often."""
+    bars = [
+        Bar(one.low, one.high, one.tasks, f"Solved {one.label}: {several(one.tasks, 'task')}")
+        for one in found.solve_rates
+    ]
+    if any(one.low != one.high for one in found.solve_rates):
+        # `none` and `all` get places of their own beside the tenths.
+        bars[0] = Bar(-0.1, -0.02, bars[0].value, bars[0].tip)
+        bars[-1] = Bar(1.02, 1.1, bars[-1].value, bars[-1].tip)
+    caption = f"{found.never_solved:,} of {several(found.tasks, 'task')} never solved, {found.always_solved:,} always."
+    never = found.never_solved_first[:_MOST_LINKS] if links else []
+    leads = [ChartLink(text=str(task), href=links.task(task)) for task in never] if links else []
+    label = f"Tasks by the share of their rollouts that solved them; {caption}"
+    across = Axis("share of a task's rollouts that solved it", percent=True)
+    drawn = histogram(label, bars, across, Axis("tasks", whole=True), (0.0, 0.25, 0.5, 0.75, 1.0))
+    rows = [((one.label, f"{one.tasks:,}"), None) for one in found.solve_rates]
+    if leads:
+        caption += " Never:"
+    numbers = table(("solved", "tasks"), rows)
+    return chart("solve_rates", "Tasks by how often they are solved", drawn, caption, numbers, leads)
+
+
+def pass_at(found: Tasks) -> Chart:
+    """pass@k and pass^k over k."""
+    any_of = [
+        Point(
+            at.k,
+            at.any.mean,
+            at.any.low,
+            at.any.high,
+            f"pass@{at.k}: {share(at.any.mean)}, {several(at.tasks, 'task')}",
+        )
+        for at in found.pass_at
+    ]
+    every = [
+        Point(
+            *(at.k, at.every.mean, at.every.low, at.every.high),
+            f"pass^{at.k}: {share(at.every.mean)}, {several(at.tasks, 'task')}",
+        )
+        for at in found.pass_at
+    ]
+    last = found.pass_at[-1]
+    over = (
+        several(last.tasks, "task")
+        if last.tasks == found.tasks
+        else f"the {last.tasks:,} of {found.tasks:,} tasks with {last.k} rollouts"
+    )
+    caption = (
+        f"At k = {last.k}, at least one of k rollouts solves {share(last.any.mean)} of {over}, and all k solve "
+        f"{share(last.every.mean)}. Bands are 95% intervals."
+    )
+    drawn = [Line("pass@k: any of k", any_of), Line("pass^k: all of k", every)]
+    rows = [((str(at.k), share(at.any.mean), share(at.every.mean), f"{at.tasks:,}"), None) for at in found.pass_at]
+    svg = lines(caption, drawn, Axis("k", whole=True), Axis("share of tasks", percent=True))
+    return chart("pass_at", "pass@k and pass^k", svg, caption, table(("k", "pass@k", "pass^k", "tasks"), rows))
+
+
+def _with_reward(one: Bin, links: Links | None, *, last: bool) -> str | None:
+    """The rollouts of a bar. All but the last bar leave out their upper bound."""
+    if links is None:
+        return None
+    high = one.high if last or one.low == one.high else one.high - 2 * _SAME
+    return links.rollouts(min_reward=one.low, max_reward=high)
+
+
+def _joined(group: Sequence[ByCalls]) -> tuple[int, int, int, float, int | None]:
+    """Lowest and highest number of calls, rollouts, mean reward, solved."""
+    rollouts = sum(one.rollouts for one in group)
+    mean = sum(one.mean_reward * (one.rollouts / rollouts) for one in group)
+    counts = [one.solved for one in group if one.solved is not None]
+    return group[0].tool_calls, group[-1].tool_calls, rollouts, mean, sum(counts) if counts else None

@@ -1,0 +1,25 @@
+"""What the rollouts in progress wait for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rollyard.services.charts.bars import Row, bars
+from rollyard.services.charts.chart import Chart, chart
+from rollyard.services.charts.labels import seconds, several
+from rollyard.services.head.activity import StageActivity
+
+
+def waiting(stages: Sequence[StageActivity]) -> Chart | None:
+    """None when no rollout is in progress."""
+    if not stages:
+        return None
+    rows = [Row(f"{one.stage} at {one.server}", one.episodes, _says(one)) for one in stages]
+    caption = f"{several(sum(one.episodes for one in stages), 'rollout')} in progress, by what they wait for."
+    return chart("waiting", "What rollouts wait for", bars(caption, rows), caption)
+
+
+def _says(one: StageActivity) -> str:
+    usual = "" if one.median_s is None else f" · usually {seconds(one.median_s)}"
+    stuck = f" · {one.stuck:,} stuck" if one.stuck else ""
+    return f"{one.episodes:,}{usual} · longest {seconds(one.slowest.stage_s)}{stuck}"

@@ -1,0 +1,14 @@
+"""A run's profile and its charts, as the page asks for them."""
+
+from __future__ import annotations
+
+from rollyard.services.charts.profile_charts import profile_charts
+from rollyard.services.viewer.api.api_records import Numbers
+from rollyard.services.viewer.api.run_links import RunLinks
+from rollyard.services.viewer.index.run_file import RunFile
+
+
+def numbers_of(run: RunFile) -> Numbers:
+    """Of what is read so far."""
+    end, found = run.numbers()
+    return Numbers(indexed=end, profile=found.profile, charts=profile_charts(found.profile, RunLinks(run.number)))

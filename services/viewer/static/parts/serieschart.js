@@ -1,0 +1,79 @@
+/** A long series: the exact numbers below the pointer in a line of text, and a closer look by dragging. */
+import { h, html, useMemo, useState } from '../vendor/htm-preact.js';
+import { nodes, parsed } from '../svgnodes.js';
+import { Chart } from './chart.js';
+
+const ALL = [0, 1];
+const CLICK = 0.01; // a drag over less of the width is a click
+
+/** @param {PointerEvent} event */
+function placeOf(event) {
+  const area = event.currentTarget.querySelector('.area').getBoundingClientRect();
+  return Math.max(0, Math.min(1, (event.clientX - area.left) / area.width));
+}
+
+/** What the column at a place of the whole series says. @param {Element} drawing @param {number} place */
+function columnAt(drawing, place) {
+  const marks = [...drawing.querySelectorAll('.mark')];
+  const ends = (mark) => {
+    const hit = mark.querySelector('.hit');
+    return Number(hit.getAttribute('x')) + Number(hit.getAttribute('width'));
+  };
+  return (marks.find((mark) => ends(mark) >= 1000 * place) ?? marks.at(-1))?.querySelector('title').textContent;
+}
+
+/**
+ * `say` tells of a place from 0 to 1, else the chart itself; with `tick`, which labels a place, it can be looked at closer.
+ * @param {{chart: any, say?: (place: number) => string, tick?: (place: number) => string}} props
+ */
+export function SeriesChart({ chart, say, tick }) {
+  const [at, setAt] = useState(null); // where the pointer is, from 0 to 1 of what is shown
+  const [from, setFrom] = useState(null); // where a drag began
+  const [shown, show] = useState(ALL);
+  const drawing = useMemo(() => parsed(chart.svg), [chart.svg]);
+  const whole = (place) => shown[0] + place * (shown[1] - shown[0]);
+  const said = at === null ? (tick ? 'Drag to look closer, double-click to see all.' : '\u00a0') : say ? say(whole(at)) : columnAt(drawing, whole(at));
+  const drop = (event) => {
+    const ends = [from, placeOf(event)].sort((a, b) => a - b);
+    if (from !== null && ends[1] - ends[0] > CLICK) show(ends.map(whole));
+    setFrom(null);
+  };
+  const drags = tick && {
+    onPointerDown: (event) => {
+      event.currentTarget.setPointerCapture(event.pointerId);
+      setFrom(placeOf(event));
+    },
+    onPointerUp: drop,
+    onPointerCancel: () => setFrom(null),
+    onDblClick: () => show(ALL),
+  };
+  return html`<${Chart} chart=${chart}>
+    <div class=${tick ? 'closer' : ''} onPointerMove=${(event) => setAt(placeOf(event))} onPointerLeave=${() => setAt(null)} ...${drags}>
+      ${nodes(drawing, (tag, props, children) => adapted(tag, props, children, shown, tick, from === null ? null : [from, at ?? from]))}
+    </div>
+    <div class="foot"><p class="readout small number">${said}</p>
+      ${shown !== ALL && html`<button class="quiet" onClick=${() => show(ALL)}>show all</button>`}</div>
+  <//>`;
+}
+
+/** An element of the drawing as it is when only the stretch `shown` is to be seen; `drag` is being marked. */
+function adapted(tag, props, children, shown, tick, drag) {
+  const kinds = (props.class ?? '').split(' ');
+  if (shown !== ALL && kinds.includes('plot')) {
+    const [, top, wide, high] = props.viewBox.split(' ').map(Number);
+    return h(tag, { ...props, class: 'plot clipped', viewBox: `${wide * shown[0]} ${top} ${wide * (shown[1] - shown[0])} ${high}` }, children);
+  }
+  if (shown !== ALL && kinds.includes('tick')) return null;
+  if (shown !== ALL && kinds.includes('chart')) {
+    const y = children.findLast((child) => child?.props?.class === 'middle title').props.y - 17;
+    const labels = ['start', 'middle', 'end'].map((kind, i) => h('text', { class: kind, x: `${50 * i}%`, y },
+      tick(shown[0] + (i / 2) * (shown[1] - shown[0]))));
+    return h(tag, props, [...children, ...labels]);
+  }
+  if (drag && kinds.includes('area')) {
+    const [left, right] = [...drag].sort((a, b) => a - b);
+    const marked = { ...props, class: 'dragged', x: `${100 * left}%`, width: `${100 * (right - left)}%` };
+    return h('g', {}, [h(tag, props), h(tag, marked)]);
+  }
+  return h(tag, props, children);
+}
