@@ -23,8 +23,6 @@ from pathlib import Path
 
 import orjson
 
-from rollyard.services.cli.rollout_files import check_output
-from rollyard.services.cli.script import ScriptParser, positive
 from rollyard.services.datasets.data_files import side_file
 from rollyard.services.datasets.dataset_cards import CARD
 from rollyard.services.datasets.raw_rows import RawRows
@@ -34,7 +32,9 @@ from rollyard.services.errors import OperatorError, RunError
 from rollyard.services.io import s3
 from rollyard.services.io.jsonl import replace
 from rollyard.services.io.optional import load
+from rollyard.services.io.script import ScriptParser, positive
 from rollyard.services.io.terminal import plain
+from rollyard.services.rollouts.rollout_files import check_output
 from rollyard.services.types import Json
 
 DESCRIPTIONS = ("config.json", "dataset_info.json", "dataset_infos.json", "state.json", "dataset_dict.json")

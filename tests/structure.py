@@ -10,7 +10,7 @@ from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
-from tests.jsonl_parsers import jsonl_parsers
+from tests.support.jsonl_parsers import jsonl_parsers
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "src"
@@ -20,6 +20,20 @@ LONGEST_FILE = 400
 LARGEST_FOLDER = 25
 """Python files directly in one folder."""
 JSONL_PARSERS = 1
+FLOORS = (
+    ("types", "rollout_types", "errors", "backoff"),
+    ("io",),
+    ("http", "responses"),
+    ("server",),
+    ("config", "head", "datasets"),
+    ("rollouts", "metrics", "sandbox"),
+    PACKAGES[1:],
+    ("runtime",),
+    ("charts",),
+    ("report", "viewer", "tracking", "evaluation"),
+    ("cli",),
+)
+"""Packages from the lowest floor up: a module imports from its own floor and from those below it."""
 
 
 @cache
@@ -59,6 +73,24 @@ def import_circle() -> list[str]:
     return []
 
 
+def upward_imports() -> list[str]:
+    """Imports of a package on a higher floor. Programs (`if __name__ == "__main__"`) stand above all floors."""
+    floors = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
+    return [
+        f"{name} imports {used}"
+        for name, path in modules().items()
+        if 'if __name__ == "__main__"' not in path.read_text()
+        for used in sorted(imports_of(path))
+        if floors[_room(used)] > floors[_room(name)]
+    ]
+
+
+def _room(name: str) -> str:
+    """The package of `services/` that a module lies in, or the plug-in family."""
+    _, family, *rest = name.split(".")
+    return rest[0] if family == "services" and rest else family
+
+
 def line_counts() -> dict[str, int]:
     """Lines of every module that holds code."""
     counts = {name: len(path.read_text().splitlines()) for name, path in modules().items()}
@@ -82,6 +114,7 @@ def broken_bounds() -> list[str]:
     broken = [f"{name} has {n} lines, at most {LONGEST_FILE}" for name, n in line_counts().items() if n > LONGEST_FILE]
     sizes = folder_sizes().items()
     broken += [f"{name} has {n} files, at most {LARGEST_FOLDER}" for name, n in sizes if n > LARGEST_FOLDER]
+    broken += upward_imports()
     if circle := import_circle():
         broken.append(f"import circle: {' -> '.join(circle)}")
     if len(parsers := modules_parsing_jsonl()) > JSONL_PARSERS:
@@ -98,6 +131,7 @@ def main() -> int:
     print(f"longest file          {lines[longest]} lines, {longest} (at most {LONGEST_FILE})")
     print(f"largest flat folder   {files} files, {folder} (at most {LARGEST_FOLDER})")
     print(f"import circles        {int(bool(import_circle()))} (0)")
+    print(f"upward imports        {len(upward_imports())} (0)")
     print(f"modules parsing JSONL {len(modules_parsing_jsonl())} ({JSONL_PARSERS})")
     broken = broken_bounds()
     for sentence in broken:

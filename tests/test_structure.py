@@ -22,6 +22,7 @@ from tests.structure import (
     imports_of,
     line_counts,
     modules,
+    upward_imports,
 )
 
 PLUGINS = PACKAGES[1:]
@@ -29,6 +30,10 @@ PLUGINS = PACKAGES[1:]
 
 def test_no_module_imports_itself_by_a_detour() -> None:
     assert import_circle() == []
+
+
+def test_imports_run_downwards() -> None:
+    assert upward_imports() == []
 
 
 def test_no_file_and_no_folder_grows_past_its_bound() -> None:

@@ -18,9 +18,9 @@ from rollyard.resources_servers.grl_sokoban.row_selection import (
 from rollyard.resources_servers.grl_sokoban.row_writer import Row, add_output, prompt_builder_from_options, row, write
 from rollyard.resources_servers.grl_sokoban.solver import Solution, UnsolvableRoom, solve
 from rollyard.resources_servers.grl_sokoban.train_test_split import puzzle_of_board
-from rollyard.services.cli.rollout_files import check_output
-from rollyard.services.cli.script import ScriptParser, positive, run_script
 from rollyard.services.errors import OperatorError
+from rollyard.services.io.script import ScriptParser, positive, run_script
+from rollyard.services.rollouts.rollout_files import check_output
 
 
 @dataclass

@@ -15,9 +15,9 @@ from rollyard.resources_servers.grl_sokoban.row_selection import (
 )
 from rollyard.resources_servers.grl_sokoban.row_writer import Row, add_output, prompt_builder_from_options, row, write
 from rollyard.resources_servers.grl_sokoban.solver import solve
-from rollyard.services.cli.rollout_files import check_output
-from rollyard.services.cli.script import ScriptParser, positive, run_script
 from rollyard.services.errors import OperatorError
+from rollyard.services.io.script import ScriptParser, positive, run_script
+from rollyard.services.rollouts.rollout_files import check_output
 
 SIZES = ((4, 4), (5, 5), (6, 6), (7, 7), (8, 8), (4, 6), (6, 4), (5, 6), (6, 5), (5, 7), (7, 5), (6, 7), (7, 6))
 BOXES = (1, 1, 1, 1, 1, 2, 2, 3)

@@ -16,8 +16,8 @@ from rollyard.resources_servers.grl_sokoban.solver import Solution
 from rollyard.resources_servers.grl_sokoban.symmetry import SymmetryName, distinct
 from rollyard.resources_servers.grl_sokoban.task import puzzle_of, read_task
 from rollyard.resources_servers.grl_sokoban.train_test_split import Split, puzzle_of_board, split_of
-from rollyard.services.cli.script import not_negative
 from rollyard.services.errors import OperatorError
+from rollyard.services.io.script import not_negative
 
 Band = Literal["easy", "medium", "hard"]
 BANDS: tuple[Band, ...] = get_args(Band)

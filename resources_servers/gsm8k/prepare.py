@@ -5,9 +5,9 @@ from random import Random
 
 from rollyard.resources_servers.dataset_sources import Hub, prepare, read_rows, source_options
 from rollyard.resources_servers.gsm8k.prompt_formats import READINGS, SYSTEM, create_params, gold_number
-from rollyard.services.cli.script import not_negative, run_script
 from rollyard.services.datasets.splits import Wanted
 from rollyard.services.errors import OperatorError
+from rollyard.services.io.script import not_negative, run_script
 from rollyard.services.types import Json
 
 SHOTS = Path(__file__).parent / "data" / "fewshot.jsonl"

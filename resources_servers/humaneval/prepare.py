@@ -2,8 +2,8 @@
 
 from rollyard.resources_servers.dataset_sources import Hub, prepare, source_options
 from rollyard.resources_servers.humaneval.prompt_formats import FORMS, SYSTEM, create_params
-from rollyard.services.cli.script import run_script
 from rollyard.services.datasets.splits import Wanted
+from rollyard.services.io.script import run_script
 from rollyard.services.types import Json
 
 

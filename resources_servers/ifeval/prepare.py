@@ -9,8 +9,8 @@ from rollyard.resources_servers.answers.prompts import chat
 from rollyard.resources_servers.dataset_sources import Hub, prepare, source_options
 from rollyard.resources_servers.ifeval import rlvr
 from rollyard.resources_servers.ifeval.scoring import instructions
-from rollyard.services.cli.script import run_script
 from rollyard.services.datasets.splits import Wanted
+from rollyard.services.io.script import run_script
 from rollyard.services.types import Json
 
 MAX_OUTPUT_TOKENS = 1280

@@ -7,9 +7,9 @@ from pathlib import Path
 from rollyard.resources_servers.dataset_sources import Hub, prepare, read_rows, source_options
 from rollyard.resources_servers.math.few_shots import DrawnShots, FixedShots, subject_of
 from rollyard.resources_servers.math.prompt_formats import READINGS, SYSTEM, create_params, gold_answer
-from rollyard.services.cli.script import not_negative, run_script
 from rollyard.services.datasets.splits import ALL, Wanted
 from rollyard.services.errors import OperatorError
+from rollyard.services.io.script import not_negative, run_script
 from rollyard.services.types import Json
 
 SHOTS = Path(__file__).parent / "data" / "fewshot.jsonl"

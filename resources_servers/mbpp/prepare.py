@@ -5,8 +5,8 @@ from pathlib import Path
 from rollyard.resources_servers.dataset_sources import Hub, prepare, read_rows, source_options
 from rollyard.resources_servers.mbpp.prompt_formats import FORMS, SYSTEM, create_params, names_used
 from rollyard.resources_servers.mbpp.time_limits import GOLD_CPU_S
-from rollyard.services.cli.script import not_negative, run_script
 from rollyard.services.datasets.splits import ALL, Wanted
+from rollyard.services.io.script import not_negative, run_script
 from rollyard.services.types import Json
 
 SHOTS = Path(__file__).parent / "data" / "fewshot.jsonl"

@@ -17,7 +17,7 @@ from pydantic import Field
 
 from rollyard.services.cli.collect_summary import summary
 from rollyard.services.cli.find_run import find_run
-from rollyard.services.cli.options import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, Options, read_options, run_command
+from rollyard.services.cli.options import Options, read_options, run_command
 from rollyard.services.cli.progress_bar import Display, display_for, keep_showing
 from rollyard.services.config.server_code.code_history import reachable
 from rollyard.services.datasets.data_files import DataFiles
@@ -29,6 +29,7 @@ from rollyard.services.head.client import RegistryClient
 from rollyard.services.http.client import AddressBook, ServerClient
 from rollyard.services.http.loop_lag import LoopLag
 from rollyard.services.http.transport import HttpTransport
+from rollyard.services.io.exit_status import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED
 from rollyard.services.io.search_path import INSTALLED
 from rollyard.services.rollouts.appender import JsonLines
 from rollyard.services.rollouts.code_follower import CodeFollower, older_code, until_reloaded

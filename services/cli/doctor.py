@@ -6,8 +6,9 @@ import sys
 from typing import NoReturn
 
 from rollyard.services.cli.diagnostics import machine, sandbox, tokens
-from rollyard.services.cli.options import EXIT_USAGE, run_command
+from rollyard.services.cli.options import run_command
 from rollyard.services.errors import did_you_mean
+from rollyard.services.io.exit_status import EXIT_USAGE
 from rollyard.services.io.terminal import plain_output
 
 CHECKS = ("sandbox", "tokens")

@@ -15,7 +15,7 @@ import uvloop
 from pydantic import Field
 
 from rollyard.services.cli.find_run import find_run
-from rollyard.services.cli.options import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, Options, read_options, run_command
+from rollyard.services.cli.options import Options, read_options, run_command
 from rollyard.services.errors import OperatorError, RunError, did_you_mean
 from rollyard.services.evaluation.benchmarks import QWEN3_1_7B_BASE, USUAL, Baseline, Benchmark
 from rollyard.services.evaluation.checkpoint_sources import LocalSource, S3Source, Source
@@ -27,6 +27,7 @@ from rollyard.services.evaluation.task_names import check_task_names
 from rollyard.services.head.client import RegistryClient
 from rollyard.services.http.client import AddressBook
 from rollyard.services.http.transport import HttpTransport
+from rollyard.services.io.exit_status import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED
 from rollyard.services.types import Keys
 
 EXAMPLE = (

@@ -12,10 +12,8 @@ from typing import Any
 import orjson
 from pydantic import Field
 
-from rollyard.services.cli.options import EXIT_DONE, EXIT_FAILED, Options, read_options, run_command
+from rollyard.services.cli.options import Options, read_options, run_command
 from rollyard.services.cli.prepare_data_view import show
-from rollyard.services.cli.rollout_files import check_output
-from rollyard.services.datasets.curriculum import hardest_first, ids_of, named
 from rollyard.services.datasets.data_files import DataFile, DataFiles
 from rollyard.services.datasets.dataset import Dataset
 from rollyard.services.datasets.mixture import Mixture
@@ -24,9 +22,12 @@ from rollyard.services.datasets.settings import DatasetSettings, MixtureSettings
 from rollyard.services.datasets.split_names import stem_of
 from rollyard.services.datasets.validate import validate
 from rollyard.services.errors import OperatorError
+from rollyard.services.io.exit_status import EXIT_DONE, EXIT_FAILED
 from rollyard.services.io.jsonl import replace
 from rollyard.services.io.search_path import INSTALLED
+from rollyard.services.metrics.curriculum import hardest_first, ids_of, named
 from rollyard.services.metrics.loader.load_run import load
+from rollyard.services.rollouts.rollout_files import check_output
 
 EXAMPLE = (
     "ng_prepare_data +data=configs/environment_mixture.yaml +output_jsonl_fpath=results/worlds.jsonl "

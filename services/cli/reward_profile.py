@@ -15,11 +15,11 @@ from pydantic import Field
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
 from rollyard.services.cli.console import console, is_terminal
-from rollyard.services.cli.options import EXIT_DONE, EXIT_FAILED, Options, read_options, run_command
+from rollyard.services.cli.options import Options, read_options, run_command
 from rollyard.services.cli.progress_bar import PLAIN_EVERY_S
-from rollyard.services.cli.rollout_files import named_files
 from rollyard.services.datasets.data_files import DataFile, DataFiles
 from rollyard.services.errors import OperatorError
+from rollyard.services.io.exit_status import EXIT_DONE, EXIT_FAILED
 from rollyard.services.io.jsonl import replace
 from rollyard.services.io.search_path import INSTALLED
 from rollyard.services.metrics.comparison import difference
@@ -31,6 +31,7 @@ from rollyard.services.report.html import html
 from rollyard.services.report.markdown import markdown
 from rollyard.services.report.task_rows import task_rows
 from rollyard.services.report.terminal_summary import summary
+from rollyard.services.rollouts.rollout_files import named_files
 
 EXAMPLE = "ng_reward_profile +jsonl_fpath=[results/base.jsonl,results/trained.jsonl] +output_dir=results/compared"
 

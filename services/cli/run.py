@@ -13,10 +13,11 @@ from pathlib import Path
 import uvloop
 from pydantic import Field
 
-from rollyard.services.cli.options import EXIT_DONE, EXIT_INTERRUPTED, Options, read_options, run_command
+from rollyard.services.cli.options import Options, read_options, run_command
 from rollyard.services.config.load import RunConfig, ServerSpec, load
 from rollyard.services.errors import OperatorError
 from rollyard.services.http.access.hosts import KnownHosts, is_loopback
+from rollyard.services.io.exit_status import EXIT_DONE, EXIT_INTERRUPTED
 from rollyard.services.io.search_path import INSTALLED
 from rollyard.services.runtime.code_watcher import CodeWatcher
 from rollyard.services.runtime.distributed.derived_keys import shared_keys

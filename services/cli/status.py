@@ -17,11 +17,12 @@ from rich.text import Text
 
 from rollyard.services.cli.console import console, is_terminal
 from rollyard.services.cli.find_run import Say, find_run, on_stderr, once
-from rollyard.services.cli.options import EXIT_DONE, EXIT_FAILED, Options, read_options, run_command
+from rollyard.services.cli.options import Options, read_options, run_command
 from rollyard.services.cli.status_view import view
 from rollyard.services.errors import Failure, RunError
 from rollyard.services.head.run_snapshot import RunSnapshot, fetch_snapshot
 from rollyard.services.http.transport import HttpTransport
+from rollyard.services.io.exit_status import EXIT_DONE, EXIT_FAILED
 
 EXAMPLE = "ng_status +watch=true"
 AGAIN_S = 1.0

@@ -11,8 +11,9 @@ from typing import Literal
 import orjson
 from pydantic import Field
 
-from rollyard.services.cli.options import EXIT_DONE, EXIT_FAILED, Options, read_options, run_command
+from rollyard.services.cli.options import Options, read_options, run_command
 from rollyard.services.errors import OperatorError
+from rollyard.services.io.exit_status import EXIT_DONE, EXIT_FAILED
 from rollyard.services.rollouts.status import read_status
 from rollyard.services.rollouts.store import StorePaths
 from rollyard.services.tracking.mlflow_tracker import MlflowTracker

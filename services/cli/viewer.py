@@ -19,15 +19,16 @@ from pydantic import Field
 from starlette.types import ASGIApp
 
 from rollyard.services.cli.find_run import find_run
-from rollyard.services.cli.options import EXIT_DONE, Options, read_options, run_command
-from rollyard.services.cli.rollout_files import named_files
+from rollyard.services.cli.options import Options, read_options, run_command
 from rollyard.services.errors import OperatorError, RunError
 from rollyard.services.http.access.hosts import KnownHosts, is_loopback
 from rollyard.services.http.access.peer_user import Peers, peer_protocol
 from rollyard.services.http.access.request_checks import Access
 from rollyard.services.http.transport import HttpTransport
+from rollyard.services.io.exit_status import EXIT_DONE
 from rollyard.services.io.jsonl import replace
 from rollyard.services.io.search_path import INSTALLED
+from rollyard.services.rollouts.rollout_files import named_files
 from rollyard.services.runtime.hosting import bind
 from rollyard.services.runtime.ports import owner_of_port
 from rollyard.services.viewer.access_middleware import AccessMiddleware

@@ -13,8 +13,7 @@ from rollyard.services.datasets.data_files import DataFile
 from rollyard.services.datasets.dataset import fingerprint
 from rollyard.services.datasets.overlap import KINDS, USUAL_RUN, Match, TestSets
 from rollyard.services.datasets.rows import agent_of, id_of_row, rows_of
-from rollyard.services.metrics.estimators import spread
-from rollyard.services.metrics.profile_records import Spread
+from rollyard.services.datasets.spread import Spread, spread
 from rollyard.services.types import Json, Record
 
 FIRST = 20

@@ -10,7 +10,7 @@ import numpy as np
 
 from rollyard.services.metrics.confidence_intervals import share_bounds, t_975
 from rollyard.services.metrics.loader.columns import Floats, Ints
-from rollyard.services.metrics.profile_records import Estimate, Spread
+from rollyard.services.metrics.profile_records import Estimate
 
 _EXACT_SIGN_TEST = 1000
 
@@ -119,21 +119,3 @@ def sign_test(up: int, down: int) -> float | None:
         tail = sum(math.comb(changes, count) for count in range(fewer + 1))
         return float(min(1.0, 2 * tail / 2**changes))
     return min(1.0, 2 * NormalDist().cdf((2 * fewer + 1 - changes) / math.sqrt(changes)))
-
-
-def spread(values: Floats) -> Spread | None:
-    """Of those that are recorded (not NaN); None when none is."""
-    there = values[~np.isnan(values)]
-    if not len(there):
-        return None
-    median, high = np.quantile(there, [0.5, 0.95])
-    whole = total(there)
-    return Spread(
-        rollouts=len(there),
-        total=whole,
-        mean=whole / len(there),
-        min=float(there.min()),
-        median=float(median),
-        p95=float(high),
-        max=float(there.max()),
-    )

@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rollyard.services.datasets.spread import spread
 from rollyard.services.metrics import per_task
 from rollyard.services.metrics.datasets import by_dataset, scales
-from rollyard.services.metrics.estimators import clustered_mean, mean, pearson, spread
+from rollyard.services.metrics.estimators import clustered_mean, mean, pearson
 from rollyard.services.metrics.estimators import total as total_of
 from rollyard.services.metrics.failures import failures
 from rollyard.services.metrics.loader.columns import CategoryColumn, Columns, Floats, Ints

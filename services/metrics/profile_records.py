@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from rollyard.services.datasets.spread import Spread
 from rollyard.services.types import Json, Record
 
 
@@ -15,18 +16,6 @@ class Estimate(Record):
     high: float | None = None
     """With a standard error mean ∓ t(tasks - 1) * stderr. Without one, of a share that every task has alike, a bound
     from the number of tasks (`confidence_intervals.share_bounds`); None where nothing can be said."""
-
-
-class Spread(Record):
-    """How a quantity is spread over the rollouts that record it."""
-
-    rollouts: int
-    total: float
-    mean: float
-    min: float
-    median: float
-    p95: float
-    max: float
 
 
 class Bounds(Record):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from rollyard.services.metrics.estimators import spread, total
+from rollyard.services.datasets.spread import spread
+from rollyard.services.metrics.estimators import total
 from rollyard.services.metrics.loader.columns import Columns, Floats
 from rollyard.services.metrics.profile_records import Stage
 

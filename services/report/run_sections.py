@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rollyard.services.charts import group_charts, profile_charts
-from rollyard.services.metrics.profile_records import Coverage, Profile, Rewards, Spread, Tasks, ToolCalls
+from rollyard.services.datasets.spread import Spread
+from rollyard.services.metrics.profile_records import Coverage, Profile, Rewards, Tasks, ToolCalls
 from rollyard.services.metrics.stage_times import TOTAL
 from rollyard.services.report.dataset_sections import datasets, over, pass_table
 from rollyard.services.report.formatting import (

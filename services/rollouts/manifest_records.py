@@ -4,18 +4,8 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from rollyard.services.types import Json, Record, ServerCode
-
-
-class CodeVersion(Record):
-    """The code of the servers that a collection's rows reach, as one of its commands found it."""
-
-    digest: str
-    """Short; `_ng_code` of the rows that were collected with it, but for the first version's."""
-    servers: dict[str, ServerCode]
-    """Server name -> its code; a server that does not report its code is absent."""
-    since: float
-    """Unix seconds."""
+from rollyard.services.config.server_code.code_history import CodeVersion
+from rollyard.services.types import Json, Record
 
 
 class Manifest(Record):

@@ -16,7 +16,7 @@ from rollyard.resources_servers.humaneval import prepare as humaneval
 from rollyard.resources_servers.ifeval import prepare as ifeval
 from rollyard.resources_servers.math import prepare as math
 from rollyard.resources_servers.mbpp import prepare as mbpp
-from rollyard.services.cli.script import run_script
+from rollyard.services.io.script import run_script
 from rollyard.services.io.search_path import INSTALLED
 
 PREPARE = (gsm8k.main, math.main, mbpp.main, humaneval.main, ifeval.main)

@@ -13,9 +13,10 @@ from pydantic import Field
 from rollyard.services.cli.diagnostics import checks
 from rollyard.services.cli.diagnostics.findings import Finding, failed, ok, shown, verdict
 from rollyard.services.cli.diagnostics.rollout import tried
-from rollyard.services.cli.options import EXIT_DONE, EXIT_FAILED, Options, read_options
+from rollyard.services.cli.options import Options, read_options
 from rollyard.services.config.load import RunConfig, load
 from rollyard.services.errors import OperatorError, RunError, did_you_mean
+from rollyard.services.io.exit_status import EXIT_DONE, EXIT_FAILED
 from rollyard.services.io.search_path import INSTALLED
 from rollyard.services.runtime.preflight import Preflight
 from rollyard.services.runtime.process_setup import raise_file_limit

@@ -8,8 +8,9 @@ import orjson
 import uvloop
 from pydantic import Field
 
-from rollyard.services.cli.options import EXIT_DONE, EXIT_FAILED, Options, read_options
+from rollyard.services.cli.options import Options, read_options
 from rollyard.services.errors import OperatorError
+from rollyard.services.io.exit_status import EXIT_DONE, EXIT_FAILED
 from rollyard.services.sandbox.records import Layers, Limits
 from rollyard.services.sandbox.sandbox import Sandbox
 

@@ -13,13 +13,14 @@ import uvloop
 from pydantic import Field
 
 from rollyard.services.cli.find_run import find_run
-from rollyard.services.cli.options import EXIT_DONE, EXIT_FAILED, Options, read_options
+from rollyard.services.cli.options import Options, read_options
 from rollyard.services.config.load import load
 from rollyard.services.config.overrides import Override
 from rollyard.services.errors import OperatorError, did_you_mean
 from rollyard.services.head.client import RegistryClient
 from rollyard.services.http.client import AddressBook, ServerClient
 from rollyard.services.http.transport import HttpTransport
+from rollyard.services.io.exit_status import EXIT_DONE, EXIT_FAILED
 from rollyard.services.io.search_path import INSTALLED
 from rollyard.services.runtime.run_dir import RunFolder
 from rollyard.services.runtime.stack import Stack, new_keys

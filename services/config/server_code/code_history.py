@@ -11,10 +11,22 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from rollyard.services.errors import OperatorError
-from rollyard.services.rollouts.manifest_records import CodeVersion
-from rollyard.services.types import ServerCode
+from rollyard.services.types import Record, ServerCode
 
 _MOST_FILES = 6
+
+
+class CodeVersion(Record):
+    """The code of the servers that a collection's rows reach, as one of its commands found it."""
+
+    digest: str
+    """Short; `_ng_code` of the rows that were collected with it, but for the first version's."""
+    servers: dict[str, ServerCode]
+    """Server name -> its code; a server that does not report its code is absent."""
+    since: float
+    """Unix seconds."""
+
+
 _VERSIONS = TypeAdapter(list[CodeVersion])
 
 

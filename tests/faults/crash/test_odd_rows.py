@@ -12,9 +12,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rollyard.services.datasets.curriculum import ids_of
 from rollyard.services.io.jsonl import lenient
 from rollyard.services.metrics.comparison import difference
+from rollyard.services.metrics.curriculum import ids_of
 from rollyard.services.metrics.loader.load_run import load
 from rollyard.services.report.document import Report
 from rollyard.services.report.html import html

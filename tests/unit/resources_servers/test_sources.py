@@ -20,10 +20,10 @@ from rollyard.resources_servers.dataset_sources import (
     source_options,
     write_rows,
 )
-from rollyard.services.cli.rollout_files import check_output
 from rollyard.services.datasets.splits import ALL, Wanted
 from rollyard.services.errors import OperatorError, RunError
 from rollyard.services.io.search_path import INSTALLED
+from rollyard.services.rollouts.rollout_files import check_output
 from rollyard.services.types import Json
 from tests.support.fake_stores import store
 

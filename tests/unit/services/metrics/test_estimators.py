@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rollyard.services.datasets.spread import spread
 from rollyard.services.metrics.comparison import paired
 from rollyard.services.metrics.confidence_intervals import share_bounds, t_975
-from rollyard.services.metrics.estimators import clustered_mean, mean, passes, pearson, sign_test, spread
+from rollyard.services.metrics.estimators import clustered_mean, mean, passes, pearson, sign_test
 
 rewards = st.floats(-100, 100).map(lambda value: round(value, 3))
 

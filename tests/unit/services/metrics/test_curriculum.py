@@ -9,8 +9,8 @@ import numpy as np
 import orjson
 import pytest
 
-from rollyard.services.datasets.curriculum import hardest_first, ids_of, named, pass_at
 from rollyard.services.errors import OperatorError
+from rollyard.services.metrics.curriculum import hardest_first, ids_of, named, pass_at
 from rollyard.services.metrics.loader.load_run import load
 
 

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
-from rollyard.services.cli.options import EXIT_DONE, exit_status
 from rollyard.services.errors import OperatorError
+from rollyard.services.io.exit_status import EXIT_DONE, exit_status
 
 
 class ScriptParser(argparse.ArgumentParser):

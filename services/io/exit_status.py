@@ -1,0 +1,66 @@
+"""Exit statuses of commands and scripts, and how an exception becomes one."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Callable
+
+from rollyard.services.errors import Failure, OperatorError, RunError
+from rollyard.services.io.terminal import plain_output
+
+EXIT_DONE, EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 0, 1, 2, 130
+
+
+def exit_status(command: str, work: Callable[[], int], *, debug: bool = False) -> int:
+    """Run `work` and return the exit status of its command; an exception becomes one line on standard error."""
+    with plain_output():
+        return _ended(command, work, debug=debug)
+
+
+def _ended(command: str, work: Callable[[], int], *, debug: bool) -> int:
+    try:
+        status = work()
+        sys.stdout.flush()
+    except OperatorError as error:
+        status = _failed(command, error, debug, EXIT_USAGE)
+    except BrokenPipeError:
+        print(f"{command}: stopped, because nothing reads its output any more", file=sys.stderr)
+        status = EXIT_FAILED
+    except (RunError, Failure, OSError) as error:
+        status = _failed(command, error, debug, EXIT_FAILED)
+    except Exception as error:
+        bug = RunError(f"a bug of ours: {type(error).__name__}: {error} (+debug=true shows where)")
+        status = _failed(command, bug.with_traceback(error.__traceback__), debug, EXIT_FAILED)
+    except KeyboardInterrupt:
+        print(f"{command}: interrupted", file=sys.stderr)
+        status = EXIT_INTERRUPTED
+    if status != EXIT_DONE:
+        _settle_output()
+    return status
+
+
+def _settle_output() -> None:
+    """What cannot be written to a full or closed output would fail once more at Python's end, with another status."""
+    try:
+        sys.stdout.flush()
+    except (OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+
+
+def _failed(command: str, error: Exception, debug: bool, status: int) -> int:
+    if debug:
+        print("".join(traceback.format_exception(error)), end="", file=sys.stderr)  # print_exception may colour it
+    if isinstance(error, OperatorError):
+        print(f"{command}: {error}\nTry '{command} --help'.", file=sys.stderr)
+    else:
+        print(f"{command}: {_words_of(error)}", file=sys.stderr)
+    return status
+
+
+def _words_of(error: Exception) -> str:
+    """Without the number of an error of the system."""
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}" if error.filename else f"cannot write or read: {error.strerror}"
+    return str(error)
