@@ -13,14 +13,14 @@ from omegaconf import OmegaConf
 from tests.support.commands import DEADLINE_S, Running, command, ng_run
 
 APP = """
-from rollyard.resources_servers.base import Environment, Verdict, Verification, EnvironmentSettings, hosting
+from rollyard.resources_servers.base import Environment, Verdict, Verification, EnvironmentSettings, serve
 from .rules import REWARD
 
 class Coin(Environment[EnvironmentSettings]):
     async def verify(self, response: Verification) -> Verdict:
         return Verdict(reward=REWARD)
 
-server = hosting(Coin)
+server = serve(Coin)
 """
 
 
