@@ -29,7 +29,7 @@ def make_folder() -> Path:
     folder = Path(tempfile.mkdtemp(prefix=FOLDERS))
     (folder / "alive").touch()
     (folder / "guard").mkdir()
-    shutil.copyfile(_HERE / "guard.py", folder / "guard" / "sitecustomize.py")
+    shutil.copyfile(_HERE / "process_guard.py", folder / "guard" / "sitecustomize.py")
     return folder
 
 
@@ -54,7 +54,7 @@ class EngineProcess:
             output.flush()
             offset = output.tell()
             reaper = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-I", str(_HERE / "keeper.py"), str(folder), str(os.getpid()), str(GRACE_S)),
+                *(sys.executable, "-I", str(_HERE / "reaper.py"), str(folder), str(os.getpid()), str(GRACE_S)),
                 *command,
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,

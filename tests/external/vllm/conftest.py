@@ -69,6 +69,6 @@ def built(config: pytest.Config, seed: int) -> Path:
         with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
             made = Path(scratch) / "model"
             command = [sys.executable, "-m", "tests.external.vllm.tiny_model", str(made), str(seed)]
-            subprocess.run(command, cwd=HERE.parent.parent, check=True, capture_output=True)
+            subprocess.run(command, cwd=HERE.parents[2], check=True, capture_output=True)
             made.replace(folder)
     return folder
