@@ -229,7 +229,7 @@ def measured(output: Path) -> list[str]:
     print(f"measured {len(keys)}, failed attempts {len(failed)}: {dict(kinds)}, given up {len(given_up)}")
     for row in {(row["failure_kind"], row["server"]): row for row in failed}.values():
         print(f"  {row['failure_kind']} at {row['server']}: {row['detail'][:300]}")
-    broken = [f"{len(given_up)} rollouts given up"] if given_up else []
+    broken = [f"{len(given_up)} rollouts abandoned"] if given_up else []
     broken += [f"{twice} rollouts are in the file twice"] if twice else []
     broken += [f"{count} attempts failed with {kind} at {server}" for (kind, server), count in own.items()]
     different = sum(len(found) > 1 for found in rewards.values())

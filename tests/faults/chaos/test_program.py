@@ -58,7 +58,7 @@ WRONG = {
     "one twice": [*WHOLE, WHOLE[0]],
     "one foreign": [*WHOLE, rollout(9, 0)],
     "one under another number": [*WHOLE[:-1], rollout(2, 1, id=0)],
-    "a reward that is true": [*WHOLE[:-1], rollout(2, 1, reward=True)],
+    "a reward that is `true`": [*WHOLE[:-1], rollout(2, 1, reward=True)],
     "another reward": [*WHOLE[:-1], rollout(2, 1, reward=0.0)],
     "an episode cut short": [*WHOLE[:-1], rollout(2, 1, response={"output": []})],
 }

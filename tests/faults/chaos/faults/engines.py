@@ -25,7 +25,7 @@ FEW, MANY = 4, 10**9
 Spoil = Callable[[Request, asyncio.Transport], None]
 
 
-# --- broken engines: a message without anything in it ---
+# --- broken engines: an empty message in it ---
 
 
 def says(body: Any, **arguments: Any) -> Spoil:
@@ -41,17 +41,17 @@ def empty(finish_reason: Any, **message: Any) -> dict[str, Any]:
 
 SCORED, FAILED = "`answered`, with a reward", "a failed attempt"
 EMPTY: list[tuple[str, Any, str]] = [
-    ("a message without anything", {"choices": [{"message": {}}]}, SCORED),
+    ("an empty message", {"choices": [{"message": {}}]}, SCORED),
     ("finish_reason null and no text", empty(None), SCORED),
     ("finish_reason null and empty text", empty(None, content=""), SCORED),
     ("finish_reason engine_error", empty("engine_error"), SCORED),
     ("an unknown finish_reason", empty("melted"), SCORED),
     ("finish_reason abort", empty("abort", content=""), FAILED),
-    ("tool_calls announced and none there", empty("tool_calls", tool_calls=[]), SCORED),
+    ("finish_reason tool_calls without a call", empty("tool_calls", tool_calls=[]), SCORED),
     ("a finish_reason that is a number", empty(7), SCORED),
     ("no choices", {**completion({}), "choices": []}, FAILED),
     ("a null message", {"choices": [{"message": None, "finish_reason": "stop"}]}, FAILED),
-    ("choices that are text", {"choices": "none"}, FAILED),
+    ("choices that are a string", {"choices": "none"}, FAILED),
     ("an error with status 200", {"error": {"message": "engine died", "code": 500}}, FAILED),
 ]
 
@@ -136,10 +136,10 @@ def memory_mb(pid: int | None, *, afresh: bool = False) -> float:
 FAULTS = [
     *(
         Fault(
-            f"an engine that answers {words}, now and then",
+            f"an engine that returns {words}, occasionally",
             3,
             before,
-            "a failed attempt, tried again",
+            "a failed attempt, retried",
             partial(sometimes, says(body), MANY),
             slow=number > 3,
         )
@@ -147,7 +147,7 @@ FAULTS = [
     ),
     *(
         Fault(
-            f"an engine that only answers {words}",
+            f"an engine that only returns {words}",
             3,
             before,
             "no reward, exit 1",

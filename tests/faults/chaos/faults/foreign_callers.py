@@ -102,11 +102,11 @@ PAGES: list[tuple[str, dict[str, str], str]] = [
     ("a multipart form", {"content-type": "multipart/form-data; boundary=x"}, "POST"),
     ("text/plain that names JSON", {"content-type": "text/plain; application/json"}, "POST"),
     ("Sec-Fetch-Site cross-site", {"Sec-Fetch-Site": "cross-site", "Origin": "http://evil.example"}, "POST"),
-    ("DNS rebinding: a Host of its own", {"Host": "evil.example"}, ""),
-    ("DNS rebinding: a Host of its own with our port", {"Host": "evil.example:PORT"}, ""),
-    ("DNS rebinding: a Host that begins with ours", {"Host": "127.0.0.1.evil.example:PORT"}, ""),
-    ("DNS rebinding: a Host that ends with ours", {"Host": "evil.localhost.example:PORT"}, ""),
-    ("DNS rebinding: ours as a user name", {"Host": "127.0.0.1@evil.example:PORT"}, ""),
+    ("DNS rebinding: the attacker's Host", {"Host": "evil.example"}, ""),
+    ("DNS rebinding: the attacker's Host with the server's port", {"Host": "evil.example:PORT"}, ""),
+    ("DNS rebinding: a Host that begins with the server's", {"Host": "127.0.0.1.evil.example:PORT"}, ""),
+    ("DNS rebinding: a Host that contains localhost", {"Host": "evil.localhost.example:PORT"}, ""),
+    ("DNS rebinding: the server's Host as a user name", {"Host": "127.0.0.1@evil.example:PORT"}, ""),
 ]
 
 
@@ -233,14 +233,14 @@ print("up", flush=True)
 server.serve_forever()
 """
 
-REFUSED = "refused with 4xx, nothing worked on"
+REFUSED = "refused with 4xx, nothing processed"
 
 FAULTS = [
     *(
         Fault(
             f"a foreign web page's request: {words}",
             4,
-            "worked on; the model server spends a call, the head reads out its configuration",
+            "processed; the model server makes a call, the head returns its configuration",
             REFUSED,
             partial(foreign_page, headers, only),
         )
@@ -250,8 +250,8 @@ FAULTS = [
     Fault(
         "another user's head on the default port",
         4,
-        "its stack is used",
-        "the command stops and asks for +head",
+        "that user's run is used",
+        "the command stops and requires +head",
         foreign_head,
         root=True,
     ),

@@ -126,43 +126,43 @@ def twice(request: Request, transport: asyncio.Transport) -> None:
 
 
 POURS: list[tuple[str, Pour, str]] = [
-    ("a body without an end", Pour(b"connection: close\r\n\r\n", b" " * 2**20, 2**25), "802 MB in 5 s"),
+    ("an endless body", Pour(b"connection: close\r\n\r\n", b" " * 2**20, 2**25), "802 MB in 5 s"),
     (
-        "chunks without an end",
+        "endless chunks",
         Pour(b"transfer-encoding: chunked\r\n\r\n", b"100000\r\n" + b" " * 2**20 + b"\r\n", 2**25),
         "802 MB in 5 s",
     ),
-    ("headers without an end", Pour(b"", b"x-more: " + b"y" * 2**16 + b"\r\n", 2**16), "memory without a limit"),
-    ("many small headers without an end", Pour(b"", b"x-m: y\r\n" * 10_000, 2**16), "memory without a limit"),
+    ("endless headers", Pour(b"", b"x-more: " + b"y" * 2**16 + b"\r\n", 2**16), "unbounded memory"),
+    ("endless small headers", Pour(b"", b"x-m: y\r\n" * 10_000, 2**16), "unbounded memory"),
 ]
 GZIPPED = gzip.compress(b'{"choices": ')
 HOSTILE: list[tuple[str, Spoil, str]] = [
     ("a gzip bomb", Packed(), "5.5 GB of memory"),
     ("a deflate bomb", Packed(b"deflate"), "5.5 GB of memory"),
-    ("a terabyte announced", announced, "a failed try at its deadline"),
-    ("a byte every tenth of a second", dripping, "a failed try at its deadline"),
+    ("a content length of a terabyte", announced, "a failed call at its deadline"),
+    ("a byte every tenth of a second", dripping, "a failed call at its deadline"),
     (
-        "torn gzip",
+        "truncated gzip",
         raw(b"HTTP/1.1 200 OK\r\ncontent-encoding: gzip\r\nconnection: close\r\n\r\n" + GZIPPED[:12], close=True),
-        "a failed try",
+        "a failed call",
     ),
     (
         "an unknown encoding",
         raw(b"HTTP/1.1 200 OK\r\ncontent-encoding: zz\r\nconnection: close\r\n\r\n{}", close=True),
-        "a failed try",
+        "a failed call",
     ),
-    ("no HTTP", raw(b"SSH-2.0-OpenSSH_9.2\r\n", close=True), "tried again"),
-    ("a second answer behind the first", twice, "dropped"),
-    ("the connection reset", reset, "tried again"),
+    ("bytes that are not HTTP", raw(b"SSH-2.0-OpenSSH_9.2\r\n", close=True), "retried"),
+    ("a second response after the first", twice, "dropped"),
+    ("the connection reset", reset, "retried"),
     (
         "a header that is not Latin-1",
         raw(b"HTTP/1.1 200 OK\r\nx-a: \xe2\x82\xac\r\ncontent-length: 2\r\n\r\n{}"),
-        "a failed try",
+        "a failed call",
     ),
 ]
 
 
-QUICKLY = ("a body without an end", "a gzip bomb", "torn gzip", "a second answer behind the first")
+QUICKLY = ("an endless body", "a gzip bomb", "truncated gzip", "a second response after the first")
 """In the short form."""
 
 FAULTS = [
@@ -171,7 +171,7 @@ FAULTS = [
             f"an endpoint that sends {words}",
             4,
             before,
-            "a failed try at a limit in bytes; all measured",
+            "a failed call at a byte limit; all measured",
             partial(poured, pour),
             slow=words not in QUICKLY,
         )
@@ -182,7 +182,7 @@ FAULTS = [
             f"an endpoint that sends {words}",
             4,
             before,
-            "a failed try within its limits; all measured",
+            "a failed call within its limits; all measured",
             partial(sometimes, spoil, FEW if number < 3 else MANY),
             slow=words not in QUICKLY,
         )

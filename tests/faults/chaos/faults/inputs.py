@@ -100,8 +100,8 @@ ODD_LINES: list[tuple[str, bytes]] = [
     ),
     ("with a lone surrogate", rb'{"id": 7, "text": "\ud83d", "responses_create_params": {"input": "x"}}'),
     ("with NaN", b'{"id": 7, "number": NaN, "responses_create_params": {"input": "x"}}'),
-    ("that is no object", b"[7]"),
-    ("that is torn", b'{"id": 7, "responses_create_params": {"inp'),
+    ("that is not an object", b"[7]"),
+    ("that is truncated", b'{"id": 7, "responses_create_params": {"inp'),
     ("without an input", b'{"id": 7, "responses_create_params": {}}'),
     ("that is not UTF-8", b'{"id": 7, "text": "\xff\xfe", "responses_create_params": {"input": "x"}}'),
 ]
@@ -226,7 +226,7 @@ def _own_folder(context: FaultContext) -> Path:
 
 
 MIXED = "rewards 1 and 100 in one file, exit 0"
-REFUSED = "refused with what changed; `+accept_changed_code=true` goes on and marks the rows"
+REFUSED = "refused with the changed files; `+accept_changed_code=true` continues and marks the rows"
 
 FAULTS = [
     *(
@@ -234,17 +234,17 @@ FAULTS = [
             f"input {words} while it is read",
             2,
             before,
-            "stops and names the input; goes on with the old one",
+            "stops and names the input; resumes with the old input",
             partial(while_reading, change),
             slow=change not in (edited, grown),
         )
         for words, change, before in (
-            ("edited in place", edited, "rows that are not the manifest's, exit 0"),
+            ("edited in place", edited, "rows that are not in the manifest, exit 0"),
             ("growing", grown, "430 of 400 measured"),
-            ("shrinking", shrunk, "ends short without a word why"),
-            ("torn", torn, "stops and names the input"),
-            ("replaced", replaced, "goes on with what it had opened"),
-            ("removed", removed, "goes on with what it had opened"),
+            ("shrinking", shrunk, "ends early without a reason"),
+            ("cut within a row", torn, "stops and names the input"),
+            ("replaced", replaced, "continues with the opened file"),
+            ("removed", removed, "continues with the opened file"),
             ("reordered", swapped, "rows under other numbers, exit 0"),
         )
     ),
@@ -252,8 +252,8 @@ FAULTS = [
         Fault(
             f"an input line {words}",
             2,
-            "an error in the middle, or a line that is named",
-            "named before anything starts, or one failed rollout",
+            "an error during the run, or a message that names the line",
+            "line named before anything starts, or one failed rollout",
             partial(odd_line, line),
             slow=number > 1,
         )
@@ -290,5 +290,5 @@ FAULTS = [
         between_restarts,
         slow=True,
     ),
-    Fault("an unrelated server added to ng_run", 2, "every resume refused", "goes on", unrelated_server),
+    Fault("an unrelated server added to ng_run", 2, "every resume refused", "continues", unrelated_server),
 ]

@@ -210,26 +210,26 @@ def raw(key: str, text: bytes) -> Callable[[dict[str, object]], bytes]:
     return lambda row: orjson.dumps({**row, key: "@@"}).replace(b'"@@"', text)
 
 
-LOST = "“200 of 200”, exit 0, rollouts gone"
-STOPS = "stops within a second and names the file; the next command goes on or says how"
+LOST = "“200 of 200”, exit 0, rollouts lost"
+STOPS = "stops within a second and names the file; the next command resumes or explains how"
 LINES: list[tuple[str, Callable[[dict[str, object]], bytes], str]] = [
     ("a foreign task index", having(_ng_task_index=9999), "“161 of 160”, no line named"),
     ("a foreign repeat index", having(_ng_rollout_index=77), "“161 of 160”, no line named"),
     ("a negative repeat", having(_ng_rollout_index=-1), "internal error"),
-    ("an index that is true", having(_ng_task_index=True), "counted as task 1, exit 0"),
+    ("an index that is `true`", having(_ng_task_index=True), "counted as task 1, exit 0"),
     ("an index that is a huge number", having(_ng_rollout_index=10**15), "internal error: MemoryError"),
     ("reward NaN", raw("reward", b"NaN"), "counted as measured, exit 0"),
     ("reward null", having(reward=None), "internal error"),
-    ("a reward that is text", having(reward="1.0"), "counted as measured, exit 0"),
-    ("a reward that is true", having(reward=True), "counted as measured, exit 0"),
+    ("a reward that is a string", having(reward="1.0"), "counted as measured, exit 0"),
+    ("a reward that is `true`", having(reward=True), "counted as measured, exit 0"),
     ("an infinite reward", raw("reward", b"1e999"), "counted as measured, exit 0"),
-    ("nested 400 deep", raw("deep", b"[" * 400 + b"]" * 400), "goes on"),
+    ("nested 400 deep", raw("deep", b"[" * 400 + b"]" * 400), "continues"),
     ("nested 2,000 deep", raw("deep", b"[" * 2000 + b"]" * 2000), "internal error"),
-    ("no object", lambda row: b"[1, 2]", "one line that names the line"),
-    ("no JSON", lambda row: b"{half a li", "one line that names the line"),
-    ("an empty line", lambda row: b"", "played again"),
-    ("an odd token_trail", having(token_trail="old"), "internal error"),
-    ("odd timings and success", having(timings="x", success="yes", dataset_name=[1]), "goes on"),
+    ("not an object", lambda row: b"[1, 2]", "one message that names the line"),
+    ("not JSON", lambda row: b"{half a li", "one message that names the line"),
+    ("an empty line", lambda row: b"", "collected again"),
+    ("an unexpected token_trail", having(token_trail="old"), "internal error"),
+    ("unexpected timings and success", having(timings="x", success="yes", dataset_name=[1]), "continues"),
 ]
 
 FAULTS = [
@@ -241,11 +241,11 @@ FAULTS = [
             ("truncated", truncated),
             ("emptied", emptied),
             ("appended to", appended),
-            ("given a line twice", doubled),
+            ("given a duplicate line", doubled),
             ("replaced", replaced),
             ("edited in place", edited),
-            ("lost with its folder renamed", folder_renamed),
-            ("lost with its folder removed", folder_removed),
+            ("lost because its folder is renamed", folder_renamed),
+            ("lost because its folder is removed", folder_removed),
         )
     ),
     *(
@@ -263,7 +263,7 @@ FAULTS = [
         Fault(
             f"failures file {words} while collecting",
             2,
-            "exit 0, failed attempts gone from the record",
+            "exit 0, failed attempts no longer recorded",
             STOPS,
             partial(failures_while_collecting, change),
             slow=change is not removed,
@@ -281,7 +281,7 @@ FAULTS = [
             f"a line of the output is {words}",
             2,
             before,
-            "made whole, or one line that names the line",
+            "completed, or one message that names the line",
             partial(before_going_on, change),
         )
         for words, change, before in LINES

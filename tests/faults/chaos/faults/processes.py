@@ -183,7 +183,7 @@ async def doubled(context: FaultContext, chance: random.Random) -> None:
         hold(status == 0, f"ended with {status}: {command.said[-300:]}")
 
 
-SAME, CALM = "equal to the unbroken run", "no attempt fails"
+SAME, CALM = "equal to an uninterrupted run", "no attempt fails"
 
 FAULTS = [
     *(
@@ -215,10 +215,10 @@ FAULTS = [
         for victim in (ENVIRONMENT, AGENT)
     ),
     Fault(
-        "every answer of the environment said twice on a kept connection",
+        "every response of the environment sent twice on a kept-alive connection",
         3,
         "26 of 160 rollouts wrong, exit 0",
-        "no rollout hears another's answer",
+        "no rollout receives another's response",
         doubled,
     ),
 ]

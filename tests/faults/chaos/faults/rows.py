@@ -170,14 +170,14 @@ async def odd_run(context: FaultContext) -> Run:
 
 FAULTS = [
     Fault(
-        "answers of an agent with odd optional keys",
+        "agent responses with unexpected optional values",
         2,
         "internal error after the line is stored, and at every resume",
         "stored and shown, or one failed attempt each",
         partial(through_everything, "answers"),
     ),
     Fault(
-        "rows with odd optional keys",
+        "rows with unexpected optional values",
         2,
         "internal error",
         "stored and shown, or one failed attempt each",

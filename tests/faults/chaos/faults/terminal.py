@@ -73,5 +73,5 @@ def _loud(context: FaultContext) -> str:
 
 
 FAULTS = [
-    Fault("escape sequences in errors, rows and last words", 4, "reach the terminal", "shown escaped", escapes),
+    Fault("escape sequences in error messages and rows", 4, "reach the terminal", "shown escaped", escapes),
 ]
