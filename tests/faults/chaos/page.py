@@ -20,7 +20,8 @@ make chaos                                          # every fault with three see
 make chaos-quick                                    # one seed, fewer faults, and a soak test of 30 s; runs in CI
 ```
 
-`python -m tests.faults.chaos --list` lists the faults; `--fault renamed --seed 7` runs those whose names contain a string.
+`python -m tests.faults.chaos --list` lists the faults; `--fault renamed --seed 7` runs those whose names contain
+a string.
 
 A fault counts as held if
 
@@ -30,8 +31,8 @@ A fault counts as held if
 - no session stays open, no process stays behind, and no command ends with a traceback.
 
 Each injection checks that it took effect (the file was changed, the endpoint was called, the event loop was late). One
-that did not counts as a failure of the program, never as held. Limits apply to progress and memory, not to time, so that
-a busy host does not change the result. *Before* is the behaviour at commit de07a2d.
+that did not counts as a failure of the program, never as held. Limits apply to progress and memory, not to time, so
+that a busy host does not change the result. *Before* is the behaviour at commit de07a2d.
 """
 
 SOAK = """\
@@ -41,10 +42,10 @@ SOAK = """\
 make soak          # 4,096 episodes in flight, 200 ms per model call, 5 % of the responses invalid, 8 minutes
 ```
 
-This collects Sokoban rollouts from an endpoint that occasionally returns 500, 429, truncated JSON, half a body or a late
-response, or resets the connection, while other processes use the CPU. It ends with 1 if a rollout was abandoned, an
-attempt failed because one of Rollyard's servers was late, two rollouts of one puzzle differ, a session stayed open, a
-server was restarted, or `/metrics` of any server took longer than 2 s.
+This collects Sokoban rollouts from an endpoint that occasionally returns 500, 429, truncated JSON, half a body or a
+late response, or resets the connection, while other processes use the CPU. It ends with 1 if a rollout was abandoned,
+an attempt failed because one of Rollyard's servers was late, two rollouts of one puzzle differ, a session stayed open,
+a server was restarted, or `/metrics` of any server took longer than 2 s.
 """
 
 SECTIONS = {2: "Files", 3: "Processes, endpoints and models", 4: "HTTP and terminals"}

@@ -1,4 +1,4 @@
-"""One or two bad addresses of ten before one model server: everything is measured, and they are left alone."""
+"""One or two bad endpoints of ten: everything is measured, and they get few calls."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.faults.chaos.faults.hostile_responses import raw, reset, silent, slow
 from tests.faults.chaos.invariants import hold, injected, no_crash, whole
 
 MOST_CALLS = 0.05
-"""Share of all calls that one bad address of ten may take."""
+"""Share of all calls that one bad endpoint of ten may get."""
 REPEATS = 6
 
 BAD_WAYS: list[tuple[str, Spoil, str]] = [
@@ -41,7 +41,7 @@ BAD_WAYS: list[tuple[str, Spoil, str]] = [
 
 
 async def of_ten(spoil: Spoil | str, bad: int, context: FaultContext, chance: random.Random) -> None:
-    """Everything is measured, and the bad ones get less than 5 % of the calls each."""
+    """Everything is measured, and each bad endpoint gets less than 5 % of the calls."""
     endpoints = [Endpoint(Script(latency_s=0.1)) for _ in range(10)]
     closed: list[socket.socket] = []
     try:
@@ -67,8 +67,8 @@ async def of_ten(spoil: Spoil | str, bad: int, context: FaultContext, chance: ra
         calls = sum(one.calls for one in endpoints)
         for one in chosen:
             if callable(spoil):
-                injected(one.calls, "the bad address was never asked")
-            hold(one.calls < MOST_CALLS * calls, f"{one.calls} of {calls} calls went to a bad address")
+                injected(one.calls, "the bad endpoint was never called")
+            hold(one.calls < MOST_CALLS * calls, f"{one.calls} of {calls} calls went to a bad endpoint")
     finally:
         for sock in closed:
             sock.close()
@@ -77,7 +77,7 @@ async def of_ten(spoil: Spoil | str, bad: int, context: FaultContext, chance: ra
 
 
 def deaf(port: int) -> socket.socket:
-    """Listens, and its queue is full: further connections get no answer at all."""
+    """A listening socket with a full accept queue: further connections get no reply."""
     listening = socket.socket()
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     listening.bind(("127.0.0.1", port))

@@ -1,4 +1,4 @@
-"""The model's mistakes in tool calls: they come back to it as words, and the first attempt is measured."""
+"""Invalid tool calls of the model: it gets an error message, and the first attempt is measured."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ MISTAKES: list[tuple[str, Any, str]] = [
 
 
 class Mistaken:
-    """The script, whose second call in every episode is that mistake; its answer counts as no move."""
+    """The script, except that the second call in every episode is invalid."""
 
     def __init__(self, mistake: bytes | dict[str, Any]) -> None:
         self._mistake = http(mistake)
@@ -102,7 +102,7 @@ class Mistaken:
 
 
 async def mistaken(mistake: Any, context: FaultContext, chance: random.Random) -> None:
-    """Every episode makes the mistake, hears words about it and is measured at its first attempt."""
+    """Every episode contains the invalid call, gets an error message and is measured at its first attempt."""
     async with context.lock("engine"):
         run, endpoint = await engine(context)
         behaviour = Mistaken(mistake)
@@ -110,7 +110,7 @@ async def mistaken(mistake: Any, context: FaultContext, chance: random.Random) -
         output = context.output()
         command = await context.begin(run, output, "+limit=10", "+num_repeats=1")
         status = await command.ends()
-        injected(behaviour.made >= 10, f"{behaviour.made} mistakes were made")
+        injected(behaviour.made >= 10, f"{behaviour.made} invalid calls were made")
         no_crash(command.said)
         failed = read(output.with_name("rollouts_failures.jsonl"))
         told = [f"{row['failure_kind']} {row['detail'][:200]}" for row in failed]
@@ -120,7 +120,7 @@ async def mistaken(mistake: Any, context: FaultContext, chance: random.Random) -
         hold(len(rows) == 10, f"{len(rows)} of 10 measured")
         for row in rows:
             outputs = [item for item in row["response"]["output"] if item["type"] == "function_call_output"]
-            hold(len(outputs) == 6, f"{len(outputs)} answers of tools in an episode, and {row['finish_reason']}")
+            hold(len(outputs) == 6, f"{len(outputs)} tool results in an episode, and {row['finish_reason']}")
             hold(
                 row["reward"] == 1.0 or "said_to" in str(outputs[1]["output"]),
                 f"reward {row['reward']}: {row['wrong']}",

@@ -65,7 +65,7 @@ async def escapes(context: FaultContext, chance: random.Random) -> None:
 
 
 def _loud(context: FaultContext) -> str:
-    """A config whose environment dies with escape sequences in its last words."""
+    """A config whose environment fails at the start with escape sequences in its message."""
     path = context.path("loud.yaml")
     made = {ENVIRONMENT: {"resources_servers": {"witness": {"start_words": ESCAPES.replace("\x00", "")}}}}
     path.write_text(OmegaConf.to_yaml(OmegaConf.create(made)))
