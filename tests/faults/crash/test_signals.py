@@ -1,4 +1,4 @@
-"""Signals to the collector: Ctrl-C once drains, twice cancels, SIGTERM cancels, and a message explains how to resume."""
+"""Signals to the collector: Ctrl-C once drains, twice cancels, SIGTERM cancels; a message tells how to resume."""
 
 from __future__ import annotations
 
