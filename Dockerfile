@@ -1,5 +1,5 @@
-# Every part of a run in one image, with what all environments need; docker-compose.yml starts the parts, see
-# docs/docker.md. Alone: docker build -t rollyard . && docker run --rm rollyard
+# One image for every part of a run, with the dependencies of all environments. docker-compose.yml starts the parts (see
+# docs/docker.md). On its own: docker build -t rollyard . && docker run --rm rollyard
 ARG BASE=python:3.11-slim
 FROM ${BASE}
 
@@ -18,7 +18,7 @@ COPY agents agents
 COPY configs configs
 RUN /opt/venv/bin/pip install --no-cache-dir --no-deps --no-build-isolation .
 
-# Whichever user of the host runs the container: results belong to that user.
+# Any user of the host may run the container; results belong to that user.
 ENV PATH=/opt/venv/bin:$PATH HOME=/home/rollyard
 RUN install -d -m 1777 /home/rollyard /home/rollyard/results
 USER 1000:1000

@@ -1,13 +1,13 @@
 #!/bin/sh
-# `make demo`: the main job as a user would type it. 200 Sokoban puzzles, 16 rollouts each, on the built-in policy.
+# `make demo`: collects 16 rollouts for each of 200 Sokoban puzzles with the built-in policy, as a user would.
 set -eu
 refuse() { echo "demo.sh: $1" >&2; exit 2; }
 [ $# -eq 0 ] || refuse "found the argument '$1', expected none"
-command -v ng_run >/dev/null || refuse "ng_run is not on the path; make demo sets everything up and runs this"
+command -v ng_run >/dev/null || refuse "ng_run is not on the path; run make demo, which sets everything up"
 folder=results/demo-$(date +%Y%m%d-%H%M%S)
 config=configs/sokoban_builtin.yaml
 input=resources_servers/grl_sokoban/data/qwen3_4b_eval/test_examples_200.jsonl
-mkdir -p "$folder" 2>/dev/null || refuse "cannot make $folder; start it from a folder that you may write to"
+mkdir -p "$folder" 2>/dev/null || refuse "cannot create $folder; run this in a writable folder"
 : >"$folder/ng_run.log"
 
 echo "\$ ng_run \"+config_paths=[$config]\" +colocate=true"
@@ -32,4 +32,4 @@ ng_collect_rollouts +agent_name=grl_sokoban_game_agent \
     "+output_jsonl_fpath=$folder/rollouts.jsonl" \
     +num_repeats=16 +num_samples_in_parallel=32 +responses_create_params.temperature=0.8
 echo
-echo "The commands are in .venv/bin. Now with your own model: see \"Three terminals\" in README.md."
+echo "The commands are in .venv/bin. To use your own model, see \"Three terminals\" in README.md."

@@ -1,8 +1,8 @@
-"""Builds the site from the whole repository, so that a link means the same here, in a clone and on a forge.
+"""Builds the site from the whole repository, so that links work in the site, in a clone and on a forge.
 
-mkdocs takes one folder. The one made here holds links to every Markdown page, and to the other files that those pages
-link to, each at its path in the repository. For the API reference there is a second one, the package as it is
-installed, because the reader of docstrings follows no link from src/rollyard to a folder.
+mkdocs reads one folder. These hooks fill it with symbolic links to every Markdown page and to the files that the pages
+link to, each at its path in the repository. A second folder holds the package as installed, for the API reference,
+because mkdocstrings does not follow the links in src/rollyard.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ LINK = re.compile(r"""\]\(([^)#\s]+)|(?:src|srcset|href)="([^"#]+)""")
 
 
 def repository_pages() -> list[Path]:
-    """Every Markdown page; src/ holds links to folders that are in the list already."""
+    """All Markdown pages, without those that are reached again through the links in src/."""
     found = {page for pattern in PAGES for page in ROOT.glob(pattern)}
     return sorted(page for page in found if page.relative_to(ROOT).parts[0] != "src" and page.name not in HIDDEN)
 
 
 def linked_files(page: Path) -> Iterator[Path]:
-    """Files of the repository that a page links to and that are not pages."""
+    """Files of the repository, other than pages, that a page links to."""
     for markdown, html in LINK.findall(page.read_text()):
         target = (page.parent / (markdown or html)).resolve()
         if target.is_file() and target.suffix != ".md" and target.is_relative_to(ROOT):
@@ -57,7 +57,7 @@ def link_modules(folder: Path) -> None:
 
 
 def on_startup(**_: object) -> None:
-    # Before on_config, in which mkdocstrings looks for the package.
+    # Before on_config, where mkdocstrings looks for the package.
     shutil.rmtree(MIRROR, ignore_errors=True)
     for name, link in (("pages", link_pages), ("package", link_modules)):
         (MIRROR / name).mkdir(parents=True)
@@ -65,7 +65,7 @@ def on_startup(**_: object) -> None:
 
 
 def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
-    """A link to a folder shows its README, as on a forge."""
+    """Make links to folders point to their README, as on a forge."""
 
     def readme(found: re.Match[str]) -> str:
         folder = ROOT / Path(page.file.src_uri).parent / found[1]

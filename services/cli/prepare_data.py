@@ -30,7 +30,7 @@ from rollyard.services.metrics.loader.load_run import load
 from rollyard.services.rollouts.rollout_files import check_output
 
 EXAMPLE = (
-    "ng_prepare_data +data=configs/environment_mixture.yaml +output_jsonl_fpath=results/worlds.jsonl "
+    "ng_prepare_data +data=configs/environment_mixture.yaml +output_jsonl_fpath=results/environments.jsonl "
     "+against=resources_servers/grl_sokoban/data/qwen3_4b_eval/test_examples_200.jsonl"
 )
 

@@ -21,7 +21,7 @@ async def test_2000_rollouts_of_all_environments_are_measured_and_none_is_lost(t
     async with ng_run(*run[1:], "+colocate=true", cwd=tmp_path):
         done = await command(*collect[:-1], repeats, "+num_samples_in_parallel=64", cwd=tmp_path)
     assert done.status == 0, done.err
-    rows = read_rows(tmp_path / "results/worlds.jsonl")
+    rows = read_rows(tmp_path / "results/environments.jsonl")
     assert len(rows) >= 2000
     assert len({(row["_ng_task_index"], row["_ng_rollout_index"]) for row in rows}) == len(rows)
     by_world = Counter(row["dataset_name"] for row in rows)
@@ -31,4 +31,4 @@ async def test_2000_rollouts_of_all_environments_are_measured_and_none_is_lost(t
     # The built-in policy plays Sokoban and only talks elsewhere.
     assert max(rewards.pop("grl_sokoban")) > 10
     assert all(found <= {0.0, 1.0} for found in rewards.values()), rewards
-    assert not read_rows(tmp_path / "results/worlds_failures.jsonl")
+    assert not read_rows(tmp_path / "results/environments_failures.jsonl")

@@ -1,12 +1,12 @@
-"""`python -m tests.faults.chaos`: injects each fault into real processes and reports what happened.
+"""`python -m tests.faults.chaos`: inject each fault into real processes and report the outcome.
 
-    python -m tests.faults.chaos                           # every fault, three rounds of different seeds
-    python -m tests.faults.chaos --short                   # one round of those that cost little
+    python -m tests.faults.chaos                           # every fault, three rounds with different seeds
+    python -m tests.faults.chaos --short                   # one round of the inexpensive faults
     python -m tests.faults.chaos --fault renamed --rounds 5 --seed 7
     python -m tests.faults.chaos --code ../other           # the servers and commands of another checkout
     python -m tests.faults.chaos --write docs/robustness.md
 
-The exit status is 1 when a fault broke through or could not be injected.
+The exit status is 1 if a fault did not hold or could not be injected.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from tests.faults.chaos.result import Result
 from tests.faults.chaos.workspace import HERE
 
 LIMIT_S = 900.0
-"""Of one fault: no promise, but a program that ends."""
+"""Limit for one fault, so that the program ends; not a promise."""
 
 
 async def play(fault: Fault, context: FaultContext, seed: int) -> Result:
-    """One fault with one seed."""
+    """Run one fault with one seed."""
     chance = random.Random(f"{fault.name} {seed}")
     begun = time.monotonic()
     verdict, why = "held", ""
@@ -55,7 +55,7 @@ async def play(fault: Fault, context: FaultContext, seed: int) -> Result:
 
 
 async def play_all(faults: Sequence[Fault], context: FaultContext, seeds: Sequence[int], parallel: int) -> list[Result]:
-    """Every fault with every seed: some beside each other, those that stop or load everything one by one."""
+    """Run every fault with every seed: `parallel` at a time, then the faults that must run alone."""
     slots = asyncio.Semaphore(parallel)
 
     async def one(fault: Fault, seed: int) -> Result:
@@ -71,15 +71,15 @@ async def play_all(faults: Sequence[Fault], context: FaultContext, seeds: Sequen
 
 def read_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--short", action="store_true", help="one round of those that cost little")
-    parser.add_argument("--seed", type=int, default=0, help="of the first round; the next ones follow")
+    parser.add_argument("--short", action="store_true", help="one round of the inexpensive faults")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the first round; later rounds count up")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--fault", action="append", default=[], help="only faults whose name contains this")
     parser.add_argument("--section", type=int, help="only faults of this section (2 files, 3 faults, 4 HTTP)")
-    parser.add_argument("--parallel", type=int, default=3, help="faults beside each other")
-    parser.add_argument("--code", type=Path, default=HERE, help="checkout whose servers and commands are tried")
+    parser.add_argument("--parallel", type=int, default=3, help="faults that run concurrently")
+    parser.add_argument("--code", type=Path, default=HERE, help="checkout whose servers and commands are tested")
     parser.add_argument("--write", type=Path, help="page to write the table into")
-    parser.add_argument("--keep", type=Path, help="folder for the files, which are kept; default: a temporary one")
+    parser.add_argument("--keep", type=Path, help="folder in which files are kept; default: a temporary one")
     parser.add_argument("--list", action="store_true", help="only list the faults")
     options = parser.parse_args()
     options.rounds = 1 if options.short else options.rounds
@@ -87,7 +87,7 @@ def read_options() -> argparse.Namespace:
 
 
 async def main() -> int:
-    """0 when every fault was injected and borne, 1 otherwise."""
+    """Return 0 if every fault was injected and held, else 1."""
     options = read_options()
     faults = [
         fault
@@ -97,7 +97,7 @@ async def main() -> int:
         and not (options.short and fault.slow)
     ]
     if os.geteuid() != 0 and any(fault.root for fault in faults):
-        print(f"left out without root: {', '.join(fault.name for fault in faults if fault.root)}")
+        print(f"skipped without root: {', '.join(fault.name for fault in faults if fault.root)}")
         faults = [fault for fault in faults if not fault.root]
     if options.list:
         print("\n".join(f"{fault.section}  {fault.name}" for fault in faults))

@@ -1,4 +1,4 @@
-"""Command: a command of the stack as a process, started anew or forked from one that has imported the stack already."""
+"""Command: a command as a process, started normally or forked from a process that has already imported the stack."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ENTRIES = {
 
 
 class Process(Protocol):
-    """What a command needs of its process."""
+    """The interface of a command's process."""
 
     @property
     def pid(self) -> int: ...
@@ -36,7 +36,7 @@ class Process(Protocol):
 
 
 class Command:
-    """A command that runs, or has run."""
+    """A running or finished command."""
 
     def __init__(self, process: Process, log: Path) -> None:
         self.process = process
@@ -44,7 +44,7 @@ class Command:
 
     @property
     def said(self) -> str:
-        """Everything it has printed so far, on both streams."""
+        """Output so far, of stdout and stderr."""
         return self.log.read_text(errors="replace") if self.log.exists() else ""
 
     @property
@@ -52,21 +52,21 @@ class Command:
         return self.process.returncode is not None
 
     def signal(self, number: signal.Signals) -> None:
-        """Send it a signal, if it has not ended."""
+        """Send a signal unless the command has ended."""
         if not self.ended:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.process.pid, number)
 
     async def ends(self, limit_s: float = 600.0) -> int:
-        """Its exit status. Raises Broken when it does not end: the limit is far beyond any honest deadline."""
+        """Wait for the exit status. Raises Broken after `limit_s`, which is far beyond every deadline of the stack."""
         try:
             return await asyncio.wait_for(asyncio.shield(self.process.wait()), limit_s)
         except TimeoutError:
-            raise Broken(f"a command did not end within {limit_s:g} s; it said:\n{self.said[-1500:]}") from None
+            raise Broken(f"a command did not end within {limit_s:g} s; its output:\n{self.said[-1500:]}") from None
 
 
 class Forked:
-    """A process that `Forks` has made."""
+    """A process started by `Forks`."""
 
     def __init__(self) -> None:
         self.pid = 0
@@ -86,7 +86,7 @@ class Forked:
 
 
 class Forks:
-    """Makes commands out of one process that has imported the stack."""
+    """Forks commands from one process that has imported the stack."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
@@ -95,7 +95,7 @@ class Forks:
 
     @classmethod
     async def start(cls, environment: Mapping[str, str], here: Path) -> Forks:
-        """Import the stack of that environment."""
+        """Start the process and import the stack with the given environment variables."""
         source = Path(__file__).with_name("forking.py").read_text()
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-c", source, *ENTRIES.values()),
@@ -107,7 +107,7 @@ class Forks:
         return cls(process)
 
     async def fork(self, name: str, arguments: Sequence[str], here: Path, log: Path) -> Forked:
-        """Begin a command."""
+        """Start a command."""
         made = Forked()
         self._made.append(made)
         order = {
@@ -124,7 +124,7 @@ class Forks:
         return made
 
     async def close(self) -> None:
-        """Fork no more."""
+        """End the process."""
         if self._process.stdin is not None:
             self._process.stdin.close()
         await self._process.wait()

@@ -1,4 +1,4 @@
-"""A scripted model endpoint whose answers may be anything at all: a behaviour gets each request and the connection."""
+"""A scripted model endpoint with arbitrary responses: a behaviour gets each request and its connection."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import orjson
 
 HEAD_END = b"\r\n\r\n"
 TOOL_OUTPUTS = b'"tool_call_id"'
-"""Once in a request for each tool output; inside a JSON string its quotes would be escaped."""
+"""Occurs in a request once per tool output; inside a JSON string its quotes would be escaped."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A whole HTTP request."""
+    """A complete HTTP request."""
 
     number: int
     head: bytes
@@ -29,29 +29,29 @@ class Request:
 
     @property
     def turn(self) -> int:
-        """Tool outputs in the conversation so far."""
+        """Number of tool outputs in the conversation."""
         return self.body.count(TOOL_OUTPUTS)
 
 
 Behaviour = Callable[[Request, asyncio.Transport], None]
-"""Answers a request on its connection, at once or later, or does not."""
+"""Responds to a request on its connection, immediately, later or never."""
 
 
 class Endpoint:
-    """Listens on a port of its own; counts what it is asked."""
+    """Listens on its own port and counts requests."""
 
     def __init__(self, behaviour: Behaviour) -> None:
         self.behaviour = behaviour
         self.asked = 0
         self.calls = 0
-        """Requests for an answer of the model."""
+        """Requests for a model response."""
         self.connections: set[asyncio.Transport] = set()
         self.url = ""
         self._server: asyncio.Server | None = None
 
     @contextlib.asynccontextmanager
     async def up(self, port: int = 0) -> AsyncIterator[Endpoint]:
-        """Listen until the end of the block, then hang up."""
+        """Listen until the end of the block, then close all connections."""
         await self.listen(port)
         try:
             yield self
@@ -71,7 +71,7 @@ class Endpoint:
 
 
 class _Connection(asyncio.Protocol):
-    """One kept connection; requests come one after another."""
+    """One kept-alive connection with sequential requests."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint = endpoint
@@ -109,14 +109,14 @@ def content_length(head: bytes) -> int:
 
 
 def http(body: Any, status: int = 200, headers: str = "", kind: str = "application/json") -> bytes:
-    """An HTTP answer; a body that is not bytes is written as JSON."""
+    """An HTTP response; a body that is not bytes is encoded as JSON."""
     data = body if isinstance(body, bytes) else orjson.dumps(body)
     lines = f"HTTP/1.1 {status} Said\r\ncontent-type: {kind}\r\n{headers}content-length: {len(data)}\r\n\r\n"
     return lines.encode() + data
 
 
 def completion(message: dict[str, Any], finish_reason: Any = None) -> dict[str, Any]:
-    """A chat completion that holds `message`."""
+    """A chat completion with `message`."""
     reason = finish_reason or ("tool_calls" if message.get("tool_calls") else "stop")
     return {
         "id": "chatcmpl-1",
@@ -129,14 +129,14 @@ def completion(message: dict[str, Any], finish_reason: Any = None) -> dict[str, 
 
 
 def tool_call(name: str, arguments: Any, number: int = 0) -> dict[str, Any]:
-    """A message that calls one tool."""
+    """A message with one tool call."""
     text = arguments if isinstance(arguments, str) else orjson.dumps(arguments).decode()
     call = {"id": f"call_{number}", "type": "function", "function": {"name": name, "arguments": text}}
     return {"content": None, "tool_calls": [call]}
 
 
 def scripted(turn: int, moves: int = 4) -> dict[str, Any]:
-    """What the script says after `turn` tool outputs: a look, then Up and Down in turns, then a last word."""
+    """The scripted response after `turn` tool outputs: no move, then Up and Down alternately, then a final text."""
     if turn > moves:
         return completion({"content": "That is as far as I go."})
     actions = [] if turn == 0 else [("Up", "Down")[turn % 2]]
@@ -144,7 +144,7 @@ def scripted(turn: int, moves: int = 4) -> dict[str, Any]:
 
 
 class Script:
-    """Plays the script: every answer is made before the first request. `moves` beside the first look."""
+    """Sends the scripted responses, built in advance: `moves` moves after the first call without a move."""
 
     def __init__(self, moves: int = 4, latency_s: float = 0.0) -> None:
         self.latency_s = latency_s
@@ -152,7 +152,7 @@ class Script:
         self._models = http({"object": "list", "data": [{"id": "script", "object": "model"}]})
 
     def answer(self, request: Request) -> bytes:
-        """The right answer to a request."""
+        """The scripted response to a request."""
         if not request.head.startswith(b"POST"):
             return self._models
         return self._answers[min(request.turn, len(self._answers) - 1)]
@@ -162,7 +162,7 @@ class Script:
 
 
 def later(transport: asyncio.Transport, seconds: float, data: bytes) -> None:
-    """Write `data` after a while, if the connection is still there."""
+    """Write `data` after `seconds` if the connection is still open."""
     if seconds <= 0:
         transport.write(data)
         return

@@ -1,4 +1,4 @@
-"""Fault: one way in which the machine, a file or a peer goes wrong, how it is made to, and what may not come of it."""
+"""Fault: something that can go wrong with the host, a file or a peer, how to inject it, and what must still hold."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from dataclasses import dataclass
 from tests.faults.chaos.fault_context import FaultContext
 
 Play = Callable[[FaultContext, random.Random], Awaitable[None]]
-"""Inject the fault and look. Raises Broken when it broke through, NotInjected when it did not take effect."""
+"""Inject the fault and check. Raises Broken if a check failed, NotInjected if the fault did not take effect."""
 
 
 @dataclass(frozen=True)
 class Fault:
-    """A line of the table."""
+    """One row of the table."""
 
     name: str
     section: int
-    """Of the issue: 2 files, 3 faults and overload, 4 HTTP."""
+    """2: files, 3: faults and overload, 4: HTTP."""
     before: str
-    """What it did at commit de07a2d."""
+    """Behaviour at commit de07a2d."""
     now: str
-    """What happens instead."""
+    """Behaviour now."""
     play: Play
     slow: bool = False
-    """Left out of the short form."""
+    """Excluded from the short form."""
     alone: bool = False
-    """Not beside other faults: it loads or stops the machine's processes."""
+    """Must not run concurrently with other faults, because it loads the host or stops its processes."""
     root: bool = False
-    """Only root can inject it."""
+    """Needs root."""

@@ -1,4 +1,4 @@
-"""Ground: what the faults of one round share: a copy of the stack, runs that are up already, and how they are asked."""
+"""FaultContext: what the faults of one round share: a checkout, running stacks, and helpers to collect from them."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ T = TypeVar("T")
 TASKS, REPEATS = 40, 4
 ENVIRONMENT, MODEL, AGENT = "environment", "model", "agent"
 QUICK = 0.02
-"""Seconds that the model takes: a collection then lasts long enough to be hit."""
+"""Latency of the model in seconds, so that a collection lasts long enough to inject a fault."""
 
 
 def refs(environment: str = ENVIRONMENT, model: str = MODEL) -> dict[str, Any]:
-    """The servers that an agent names."""
+    """The server references of an agent."""
     return {
         "max_steps": 10,
         "resources_server": {"type": "resources_servers", "name": environment},
@@ -32,7 +32,7 @@ def refs(environment: str = ENVIRONMENT, model: str = MODEL) -> dict[str, Any]:
 
 
 def model_server(url: str | list[str], **settings: Any) -> dict[str, Any]:
-    """vllm_model before an endpoint or several."""
+    """A vllm_model for one or several endpoints."""
     urls = f"{url}/v1" if isinstance(url, str) else [f"{one}/v1" for one in url]
     chosen = {"base_url": urls, "api_key": "unused-key", "model": "script", **settings}
     return {"responses_api_models": {"vllm_model": chosen}}
@@ -41,7 +41,7 @@ def model_server(url: str | list[str], **settings: Any) -> dict[str, Any]:
 def stack(
     url: str | list[str], *, agent: str = "game_agent", model: Mapping[str, Any] | None = None, **settings: Any
 ) -> dict[str, Any]:
-    """A whole config: the witness environment with `settings`, an agent, and the model server."""
+    """A complete config: the witness environment with `settings`, an agent, and the model server."""
     return {
         MODEL: model_server(url, **(model or {})),
         ENVIRONMENT: {"resources_servers": {"witness": settings}},
@@ -50,7 +50,7 @@ def stack(
 
 
 class FaultContext(Workspace):
-    """A workspace with the plug-ins in it."""
+    """A workspace that contains the plug-ins."""
 
     def __init__(self, folder: Path, code: Path, *, short: bool) -> None:
         super().__init__(folder, code)
@@ -62,14 +62,14 @@ class FaultContext(Workspace):
         self._closing = contextlib.AsyncExitStack()
 
     def lock(self, name: str) -> asyncio.Lock:
-        """One at a time, by name."""
+        """Return the lock with this name."""
         return self._locks.setdefault(name, asyncio.Lock())
 
     @contextlib.asynccontextmanager
     async def playing(
         self, behaviour: Behaviour | None = None, *overrides: str, here: Path | None = None, **settings: Any
     ) -> AsyncIterator[tuple[Run, Endpoint]]:
-        """A run of its own before an endpoint of its own."""
+        """A separate run with its own endpoint."""
         async with (
             Endpoint(behaviour or Script(latency_s=QUICK)).up() as endpoint,
             self.run(stack(endpoint.url, **settings), *overrides, here=here) as run,
@@ -77,18 +77,18 @@ class FaultContext(Workspace):
             yield run, endpoint
 
     async def shared(self, name: str, make: Callable[[], contextlib.AbstractAsyncContextManager[T]]) -> T:
-        """What `make` starts, once for all who ask; it stays until the end."""
+        """Start what `make` creates once and share it until the end."""
         if name not in self._shared:
             self._shared[name] = asyncio.create_task(self._closing.enter_async_context(make()))
         made: T = await asyncio.shield(self._shared[name])
         return made
 
     async def plain(self) -> tuple[Run, Endpoint]:
-        """The run that faults of files and rows share; nothing that they do touches it."""
+        """The run that faults in files and rows share, because they do not affect it."""
         return await self.shared("plain", self.playing)
 
     async def close(self) -> None:
-        """Stop what is shared."""
+        """Stop the shared runs."""
         await asyncio.gather(*self._shared.values(), return_exceptions=True)
         await self._closing.aclose()
         await self.stop_forking()
@@ -96,7 +96,7 @@ class FaultContext(Workspace):
     async def begin(
         self, run: Run, output: Path, *arguments: str, rows: Path | None = None, agent: str = AGENT
     ) -> Command:
-        """A collection of TASKS x REPEATS, eight at a time."""
+        """Start a collection of TASKS x REPEATS rollouts, eight at a time."""
         given = {argument.partition("=")[0] for argument in arguments}
         usual = [f"+num_repeats={REPEATS}", "+num_samples_in_parallel=8"]
         chosen = [argument for argument in usual if argument.partition("=")[0] not in given]
@@ -105,7 +105,7 @@ class FaultContext(Workspace):
     async def completes(
         self, run: Run, output: Path, *arguments: str, rows: Path | None = None, agent: str = AGENT
     ) -> str:
-        """A collection to its end: 0, and everything is there as it should be. What it said."""
+        """Run a collection to its end, check that it is complete, and return its output."""
         command = await self.begin(run, output, *arguments, rows=rows, agent=agent)
         status = await command.ends()
         no_crash(command.said)
@@ -114,14 +114,14 @@ class FaultContext(Workspace):
         return command.said
 
     def output(self) -> Path:
-        """A new output, in a folder of its own."""
+        """Return a new output path in its own folder."""
         folder = self.path("collection")
         folder.mkdir()
         return folder / "rollouts.jsonl"
 
 
 async def written(output: Path, lines: int, command: Command) -> bool:
-    """Wait until so many rollouts are in the file; False when the command ends before."""
+    """Wait until the file has `lines` lines; return False if the command ends before."""
     while not command.ended:
         if output.exists() and output.read_bytes().count(b"\n") >= lines:
             return True

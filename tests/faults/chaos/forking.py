@@ -1,6 +1,6 @@
-"""Forks commands from a process that has imported the stack already: real processes, without a second of imports each.
+"""Forks commands from a process that has already imported the stack: real processes that save a second of imports.
 
-It reads a line of JSON for each command, answers `started <number> <pid>`, and later `ended <number> <status>`.
+It reads one line of JSON per command, prints `started <number> <pid>`, and later `ended <number> <status>`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 
 def main() -> None:
-    """Fork until standard input ends. Arguments: the modules to import."""
+    """Fork commands until stdin ends. Arguments: the modules to import."""
     modules = {name: importlib.import_module(name) for name in sys.argv[1:]}
     reading, writing = os.pipe()
     os.set_blocking(writing, False)

@@ -1,4 +1,4 @@
-"""What decides whether a fault was borne: nothing lost, nothing twice, nothing invented, and the command says so."""
+"""Checks that decide whether a fault held: no rollout lost, duplicated or invented, and a clear message."""
 
 from __future__ import annotations
 
@@ -12,46 +12,46 @@ import orjson
 LAST_WORD = "That is as far as I go."
 CRASHES = re.compile(r"a bug of ours|internal error|Traceback \(most recent", re.IGNORECASE)
 RAW = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
-"""What a terminal would act upon."""
+"""Control characters that a terminal interprets."""
 
 
 class Broken(AssertionError):
-    """The fault broke through."""
+    """A check failed."""
 
 
 class NotInjected(Exception):
-    """The fault did not take effect, so that nothing was tried: never counted as held."""
+    """The fault did not take effect, so nothing was tested: never counted as held."""
 
 
 def hold(true: object, what: str) -> None:
-    """Raise Broken, saying what was found, unless `true`."""
+    """Raise Broken with the message `what` unless `true`."""
     if not true:
         raise Broken(what)
 
 
 def injected(true: object, what: str) -> None:
-    """Raise NotInjected, saying what is missing, unless `true`."""
+    """Raise NotInjected with the message `what` unless `true`."""
     if not true:
         raise NotInjected(what)
 
 
 def no_crash(said: str) -> None:
-    """A command may refuse, in words; it may not fall over."""
+    """Raise Broken if a command ended with a traceback or an internal error instead of a message."""
     if found := CRASHES.search(said):
         at = said.rfind("\n", 0, found.start()) + 1
-        raise Broken(f"the command fell over: {said[at : at + 300].strip()}")
+        raise Broken(f"the command crashed: {said[at : at + 300].strip()}")
 
 
 def read(path: Path) -> list[dict[str, Any]]:
-    """Every line of a JSON Lines file; none where it is missing. Raises Broken for one that is not JSON."""
+    """The rows of a JSON Lines file, empty if it does not exist. Raises Broken for a line that is not JSON."""
     try:
         return [orjson.loads(line) for line in path.read_bytes().split(b"\n") if line] if path.exists() else []
     except orjson.JSONDecodeError as error:
-        raise Broken(f"{path.name} holds a line that is not JSON: {error}") from error
+        raise Broken(f"{path.name} contains a line that is not JSON: {error}") from error
 
 
 def wrong_with(row: dict[str, Any], moves: int) -> str:
-    """What is wrong with one rollout of the witness environment; empty when it is as the script makes it."""
+    """What is wrong with a rollout of the witness environment; empty if it matches the script."""
     if row.get("reward") != 1.0 or isinstance(row["reward"], bool):
         return f"reward {row.get('reward')!r}, {row.get('wrong')!r}"
     if row.get("finish_reason") != "answered":
@@ -67,9 +67,9 @@ def wrong_with(row: dict[str, Any], moves: int) -> str:
 
 
 def incomplete(output: Path, tasks: int, repeats: int, moves: int = 4) -> str:
-    """Why `output` is not exactly what an unbroken run writes; empty when it is."""
+    """Why `output` differs from that of an uninterrupted run; empty if it does not."""
     if not output.exists():
-        return f"{output.name} is not there"
+        return f"{output.name} does not exist"
     try:
         rows = read(output)
     except Broken as broken:
@@ -94,7 +94,7 @@ def incomplete(output: Path, tasks: int, repeats: int, moves: int = 4) -> str:
 
 
 def whole(output: Path, tasks: int, repeats: int, moves: int = 4) -> None:
-    """Every expected rollout once, each as the script makes it; no failed attempt has a reward."""
+    """Check that each expected rollout occurs once and matches the script, and that no failed attempt has a reward."""
     if why := incomplete(output, tasks, repeats, moves):
         raise Broken(why)
     failures = read(output.with_name(f"{output.stem}_failures.jsonl"))

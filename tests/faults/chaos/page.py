@@ -1,4 +1,4 @@
-"""docs/robustness.md: the table, and how it was made. Counts and no times: every machine writes the same page."""
+"""Writes docs/robustness.md. The page contains counts and no times, so that it is the same on every host."""
 
 from __future__ import annotations
 
@@ -11,48 +11,47 @@ from tests.faults.chaos.result import Result
 HEADER = """\
 # Robustness
 
-What this stack does when files, processes, endpoints, models and callers misbehave. Each line below is a fault that a
-program injects into real processes over real sockets; only the model is a script. `make chaos` plays all of them again
-and writes this page:
+This page lists how Rollyard behaves when files, processes, endpoints, models and callers misbehave. Each row is a fault
+that a program injects into real processes over real sockets; only the model is a script. `make chaos` injects all of
+them and writes this page:
 
 ```bash
-make chaos                                          # every fault, three seeds each; half an hour on two cores
-make chaos-quick                                    # one seed, the cheaper ones, and a soak of 30 seconds; runs in CI
+make chaos                                          # every fault with three seeds; half an hour on two cores
+make chaos-quick                                    # one seed, fewer faults, and a soak test of 30 s; runs in CI
 ```
 
-`python -m tests.faults.chaos --list` names the faults, and `--fault renamed --seed 7` plays those whose names contain a
-word.
+`python -m tests.faults.chaos --list` lists the faults; `--fault renamed --seed 7` runs those whose names contain
+a string.
 
-A fault counts as held when
+A fault counts as held if
 
-- every (task, repeat) is in the output exactly once, as an unbroken run makes it, wherever the command ends with 0;
+- the command ends with 0, and every (task, repeat) is in the output exactly once and equal to that of an uninterrupted
+  run; or the exit status is not 0, one message names what was found, and the next command resumes or explains how;
 - no failed attempt has a reward;
-- otherwise the exit status is not 0, one line names what was found, and the next command goes on or says how;
-- no session stays open, no process stays behind, no command falls over with a traceback.
+- no session stays open, no process stays behind, and no command ends with a traceback.
 
-Each injection proves that it took effect (the file was changed, the endpoint was asked, the event loop was late);
-one that did not counts as a failure of the program, never as held. Limits are on progress and on memory, not on time,
-so that a busy machine changes no verdict. *Before* is what commit de07a2d did.
+Each injection checks that it took effect (the file was changed, the endpoint was called, the event loop was late). One
+that did not counts as a failure of the program, never as held. Limits apply to progress and memory, not to time, so
+that a busy host does not change the result. *Before* is the behaviour at commit de07a2d.
 """
 
 SOAK = """\
 ## Under load
 
 ```bash
-make soak          # 4,096 episodes in flight, 200 ms a model call, 5 % of its answers spoilt, 8 minutes
+make soak          # 4,096 episodes in flight, 200 ms per model call, 5 % of the responses invalid, 8 minutes
 ```
 
-plays Sokoban before an endpoint that now and then answers 500, 429, torn JSON, half a body, a reset, or late, while
-others burn the CPU. It ends with 1 when a rollout was given up, an attempt failed because one of our own servers was
-late, two rollouts of one puzzle differ, a session stays open, a server was restarted, or `/metrics` of any server took
-longer than 2 s.
+This collects Sokoban rollouts from an endpoint that occasionally returns 500, 429, truncated JSON, half a body or a
+late response, or resets the connection, while other processes use the CPU. It ends with 1 if a rollout was abandoned,
+an attempt failed because one of Rollyard's servers was late, two rollouts of one puzzle differ, a session stayed open,
+a server was restarted, or `/metrics` of any server took longer than 2 s.
 """
 
 SECTIONS = {2: "Files", 3: "Processes, endpoints and models", 4: "HTTP and terminals"}
 
 
 def write(path: Path, results: Sequence[Result]) -> None:
-    """Write the page."""
     path.write_text(text(results), encoding="utf-8")
 
 
@@ -82,6 +81,6 @@ def _row(fault: Fault, results: Sequence[Result]) -> str:
     return f"| {_cell(fault.name)} | {_cell(fault.before)} | {_cell(now)} | {len(results)} | {shown} |"
 
 
-def _cell(words: str) -> str:
-    escaped = "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in words)
+def _cell(content: str) -> str:
+    escaped = "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in content)
     return escaped.replace("|", "\\|").replace("<", "&lt;")

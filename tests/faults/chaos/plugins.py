@@ -1,4 +1,4 @@
-"""The environment and the agent that only these faults need, written into a user's own folder."""
+"""The environment and the agents that these faults need, written into a user's folder."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 import orjson
 
 WITNESS = '''\
-"""An environment that can tell afterwards whether every answer reached the episode that it was for."""
+"""An environment that detects whether every response reached its episode."""
 
 import asyncio
 import random
@@ -66,7 +66,7 @@ REWARD = 1.0
 
 
 class Doubling:
-    """A transport that writes every answer once more, later."""
+    """A transport that writes every response again later."""
 
     def __init__(self, transport):
         self._transport = transport
@@ -103,7 +103,7 @@ server = Served
 '''
 
 ODD_AGENT = '''\
-"""An agent that answers what the row says."""
+"""An agent that returns what the row contains."""
 
 import time
 
@@ -134,7 +134,7 @@ server = OddAgent
 '''
 
 BLOCKING_AGENT = '''\
-"""The game agent, whose event loop stands still once."""
+"""The game agent, with an event loop that blocks."""
 
 import time
 
@@ -175,7 +175,7 @@ STEP = {
 
 
 def write_plugins(folder: Path) -> None:
-    """A user's folder with these servers."""
+    """Write these servers into `folder`."""
     for place, code in (
         ("resources_servers/witness", WITNESS),
         ("agents/odd_agent", ODD_AGENT),
@@ -186,7 +186,7 @@ def write_plugins(folder: Path) -> None:
 
 
 def write_rows(path: Path, tasks: int, pad: int = 600) -> Path:
-    """Rows for the witness, of about a kilobyte."""
+    """Write rows of about a kilobyte for the witness environment."""
     rows = [
         {
             "id": task,

@@ -1,4 +1,4 @@
-"""Result: what came of one fault with one seed."""
+"""Result: the outcome of one fault with one seed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.faults.chaos.fault import Fault
 
 @dataclass(frozen=True)
 class Result:
-    """`verdict` is held, broken or not injected; `why` says what was found where it is not the first."""
+    """`verdict` is held, broken or not injected; unless held, `why` gives the reason."""
 
     fault: Fault
     seed: int

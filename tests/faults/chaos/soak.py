@@ -1,12 +1,12 @@
-"""The soak: thousands of episodes in flight on a machine that others load too, with 5 % of the model's answers spoilt.
+"""Soak test: thousands of episodes in flight on a busy host, with 5 % of the model's responses faulty.
 
     python -m tests.faults.chaos.soak                      # 4,096 in flight, 200 ms, 8 minutes
     python -m tests.faults.chaos.soak --short              # 512 in flight, 30 s
     python -m tests.faults.chaos.soak --code ../other      # the servers and commands of another checkout
 
-Held when no rollout was given up, none failed because our own servers were late, none was measured wrongly, no session
-is left, every `/metrics` answered within 2 s, and nothing is left running. What the process that asks was late itself
-is taken off, for the machine may be busy; the short form only prints how late answers were, and fails without one.
+It passes if no rollout was abandoned, none failed because a server of the run was late, none was measured wrongly, no
+session or process is left, and every `/metrics` request took at most 2 s. The delay of the measuring process itself is
+subtracted. The short form only prints the times and fails if there is no response.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ BURN = "while True: pass"
 
 @dataclass
 class Answers:
-    """How fast one server's /metrics answered."""
+    """Response times of one server's /metrics."""
 
     seconds: list[float] = field(default_factory=list)
     silent: int = 0
@@ -54,14 +54,16 @@ class Answers:
 
     def shown(self) -> str:
         if not self.seconds:
-            return f"no answer at all, {self.silent} times asked"
+            return f"no response to {self.silent} requests"
         ranked = sorted(self.seconds)
         worst, usual = ranked[-1], ranked[len(ranked) // 2]
-        return f"{len(ranked)} answers, median {usual:.2f} s, worst {worst:.2f} s, later than 2 s or none: {self.late}"
+        return (
+            f"{len(ranked)} responses, median {usual:.2f} s, worst {worst:.2f} s, later than 2 s or none: {self.late}"
+        )
 
 
 class Lateness:
-    """How late this process itself was, so that it is not charged to the servers."""
+    """Delays of this process, which are not charged to the servers."""
 
     def __init__(self) -> None:
         self._late: list[tuple[float, float]] = []
@@ -78,7 +80,7 @@ class Lateness:
 
 
 async def soak(workspace: Workspace, options: argparse.Namespace) -> list[str]:
-    """Play; the promises that did not hold."""
+    """Run the soak test; return the checks that failed."""
     rows = workspace.folder / "rows.jsonl"
     rows.write_bytes(ROWS.read_bytes() * COPIES)
     async with policy(workspace, options) as url, workspace.run(config(url)) as run:
@@ -101,11 +103,11 @@ async def soak(workspace: Workspace, options: argparse.Namespace) -> list[str]:
         faults = orjson.loads((await get(f"{url}/stats"))[1])
         print(f"the endpoint answered {sum(faults.values())} calls: {faults}")
         broken = measured(output) + await left(run, list(servers)[1:]) + restarted(pids, await run.servers())
-        print(f"ng_collect_rollouts ended with {status}; processes of others that load the machine: {options.busy}")
+        print(f"ng_collect_rollouts ended with {status}; busy processes on the host: {options.busy}")
         if status not in (0, 130):
             broken.append(f"exit status {status}: {collecting.said[-1500:]}")
         if not sum(count for name, count in faults.items() if name != "none"):
-            broken.append("the endpoint made no fault: nothing was tried")
+            broken.append("the endpoint injected no fault")
         for name, seen in answers.items():
             print(f"/metrics of {name:<6} {seen.shown()}")
             if seen.silent or (seen.late and not options.short):
@@ -119,7 +121,7 @@ async def soak(workspace: Workspace, options: argparse.Namespace) -> list[str]:
 
 
 def config(url: str) -> dict[str, Any]:
-    """vllm_model before the endpoint, Sokoban, the game agent."""
+    """vllm_model for the endpoint, Sokoban, the game agent."""
     refs = {"resources_server": {"type": "resources_servers", "name": "environment"}}
     refs |= {"model_server": {"type": "responses_api_models", "name": POLICY}}
     return {
@@ -135,7 +137,7 @@ def config(url: str) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def busy(processes: int) -> Iterator[None]:
-    """Others on the machine: each takes what it gets of a processor."""
+    """Processes that keep the CPU busy."""
     burning = [subprocess.Popen([sys.executable, "-c", BURN]) for _ in range(processes)]
     try:
         yield
@@ -147,7 +149,7 @@ def busy(processes: int) -> Iterator[None]:
 
 @contextlib.asynccontextmanager
 async def policy(workspace: Workspace, options: argparse.Namespace) -> AsyncIterator[str]:
-    """The endpoint, in a process of its own."""
+    """The endpoint, in a separate process."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "tests.faults.chaos.soak_policy", "--seed", str(options.seed)),
         *("--latency-ms", str(options.latency_ms), "--fault-rate", str(options.fault_rate)),
@@ -164,7 +166,7 @@ async def policy(workspace: Workspace, options: argparse.Namespace) -> AsyncIter
 
 
 async def ask(url: str, answers: Answers, lateness: Lateness) -> None:
-    """Ask for /metrics once a second."""
+    """Request /metrics once a second."""
     while True:
         begun = time.monotonic()
         try:
@@ -180,7 +182,7 @@ async def ask(url: str, answers: Answers, lateness: Lateness) -> None:
 
 
 async def watch(collecting: Any, output: Path, options: argparse.Namespace, servers: dict[str, str]) -> None:
-    """Until the time is over or the collection has ended by itself; a line now and then."""
+    """Wait until the time is over or the collection has ended, and print the progress."""
     ends = time.monotonic() + options.minutes * 60
     status = output.with_name("rollouts_status.json")
     while time.monotonic() < ends and not collecting.ended:
@@ -229,7 +231,7 @@ def measured(output: Path) -> list[str]:
     print(f"measured {len(keys)}, failed attempts {len(failed)}: {dict(kinds)}, given up {len(given_up)}")
     for row in {(row["failure_kind"], row["server"]): row for row in failed}.values():
         print(f"  {row['failure_kind']} at {row['server']}: {row['detail'][:300]}")
-    broken = [f"{len(given_up)} rollouts given up"] if given_up else []
+    broken = [f"{len(given_up)} rollouts abandoned"] if given_up else []
     broken += [f"{twice} rollouts are in the file twice"] if twice else []
     broken += [f"{count} attempts failed with {kind} at {server}" for (kind, server), count in own.items()]
     different = sum(len(found) > 1 for found in rewards.values())
@@ -267,11 +269,11 @@ def read_options() -> argparse.Namespace:
     parser.add_argument("--minutes", type=float, default=8.0)
     parser.add_argument("--parallel", type=int, default=4096, help="episodes in flight")
     parser.add_argument("--latency-ms", type=float, default=200.0, help="of each answer of the model")
-    parser.add_argument("--fault-rate", type=float, default=0.05, help="share of the model's answers that are spoilt")
+    parser.add_argument("--fault-rate", type=float, default=0.05, help="share of faulty model responses")
     parser.add_argument("--busy", type=int, default=2, help="processes of others that only burn CPU")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--code", type=Path, default=HERE, help="checkout whose servers and commands are tried")
-    parser.add_argument("--keep", type=Path, help="folder for the files, which are kept; default: a temporary one")
+    parser.add_argument("--code", type=Path, default=HERE, help="checkout whose servers and commands are tested")
+    parser.add_argument("--keep", type=Path, help="folder in which files are kept; default: a temporary one")
     options = parser.parse_args()
     if options.short:
         options.minutes, options.parallel = 0.5, 512

@@ -1,4 +1,4 @@
-"""The program that injects faults is honest: what was not injected, or went wrong in it, is never held."""
+"""A fault that was not injected, or an error in the program, never counts as held."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def fault(error: Exception | None) -> Fault:
     ],
     ids=["nothing", "Broken", "NotInjected", "an error of the program"],
 )
-async def test_only_a_fault_that_was_injected_and_borne_counts_as_held(
+async def test_only_a_fault_that_was_injected_and_passed_its_checks_counts_as_held(
     error: Exception | None, verdict: str, context: FaultContext
 ) -> None:
     assert (await play(fault(error), context, 0)).verdict == verdict
@@ -58,7 +58,7 @@ WRONG = {
     "one twice": [*WHOLE, WHOLE[0]],
     "one foreign": [*WHOLE, rollout(9, 0)],
     "one under another number": [*WHOLE[:-1], rollout(2, 1, id=0)],
-    "a reward that is true": [*WHOLE[:-1], rollout(2, 1, reward=True)],
+    "a reward that is `true`": [*WHOLE[:-1], rollout(2, 1, reward=True)],
     "another reward": [*WHOLE[:-1], rollout(2, 1, reward=0.0)],
     "an episode cut short": [*WHOLE[:-1], rollout(2, 1, response={"output": []})],
 }
@@ -69,12 +69,12 @@ def written(path: Path, rows: list[dict[str, object]]) -> Path:
     return path
 
 
-def test_an_output_as_an_unbroken_run_makes_it_is_whole(tmp_path: Path) -> None:
+def test_the_output_of_an_uninterrupted_run_is_complete(tmp_path: Path) -> None:
     assert incomplete(written(tmp_path / "x.jsonl", WHOLE), 3, 2) == ""
 
 
 @pytest.mark.parametrize("rows", WRONG.values(), ids=WRONG.keys())
-def test_an_output_that_differs_from_an_unbroken_run_is_not_whole(
+def test_an_output_that_differs_from_an_uninterrupted_run_is_not_complete(
     rows: list[dict[str, object]], tmp_path: Path
 ) -> None:
     assert incomplete(written(tmp_path / "x.jsonl", rows), 3, 2)
@@ -83,19 +83,19 @@ def test_an_output_that_differs_from_an_unbroken_run_is_not_whole(
 @pytest.mark.parametrize(
     "said", ["ng_run: a bug of ours: KeyError", "Traceback (most recent call last):", "internal error"]
 )
-def test_a_command_that_falls_over_is_broken_whatever_else_it_says(said: str) -> None:
+def test_a_command_that_crashes_is_broken_regardless_of_its_other_output(said: str) -> None:
     with pytest.raises(Broken):
         no_crash(f"collected: 5 of 5\n{said}\n")
 
 
-def test_the_table_has_a_line_for_each_fault_and_shows_what_broke() -> None:
+def test_the_table_has_a_row_for_each_fault_and_shows_failures() -> None:
     bad, good = fault(None), Fault("another", 2, "was", "is", fault(None).play)
     text = page.text([Result(bad, 0, "held", "", 1), Result(bad, 1, "broken", "x", 1), Result(good, 0, "held", "", 1)])
     assert "| a \\| fault\\x1b | lost &lt;b> | **broken** in 1 of 2 rounds | 2 | 0 to 1 |" in text
     assert "| another | was | is | 1 | 0 |" in text
 
 
-def test_every_fault_has_a_name_of_its_own_and_the_short_form_every_section() -> None:
+def test_fault_names_are_unique_and_the_short_form_covers_every_section() -> None:
     names = [one.name for one in catalogue.FAULTS]
     assert len(set(names)) == len(names)
     assert {one.section for one in catalogue.FAULTS if not one.slow} == {2, 3, 4}

@@ -1,4 +1,4 @@
-"""Workspace: a user's folder with the commands of one copy of the stack, as processes, and what they leave in it."""
+"""Workspace: a folder in which commands of one checkout run as processes."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from tests.faults.chaos.command import ENTRIES, Command, Forks
 from tests.faults.chaos.invariants import Broken
 
 HERE = Path(__file__).resolve().parents[3]
-"""The copy of the stack that this program belongs to."""
+"""The checkout of this program."""
 MARK = "ROLLYARD_CHAOS"
-"""A variable that every process of a workspace inherits, so that none is overlooked."""
+"""An environment variable that every process of a workspace inherits, by which all are found."""
 READY_S = 240.0
 
 
@@ -67,7 +67,7 @@ class Run:
 
 
 class Workspace:
-    """A folder below which runs are started and collections written. `code` is the copy of the stack that is tried."""
+    """A folder for runs and collections. `code` is the checkout to test."""
 
     def __init__(self, folder: Path, code: Path = HERE) -> None:
         self.folder = folder
@@ -78,19 +78,19 @@ class Workspace:
         folder.mkdir(parents=True, exist_ok=True)
 
     def path(self, name: str) -> Path:
-        """A new name in the folder."""
+        """Return a new path in the folder."""
         self._serial += 1
         stem, dot, suffix = name.partition(".")
         return self.folder / f"{stem}{self._serial}{dot}{suffix}"
 
     def environment(self) -> dict[str, str]:
-        """A user's, with the tried copy of the stack first on Python's path."""
+        """Environment variables with the tested checkout first on Python's path."""
         unwanted = ("policy_", "rollyard", "pythonpath")
         kept = {name: value for name, value in os.environ.items() if not name.lower().startswith(unwanted)}
         return {**kept, "PYTHONPATH": str(self.code / "src"), "PYTHONUNBUFFERED": "1", MARK: self.mark}
 
     async def start(self, name: str, *arguments: str, here: Path | None = None, before: Sequence[str] = ()) -> Command:
-        """Begin a command. `before` is a program that starts it; without one it is forked from a warm process."""
+        """Start a command. `before` is a program that runs it; without one, it is forked from a warm process."""
         log = self.path(f"{name}.log")
         if not before:
             self._forks = self._forks or asyncio.create_task(Forks.start(self.environment(), self.folder))
@@ -117,7 +117,7 @@ class Workspace:
     async def run(
         self, config: Mapping[str, Any] | str, *overrides: str, here: Path | None = None
     ) -> AsyncIterator[Run]:
-        """`ng_run` over `config`, ready; stopped as Ctrl-C stops it."""
+        """Start `ng_run` with `config`, wait until it is ready, and stop it with SIGINT."""
         if isinstance(config, str):
             named = config
         else:
@@ -136,12 +136,12 @@ class Workspace:
                 await command.process.wait()
 
     async def collect(self, run: Run, output: Path, rows: Path, *arguments: str, agent: str = "agent") -> Command:
-        """Begin an `ng_collect_rollouts` at that run."""
+        """Start `ng_collect_rollouts` on that run."""
         fixed = [f"+head={run.head}", f"+agent_name={agent}", f"+input_jsonl_fpath={rows}"]
         return await self.start("ng_collect_rollouts", *fixed, f"+output_jsonl_fpath={output}", *arguments)
 
     async def says_url(self, command: Command) -> str:
-        """Wait until it has printed an address. Raises Broken when it ends before."""
+        """Wait until the command prints an address. Raises Broken if it ends before."""
         while not (found := re.search(r"http://127\.0\.0\.1:\d+", command.said)):
             if command.ended:
                 raise Broken(f"it ended with {command.process.returncode}: {command.said[-1000:]}")
@@ -149,7 +149,7 @@ class Workspace:
         return found.group()
 
     def processes(self) -> list[int]:
-        """Processes that were started here, by whomever, and are alive."""
+        """Ids of all live processes of this workspace, including descendants."""
         wanted = f"{MARK}={self.mark}".encode()
         found = []
         for process in Path("/proc").glob("[0-9]*"):
@@ -159,7 +159,7 @@ class Workspace:
         return found
 
     async def left_behind(self) -> int:
-        """Processes that outlive what started them; they are ended."""
+        """End the processes that are still alive after 20 s, and return their number."""
         for _ in range(200):
             if not (left := self.processes()):
                 return 0
@@ -184,14 +184,14 @@ async def _ready(command: Command) -> str:
 
 
 async def get(url: str, limit_s: float = 60.0, headers: Mapping[str, str] | None = None) -> tuple[int, bytes]:
-    """GET, over a connection of its own."""
+    """GET over a new connection."""
     return await send("GET", url, b"", headers, limit_s)
 
 
 async def send(
     method: str, url: str, body: bytes, headers: Mapping[str, str] | None = None, limit_s: float = 60.0
 ) -> tuple[int, bytes]:
-    """A request over a connection of its own: status and body. Raises Broken without an answer."""
+    """Send a request over a new connection; return status and body. Raises Broken without a response."""
     try:
         async with (
             aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=limit_s)) as session,
@@ -203,7 +203,7 @@ async def send(
 
 
 def alive(pid: int) -> bool:
-    """True for a process that runs; a zombie does not."""
+    """True for a running process; a zombie does not count."""
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:
@@ -212,5 +212,5 @@ def alive(pid: int) -> bool:
 
 
 def read_lines(path: Path) -> Sequence[dict[str, Any]]:
-    """Every line of a JSON Lines file; none where it is missing."""
+    """The rows of a JSON Lines file, empty if it does not exist."""
     return [orjson.loads(line) for line in path.read_bytes().split(b"\n") if line] if path.exists() else []

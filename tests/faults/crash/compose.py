@@ -1,6 +1,6 @@
-"""A compose file's services as plain processes on a machine of their own: what Docker would do, without Docker.
+"""Runs the services of a compose file as plain processes, without Docker.
 
-Network, mount and host name namespaces stand for the containers' network; this program runs in them.
+The program runs in network, mount and UTS namespaces, which replace the containers' network.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ HANG_S = 300.0
 
 
 def interpolated(text: str, environ: Mapping[str, str]) -> str:
-    """As compose does it. Raises KeyError for what has to be set."""
+    """Substitute variables like compose. Raises KeyError for a required variable that is not set."""
 
     def value(found: re.Match[str]) -> str:
         name, kind, word = found.groups()
@@ -47,7 +47,7 @@ def interpolated(text: str, environ: Mapping[str, str]) -> str:
 
 
 def services(path: Path, environ: Mapping[str, str]) -> dict[str, Service]:
-    """The services of a compose file; in comments nothing is replaced."""
+    """The services of a compose file; variables in comments are not substituted."""
     tree = yaml.safe_load(path.read_text())
     found: dict[str, Service] = json.loads(json.dumps(tree["services"]))
     return {name: _filled(service, environ) for name, service in found.items()}
@@ -62,7 +62,7 @@ def _filled(node: Any, environ: Mapping[str, str]) -> Any:
 
 
 class Host:
-    """A machine whose folder is `folder`, with a container for each service that is started."""
+    """A host with the folder `folder` and a container for each started service."""
 
     def __init__(self, folder: Path, programs: Path) -> None:
         self._folder = folder
@@ -70,7 +70,7 @@ class Host:
 
     @contextmanager
     def running(self, name: str, service: Service) -> Iterator[subprocess.Popen[bytes]]:
-        """The service's command, until the end of the block."""
+        """Run the service's command until the end of the block."""
         with (self._folder / f"{name}.log").open("ab") as log:
             process = self._start(name, service, service["command"], log)
         try:
@@ -80,7 +80,7 @@ class Host:
             process.wait(HANG_S)
 
     def run(self, name: str, service: Service, command: list[str], container: str = "") -> int:
-        """Exit status of a command in a container; what it prints goes to the log called `name`."""
+        """Run a command in a container; return its exit status. Its output goes to the log `name`."""
         with (self._folder / f"{name}.log").open("ab") as log:
             return self._start(container or name, service, command, log).wait(HANG_S)
 
@@ -103,7 +103,7 @@ class Host:
 
 
 def become_a_machine(names: list[str], folder: Path) -> None:
-    """Enter a network with nothing but loopback, where every name is this machine. Raises OSError."""
+    """Enter a network namespace with only loopback, where every name resolves to it. Raises OSError."""
     flags = libc.CLONE_NEWNS | _CLONE_NEWNET | _CLONE_NEWUTS
     if os.getuid() == 0:
         libc.unshare(flags)
@@ -119,7 +119,7 @@ def become_a_machine(names: list[str], folder: Path) -> None:
 
 
 def main() -> None:
-    """Play docker-compose.yml in a folder: `up`, then one more collection; what was seen, as JSON."""
+    """Run docker-compose.yml in a folder: `up`, then a second collection. Print the observations as JSON."""
     compose, folder, programs = map(Path, sys.argv[1:4])
     environ = json.loads(sys.argv[4])
     others: list[dict[str, str]] = json.loads(sys.argv[5])
@@ -146,7 +146,7 @@ def main() -> None:
 
 
 def _page(viewer: Service) -> dict[str, Any]:
-    """What a browser on the host gets through the published port, once the viewer listens."""
+    """Wait for the viewer and return what a browser on the host gets through the published port."""
     address, outer, inner = viewer["ports"][0].split(":")
     assert f"+port={inner}" in viewer["command"]
     token = viewer["environment"]["ROLLYARD_TOKEN"]

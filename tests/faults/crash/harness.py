@@ -1,7 +1,7 @@
-"""What the crash tests share: a stack of forked processes, commands as processes, waits with a deadline.
+"""Helpers of the crash tests: a stack of forked processes, commands as processes, waits with a deadline.
 
-A fresh interpreter takes a second of CPU to import the stack. Where hundreds of processes die, they are forked from one
-that has imported it already: real processes all the same, which run the same `serve` and the same commands.
+A new interpreter takes a second of CPU to import the stack. Tests that kill hundreds of processes fork them from one
+that has already imported it. These are real processes that run the same `serve` and the same commands.
 """
 
 from __future__ import annotations
@@ -61,13 +61,13 @@ class Forked:
         asyncio.get_running_loop().add_reader(self._process.sentinel, self._end)
 
     async def wait(self) -> int:
-        """Exit status; negative: the signal."""
+        """Exit status; negative for a signal."""
         await asyncio.shield(self._ended)
         assert self._process.exitcode is not None
         return self._process.exitcode
 
     async def ended_within(self, seconds: float) -> bool:
-        """True when it ended by itself in that time."""
+        """True if the process ended within that time."""
         done, _ = await asyncio.wait([self._ended], timeout=seconds)
         return bool(done)
 
@@ -89,7 +89,7 @@ class Forked:
 
 
 class ForkLauncher:
-    """A `rollyard.services.runtime.launcher.Launcher` whose servers are up in tens of milliseconds."""
+    """A `rollyard.services.runtime.launcher.Launcher` that starts servers in tens of milliseconds."""
 
     def __init__(self) -> None:
         self.launched: list[Forked] = []
@@ -138,7 +138,7 @@ async def forked(
     restart_pause_s: float = 0.02,
     reloads: bool = False,
 ) -> AsyncIterator[Stack]:
-    """A stack whose servers are forked; dead ones are started again almost at once."""
+    """A stack with forked servers; dead ones are restarted almost immediately."""
     keys = new_keys()
     stack = Stack(
         config,
@@ -184,7 +184,7 @@ async def falls_to_zero(stack: Stack, server: str, name: str, seconds: float = 1
 
 
 async def until(true: Callable[[], bool], what: str, seconds: float = 120.0) -> None:
-    """Wait for something that is going to happen."""
+    """Wait until the condition holds."""
     deadline = time.monotonic() + seconds
     while not true():
         assert time.monotonic() < deadline, f"not within {seconds:g} s: {what}"
@@ -192,7 +192,7 @@ async def until(true: Callable[[], bool], what: str, seconds: float = 120.0) -> 
 
 
 def alive(pid: int) -> bool:
-    """True for a process that runs; a zombie does not."""
+    """True for a running process; a zombie does not count."""
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:
@@ -201,12 +201,12 @@ def alive(pid: int) -> bool:
 
 
 def environment() -> dict[str, str]:
-    """For commands started elsewhere than in the repository."""
+    """Environment variables for commands that are not started in the repository."""
     return {**os.environ, "PYTHONUNBUFFERED": "1"}
 
 
 async def command(*arguments: str, here: Path, limit_s: float = 300.0) -> tuple[int, str]:
-    """Run a command to its end: exit status, everything it printed."""
+    """Run a command to its end; return its exit status and its output."""
     return await asyncio.to_thread(_run, arguments, here, limit_s)
 
 

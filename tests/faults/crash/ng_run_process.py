@@ -1,4 +1,4 @@
-"""`ng_run` as a process: what it prints, which processes it has, what it leaves behind."""
+"""`ng_run` as a process: its output, its child processes, and what it leaves behind."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Running:
         assert text in self.said, self.said
 
     async def pids(self) -> set[int]:
-        """Of the servers, as `ng_status +json=true` tells a machine."""
+        """The servers, as reported by `ng_status +json=true`."""
         log = self.here / "status.log"
         log.unlink(missing_ok=True)
         exit_status = await forked_status(["+json=true"], log, self.here).wait()
@@ -46,7 +46,7 @@ class Running:
         return {shown["pid"] for shown in orjson.loads(log.read_bytes())}
 
     async def ends(self) -> int:
-        """Its exit status, once it has ended and everything it printed is read."""
+        """Wait for the end of the process and of its output; return the exit status."""
         await asyncio.wait_for(self._reading, 60.0)
         return await asyncio.wait_for(self._process.wait(), 60.0)
 
@@ -54,7 +54,7 @@ class Running:
         self._process.send_signal(number)
 
     def left_behind(self) -> list[int]:
-        """Processes of this run that are alive, itself included."""
+        """Live processes of this run, including itself."""
         wanted = f"{MARK}={self._mark}".encode()
         found = []
         for process in Path("/proc").glob("[0-9]*"):
@@ -74,7 +74,7 @@ class Running:
 
 @contextlib.asynccontextmanager
 async def ng_run(here: Path, *arguments: str) -> AsyncIterator[Running]:
-    """`ng_run arguments`, started in `here`; whatever the test does, it is gone afterwards."""
+    """`ng_run arguments`, started in `here` and always ended afterwards."""
     mark = secrets.token_hex(8)
     process = await asyncio.create_subprocess_exec(
         *RUN,

@@ -1,4 +1,4 @@
-"""An agent that answers anything at all: one bad rollout is one failure on record, the others are collected."""
+"""An agent with arbitrary responses: each bad rollout is recorded as one failure, the others are collected."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def rows(folder: Path, first: Json | None = None) -> Path:
 async def collected(
     output: Path, input_file: Path, answer: Callable[[int], HttpResponse], *, failed_before: int = 0
 ) -> tuple[State, CollectionProgress]:
-    """Collect `input_file` from an agent that answers task n with `answer(n)`."""
+    """Collect `input_file` from an agent that responds to task n with `answer(n)`."""
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         said = answer(orjson.loads((await receive())["body"])["_ng_task_index"])
@@ -86,7 +86,7 @@ async def collected(
 
 
 @pytest.mark.parametrize("bad", BAD.values(), ids=BAD.keys())
-async def test_a_bad_answer_is_one_failed_rollout_and_no_reward(bad: HttpResponse, tmp_path: Path) -> None:
+async def test_a_bad_response_is_one_failed_rollout_without_reward(bad: HttpResponse, tmp_path: Path) -> None:
     output = tmp_path / "rollouts.jsonl"
     good = HttpResponse(200, {}, GOOD)
     state, _ = await collected(output, rows(tmp_path), lambda task: good if task else bad)
@@ -96,12 +96,12 @@ async def test_a_bad_answer_is_one_failed_rollout_and_no_reward(bad: HttpRespons
 
 
 def announced(answer: HttpResponse, response: bytes) -> HttpResponse:
-    """The answer of an agent that says that this many bytes at its end are the response."""
+    """An agent's response whose header states the length of the model response at its end."""
     return HttpResponse(answer.status, {**answer.headers, RESPONSE_BYTES_HEADER: str(len(response))}, answer.body)
 
 
 @pytest.mark.parametrize("bad", BAD.values(), ids=BAD.keys())
-async def test_a_bad_answer_is_no_better_for_a_header_about_its_response(bad: HttpResponse, tmp_path: Path) -> None:
+async def test_a_bad_response_fails_also_with_a_response_length_header(bad: HttpResponse, tmp_path: Path) -> None:
     output = tmp_path / "rollouts.jsonl"
     good = announced(HttpResponse(200, {}, GOOD), b'{"output":[]}')
     state, _ = await collected(output, rows(tmp_path), lambda task: good if task else announced(bad, b"{}"))
@@ -122,7 +122,7 @@ FORGED = {
 
 
 @pytest.mark.parametrize(("head", "response"), FORGED.values(), ids=FORGED.keys())
-async def test_an_agent_writes_one_line_under_the_keys_of_its_own_rollout(
+async def test_an_agent_writes_one_line_with_the_keys_of_its_own_rollout(
     head: bytes, response: bytes, tmp_path: Path
 ) -> None:
     output = tmp_path / "rollouts.jsonl"
@@ -139,8 +139,8 @@ async def test_an_agent_writes_one_line_under_the_keys_of_its_own_rollout(
 @pytest.mark.parametrize(
     "metadata", [{"extra_body": "not json"}, {"extra_body": "[1]"}, {"extra_body": {"seed": 1}}, ["a list"]], ids=str
 )
-async def test_a_row_that_cannot_be_seeded_ends_no_collection_in_the_middle(metadata: object, tmp_path: Path) -> None:
-    """It is refused by its number before anything starts, or it is one failed rollout."""
+async def test_a_row_that_cannot_be_seeded_does_not_abort_a_collection(metadata: object, tmp_path: Path) -> None:
+    """The row is refused by its number before anything starts, or it is one failed rollout."""
     output = tmp_path / "rollouts.jsonl"
     input_file = rows(tmp_path, {"input": "play", "metadata": metadata})
     try:
@@ -154,8 +154,8 @@ async def test_a_row_that_cannot_be_seeded_ends_no_collection_in_the_middle(meta
     assert [row["failure_kind"] for row in failures(output)] == ["bad_task"]
 
 
-async def test_rollouts_that_were_hopeless_before_do_not_stop_a_resume_at_its_first_failure(tmp_path: Path) -> None:
-    """The command counts them as failed when it resumes; the failure rate is about what it collects itself."""
+async def test_permanently_failed_rollouts_do_not_stop_a_resume_at_its_first_failure(tmp_path: Path) -> None:
+    """A resume counts them as failed; the failure rate only covers what it collects itself."""
     asked: list[int] = []
 
     def answer(task: int) -> HttpResponse:

@@ -1,4 +1,4 @@
-"""docker-compose.yml: the parts that its commands start are one run, and its results are the host's."""
+"""docker-compose.yml: the parts that its commands start form one run, and the results belong to the host's user."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ GSM8K = {"AGENT": "gsm8k_agent", "INPUT": "resources_servers/gsm8k/data/example.
 
 @pytest.fixture(scope="module")
 def played(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
-    """The folder of a machine on which the file was brought up, and what was seen."""
+    """The folder of a host on which the compose file ran, and the observations."""
     folder = tmp_path_factory.mktemp("host")
     command = [
         sys.executable,
@@ -43,12 +43,12 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, An
     return folder, json.loads(done.stdout.splitlines()[-1])
 
 
-def test_two_environments_are_played_across_the_parts(played: tuple[Path, dict[str, Any]]) -> None:
+def test_two_environments_are_collected_across_the_parts(played: tuple[Path, dict[str, Any]]) -> None:
     folder, seen = played
     assert seen["collected"] == [0, 0], (folder / "collector.log").read_text()
 
 
-def test_the_head_is_healthy_once_all_are_ready(played: tuple[Path, dict[str, Any]]) -> None:
+def test_the_head_is_healthy_when_all_servers_are_ready(played: tuple[Path, dict[str, Any]]) -> None:
     assert played[1]["health"] == ["CMD", 0]
 
 
@@ -64,19 +64,19 @@ def test_the_page_shows_them_through_the_published_port(played: tuple[Path, dict
     assert (page["status"], run["path"]) == (200, "results/rollouts.jsonl") and run["size"] > 0
 
 
-def test_every_part_ran_in_a_container_of_its_own(played: tuple[Path, dict[str, Any]]) -> None:
+def test_every_part_ran_in_its_own_container(played: tuple[Path, dict[str, Any]]) -> None:
     logs = {path.stem: path.read_text() for path in played[0].glob("*.log")}
     assert re.search(r"policy_model +ready +http://policy:", logs["head"])
     assert re.search(r"gsm8k_agent +ready +http://agent:", logs["head"])
     assert all(logs[name].rstrip().endswith("stopped") for name in ("head", "policy", "environment", "agent"))
 
 
-def test_no_part_starts_without_a_token_of_ones_own() -> None:
+def test_no_part_starts_without_a_token() -> None:
     with pytest.raises(KeyError, match="ROLLYARD_TOKEN: set it to"):
         compose.services(FILE, {})
 
 
-def test_no_port_is_open_to_other_machines() -> None:
+def test_no_port_is_open_to_other_hosts() -> None:
     published = [port for service in compose.services(FILE, ENVIRON).values() for port in service.get("ports", ())]
     assert published == ["127.0.0.1:8080:8080"]
 

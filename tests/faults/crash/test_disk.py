@@ -1,4 +1,4 @@
-"""Bytes on disk: torn tails, odd characters, two writers, a full disk. Nothing is lost, glued, or half there."""
+"""Incomplete last lines, unusual characters, two writers, a full disk: no line is lost, joined or partial."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def output(tmp_path: Path) -> Path:
     return tmp_path / "rollouts.jsonl"
 
 
-def test_a_tail_torn_at_any_byte_is_set_aside_and_never_glued_to(output: Path) -> None:
+def test_a_last_line_cut_at_any_byte_is_moved_and_never_appended_to(output: Path) -> None:
     whole, torn, later = row(0, 0, ODD), row(0, 1, ODD), row(0, 2, ODD)
     for cut in range(1, len(torn) + 1):
         output.write_bytes(whole + b"\n" + torn[:cut])
@@ -67,7 +67,7 @@ def test_a_tail_torn_at_any_byte_is_set_aside_and_never_glued_to(output: Path) -
 
 
 @pytest.mark.parametrize("size", [1 << 20, (1 << 20) + 1, (3 << 20) + 17])
-def test_a_torn_tail_longer_than_one_look_back_is_set_aside_whole(output: Path, size: int) -> None:
+def test_an_incomplete_last_line_longer_than_one_read_is_moved_completely(output: Path, size: int) -> None:
     output.write_bytes(row(0, 0) + b"\n" + b"x" * size)
     lines = JsonLines(output)
     lines.close()
@@ -76,13 +76,13 @@ def test_a_torn_tail_longer_than_one_look_back_is_set_aside_whole(output: Path, 
     assert lines.set_aside.stat().st_size == size
 
 
-def test_a_first_line_that_is_torn_leaves_an_empty_file(output: Path) -> None:
+def test_an_incomplete_first_line_leaves_an_empty_file(output: Path) -> None:
     output.write_bytes(row(0, 0)[:-1])
     JsonLines(output).close()
     assert output.read_bytes() == b""
 
 
-def test_tails_torn_in_two_crashes_are_both_kept(output: Path) -> None:
+def test_incomplete_lines_of_two_crashes_are_both_kept(output: Path) -> None:
     for tail in (b"first", b"second"):
         with output.open("ab") as file:
             file.write(tail)
@@ -90,7 +90,7 @@ def test_tails_torn_in_two_crashes_are_both_kept(output: Path) -> None:
     assert sorted(path.read_bytes() for path in output.parent.glob("*torn*")) == [b"first", b"second"]
 
 
-def test_a_torn_rollout_is_collected_again_and_the_loss_is_said(output: Path) -> None:
+def test_an_incomplete_rollout_is_collected_again_and_the_loss_is_reported(output: Path) -> None:
     first = store(output)
     first.append((0, 0), row(0, 0))
     first.append((0, 1), row(0, 1))
@@ -106,7 +106,7 @@ def test_a_torn_rollout_is_collected_again_and_the_loss_is_said(output: Path) ->
     assert keys_of(read_rows(output)) == [(0, 0), (0, 1)]
 
 
-def test_odd_characters_in_a_rollout_are_text(output: Path) -> None:
+def test_unusual_characters_in_a_rollout_are_text(output: Path) -> None:
     first = store(output)
     first.append((0, 0), row(0, 0, ODD))
     first.append((0, 1), row(0, 1, ODD))
@@ -131,7 +131,7 @@ def test_escapes_of_lone_surrogates_in_a_rollout_are_text(output: Path) -> None:
     assert dict(seen[0])["cut"] == json.loads(LONE)
 
 
-def test_blank_lines_of_an_editor_are_no_rollouts(output: Path) -> None:
+def test_blank_lines_of_an_editor_are_not_rollouts(output: Path) -> None:
     first = store(output)
     first.append((0, 0), row(0, 0))
     first.close()
@@ -145,7 +145,7 @@ def test_blank_lines_of_an_editor_are_no_rollouts(output: Path) -> None:
     assert len(again.done) == 1
 
 
-def test_a_line_that_is_no_json_is_named_with_what_to_do(output: Path) -> None:
+def test_a_line_that_is_not_json_is_named_with_what_to_do(output: Path) -> None:
     first = store(output)
     first.append((0, 0), row(0, 0))
     first.close()
@@ -187,7 +187,7 @@ def test_a_second_writer_is_refused_and_changes_nothing(output: Path, overwrite:
 def test_a_writer_that_waited_through_an_overwrite_does_not_write_to_the_old_file(
     output: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The other writer opens the output, the first moves it aside and ends, then the other gets the lock."""
+    """The second writer opens the output, the first renames it and ends, then the second gets the lock."""
     store(output).close()
     output.write_bytes(row(0, 0) + b"\n")
     real_open, moved = os.open, list[int]()
@@ -206,7 +206,7 @@ def test_a_writer_that_waited_through_an_overwrite_does_not_write_to_the_old_fil
     assert keys_of(read_rows(output)) == [(0, 1)]
 
 
-def test_overwrite_moves_every_file_aside_and_loses_nothing(output: Path) -> None:
+def test_overwrite_renames_every_file_and_loses_nothing(output: Path) -> None:
     first = store(output, {"agent": "old"})
     first.append((0, 0), row(0, 0))
     first.append_failure(failed(1, terminal=True))

@@ -1,4 +1,4 @@
-"""Every way in which endpoints of a pool can be bad: all rollouts are measured, and hardly a call goes there."""
+"""Bad endpoints in a pool: all rollouts are measured, and the bad endpoints get few calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An engine of our own, on a fake vLLM: whatever dies, nothing of it is left, and it comes up again."""
+"""An engine started by the run, with a fake vLLM: if any process dies, none is left, and the engine restarts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def kill(pid: int) -> None:
     os.kill(pid, signal.SIGKILL)
 
 
-async def test_an_engine_that_is_up_answers_every_caller_with_its_key(tmp_path: Path) -> None:
+async def test_a_running_engine_answers_every_caller_with_its_key(tmp_path: Path) -> None:
     async with bench(tmp_path) as made:
         await made.engine.start()
         (url,) = made.up
@@ -34,7 +34,7 @@ async def test_an_engine_that_is_up_answers_every_caller_with_its_key(tmp_path: 
             assert answer.status == status
 
 
-async def test_the_log_of_the_server_tells_the_phases(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_the_log_of_the_server_contains_the_phases(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     async with bench(tmp_path) as made:
         assert made.engine.phase == "importing vLLM"
@@ -44,7 +44,7 @@ async def test_the_log_of_the_server_tells_the_phases(tmp_path: Path, caplog: py
     assert "Loading safetensors checkpoint shards" in made.plan.log_file.read_text()
 
 
-async def test_stopping_ends_processes_that_ignore_being_asked(tmp_path: Path) -> None:
+async def test_stopping_ends_processes_that_ignore_sigterm(tmp_path: Path) -> None:
     async with bench(tmp_path) as made:
         await made.engine.start()
         assert len(list(bearers(made.mark))) == 5  # keeper, API server, EngineCore, Worker, resource tracker
@@ -54,7 +54,7 @@ async def test_stopping_ends_processes_that_ignore_being_asked(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("victim", ["api", "core", "worker", "keeper"])
-async def test_kill_9_of_any_process_leaves_nothing_and_the_engine_comes_up_again(victim: str, tmp_path: Path) -> None:
+async def test_kill_9_of_any_process_leaves_nothing_and_the_engine_restarts(victim: str, tmp_path: Path) -> None:
     async with bench(tmp_path) as made:
         await made.engine.start()
         first, keeper = made.started(1), made.keeper()
@@ -90,7 +90,7 @@ asyncio.run(main())
 
 
 @pytest.mark.parametrize("with_keeper", [False, True], ids=["the server", "the server and the keeper at once"])
-async def test_kill_9_of_what_owns_the_engine_leaves_nothing(with_keeper: bool, tmp_path: Path) -> None:
+async def test_kill_9_of_the_engines_owner_leaves_nothing(with_keeper: bool, tmp_path: Path) -> None:
     words = [sys.executable, "-c", SERVER, str(tmp_path), MARK, tmp_path.name]
     with subprocess.Popen(words, stdout=subprocess.PIPE, cwd=INSTALLED) as server:
         assert server.stdout is not None
@@ -107,7 +107,7 @@ async def test_kill_9_of_what_owns_the_engine_leaves_nothing(with_keeper: bool, 
     assert not (Path("/dev/shm") / started["memory"]).exists()
 
 
-async def test_an_environments_own_sitecustomize_is_run_all_the_same(tmp_path: Path) -> None:
+async def test_an_environments_own_sitecustomize_still_runs(tmp_path: Path) -> None:
     own = tmp_path / "own"
     own.mkdir()
     (own / "sitecustomize.py").write_text(
@@ -135,7 +135,7 @@ async def test_a_process_whose_reaper_has_exited_is_ended_when_a_server_starts_a
             kept.kill()
 
 
-async def test_only_the_folders_of_dead_engines_are_removed_and_not_of_those_that_just_begin(tmp_path: Path) -> None:
+async def test_only_the_folders_of_dead_engines_are_removed_and_not_of_starting_ones(tmp_path: Path) -> None:
     old, young = tmp_path / "rollyard-engine-old", tmp_path / "rollyard-engine-young"
     async with bench(tmp_path) as made:
         await made.engine.start()
@@ -158,7 +158,7 @@ CRASH = """\
 
 @pytest.fixture
 def crash(tmp_path: Path) -> str:
-    """A file with the last words of a vLLM that ran out of memory."""
+    """A file with the last lines of a vLLM that ran out of memory."""
     path = tmp_path / "crash.txt"
     path.write_text(CRASH)
     return str(path)
@@ -177,7 +177,7 @@ async def test_a_first_start_that_fails_names_phase_cause_and_log(crash: str, tm
     assert str(made.plan.log_file) in told
 
 
-async def test_a_restart_that_fails_is_tried_again(crash: str, tmp_path: Path) -> None:
+async def test_a_failed_restart_is_retried(crash: str, tmp_path: Path) -> None:
     async with bench(tmp_path, environment={"FAKE_FAILS": crash, "FAKE_FAILS_AT": "2,3"}) as made:
         await made.engine.start()
         kill(made.started(1)["api"])
@@ -185,7 +185,7 @@ async def test_a_restart_that_fails_is_tried_again(crash: str, tmp_path: Path) -
         assert made.started(4)["api"]
 
 
-async def test_an_engine_that_does_not_take_the_weights_is_ended_and_another_is_tried(tmp_path: Path) -> None:
+async def test_an_engine_that_rejects_the_weights_is_ended_and_restarted(tmp_path: Path) -> None:
     async with bench(tmp_path) as made:
         await made.engine.start()
         made.refusals = 1
@@ -195,7 +195,7 @@ async def test_an_engine_that_does_not_take_the_weights_is_ended_and_another_is_
         assert made.up[1] == f"http://127.0.0.1:{made.started(3)['port']}/v1"
 
 
-async def test_a_port_that_was_taken_meanwhile_is_no_failure(tmp_path: Path) -> None:
+async def test_a_port_that_was_taken_meanwhile_is_not_a_failure(tmp_path: Path) -> None:
     taken = tmp_path / "taken.txt"
     taken.write_text("OSError: [Errno 98] Address already in use")
     async with bench(tmp_path, environment={"FAKE_FAILS": str(taken), "FAKE_FAILS_AT": "1"}) as made:
@@ -203,20 +203,20 @@ async def test_a_port_that_was_taken_meanwhile_is_no_failure(tmp_path: Path) -> 
         assert made.started(2)["api"]
 
 
-async def test_an_engine_that_never_gets_ready_is_given_up_and_ended(tmp_path: Path) -> None:
+async def test_an_engine_that_never_becomes_ready_is_abandoned_and_ended(tmp_path: Path) -> None:
     async with bench(tmp_path, environment={"FAKE_HANGS": "1"}, start_timeout_s=3.0) as made:
         with pytest.raises(RunError, match="was not ready within start_timeout_s=3 while starting the API server"):
             await made.engine.start()
         assert list(bearers(made.mark)) == []
 
 
-async def test_a_command_that_is_not_there_is_named(tmp_path: Path) -> None:
+async def test_a_missing_command_is_named(tmp_path: Path) -> None:
     async with bench(tmp_path, vllm_command=["/nowhere/vllm"]) as made:
         with pytest.raises(RunError, match=r"there is no command /nowhere/vllm \(No such file or directory\): install"):
             await made.engine.start()
 
 
-async def test_a_start_that_is_interrupted_leaves_nothing(tmp_path: Path) -> None:
+async def test_an_interrupted_start_leaves_nothing(tmp_path: Path) -> None:
     async with bench(tmp_path, environment={"FAKE_HANGS": "1"}) as made:
         starting = asyncio.create_task(made.engine.start())
         while not list(bearers(made.mark)):

@@ -1,4 +1,4 @@
-"""kill -9 of every part, fifty times each: what is collected in the end is what an unbroken run collects."""
+"""Every part is killed fifty times: the final output equals that of an uninterrupted run."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ Essences = dict[tuple[int, int], Json]
 
 @pytest_asyncio.fixture(scope="module")
 async def unbroken(tmp_path_factory: pytest.TempPathFactory) -> Essences:
-    """What a run that nobody disturbs collects."""
+    """The output of an uninterrupted run."""
     folder = tmp_path_factory.mktemp("unbroken")
     async with colocated(configured(), folder) as stack:
         state, _ = await collect(stack, folder / "rollouts.jsonl", rows=PUZZLES, limit=TASKS, repeats=REPEATS)

@@ -1,4 +1,4 @@
-"""The plug-in in a run, on a fake vLLM: what a person sees of its start, and that a run goes on whatever dies."""
+"""local_vllm_model with a fake vLLM: startup messages, and a run that survives the death of any process."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.stacks import configured, processes
 
 
 def a_run(folder: Path, environment: dict[str, str] | None = None, **more: Any) -> RunConfig:
-    """One local_vllm_model on the fake, whose processes bear the folder's name as mark."""
+    """One local_vllm_model with the fake vLLM, whose processes carry the folder's name as mark."""
     (folder / "notes").mkdir()
     (folder / "model").mkdir()
     variables = {MARK: folder.name, "FAKE_NOTES": str(folder / "notes"), **(environment or {})}
@@ -30,7 +30,7 @@ def a_run(folder: Path, environment: dict[str, str] | None = None, **more: Any) 
 
 
 async def asked(stack: Stack) -> int:
-    """Process id of the engine that answered."""
+    """Process id of the engine that responded."""
     (url,) = stack.registry.directory().servers["policy_model"]
     body = orjson.dumps({"messages": [{"role": "user", "content": "who are you?"}]})
     answer = await stack.client.transport.send(
@@ -40,7 +40,7 @@ async def asked(stack: Stack) -> int:
     return int(orjson.loads(answer.body)["choices"][0]["message"]["content"])
 
 
-async def test_a_run_answers_through_its_engines_and_leaves_none(tmp_path: Path) -> None:
+async def test_a_run_responds_through_its_engines_and_leaves_none(tmp_path: Path) -> None:
     async with processes(a_run(tmp_path, engine_replicas=2, served_model_name="tiny"), tmp_path) as stack:
         assert alive(await asked(stack))
         logs = sorted(path.name for path in stack.folder.logs.iterdir())
@@ -48,7 +48,7 @@ async def test_a_run_answers_through_its_engines_and_leaves_none(tmp_path: Path)
     await all_gone(tmp_path.name)
 
 
-async def test_calls_wait_for_the_engine_that_comes_up_again(tmp_path: Path) -> None:
+async def test_calls_wait_for_a_restarting_engine(tmp_path: Path) -> None:
     async with processes(a_run(tmp_path), tmp_path) as stack:
         first = await asked(stack)
         os.kill(first, signal.SIGKILL)
@@ -57,7 +57,7 @@ async def test_calls_wait_for_the_engine_that_comes_up_again(tmp_path: Path) -> 
     await all_gone(tmp_path.name)
 
 
-async def test_kill_9_of_the_model_server_takes_its_engine_along_and_both_come_up_again(tmp_path: Path) -> None:
+async def test_kill_9_of_the_model_server_ends_its_engine_and_both_restart(tmp_path: Path) -> None:
     async with processes(a_run(tmp_path), tmp_path) as stack:
         first = await asked(stack)
         (server,) = stack.registry.instances()
@@ -81,7 +81,7 @@ async def test_a_start_that_fails_shows_cause_and_log_to_the_user_who_started_th
     await all_gone(tmp_path.name)
 
 
-async def test_a_start_that_takes_long_tells_its_phase_and_is_given_up_after_its_own_time(tmp_path: Path) -> None:
+async def test_a_slow_start_reports_its_phase_and_is_abandoned_at_its_own_deadline(tmp_path: Path) -> None:
     said: list[str] = []
     with pytest.raises(RunError) as raised:
         async with processes(a_run(tmp_path, {"FAKE_HANGS": "1"}, start_timeout_s=4.0), tmp_path, said=said):
@@ -91,7 +91,7 @@ async def test_a_start_that_takes_long_tells_its_phase_and_is_given_up_after_its
     await all_gone(tmp_path.name)
 
 
-async def test_a_ray_cluster_that_is_not_there_is_named_before_vllm_is_started(tmp_path: Path) -> None:
+async def test_a_missing_ray_cluster_is_named_before_vllm_is_started(tmp_path: Path) -> None:
     address = closed_port().removeprefix("http://")
     with pytest.raises(RunError, match=f"no Ray cluster at ray_address={address}"):
         async with processes(a_run(tmp_path, ray_address=address), tmp_path):
@@ -99,7 +99,7 @@ async def test_a_ray_cluster_that_is_not_there_is_named_before_vllm_is_started(t
     assert list((tmp_path / "notes").iterdir()) == []
 
 
-async def test_a_model_that_is_no_folder_is_named_before_vllm_is_started(tmp_path: Path) -> None:
+async def test_a_model_that_is_not_a_folder_is_named_before_vllm_is_started(tmp_path: Path) -> None:
     with pytest.raises(OperatorError) as raised:
         async with processes(a_run(tmp_path, model="/nowhere/tiny"), tmp_path):
             pass

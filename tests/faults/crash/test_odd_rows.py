@@ -1,4 +1,4 @@
-"""Optional keys of rows and answers hold anything: every reader takes them, what it cannot read counts as absent."""
+"""Arbitrary values in optional keys of rows: every reader accepts them and ignores what it cannot parse."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def placed(row: Json, path: str, value: Any) -> None:
 
 @st.composite
 def rows(draw: st.DrawFn) -> list[Json]:
-    """Four rollouts of two tasks, each with odd values in a few places."""
+    """Four rollouts of two tasks, each with unexpected values in a few places."""
     made = []
     for number in range(4):
         row: Json = {}
@@ -95,7 +95,7 @@ def rows(draw: st.DrawFn) -> list[Json]:
 
 
 def encoded(row: Json) -> bytes | None:
-    """As a foreign writer may have it; None for what is not UTF-8."""
+    """The value as another program may write it; None if it is not UTF-8."""
     try:
         return orjson.dumps(row)
     except TypeError:
@@ -106,7 +106,7 @@ def encoded(row: Json) -> bytes | None:
 
 
 def taken_by_every_reader(lines: list[bytes]) -> None:
-    """Through the store, and through everything that reads its files."""
+    """Pass the rows through the store and through every reader of its files."""
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder) / "rollouts.jsonl"
         expected = Expected(2, 2)
@@ -167,7 +167,7 @@ def tracked(output: Path) -> None:
 
 
 @pytest.mark.parametrize("path", [*KEYS, *DOTTED])
-def test_any_value_under_an_optional_key_is_taken_by_every_reader(path: str) -> None:
+def test_every_reader_accepts_any_value_of_an_optional_key(path: str) -> None:
     for start in range(0, len(ODD), 4):
         lines = []
         for number, value in enumerate((ODD * 2)[start : start + 4]):
@@ -182,7 +182,7 @@ def test_any_value_under_an_optional_key_is_taken_by_every_reader(path: str) -> 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(rows())
-def test_rows_of_any_shape_are_taken_by_every_reader(made: list[Json]) -> None:
+def test_every_reader_accepts_rows_of_any_shape(made: list[Json]) -> None:
     lines = [line for row in made if (line := encoded(row)) is not None]
     if len(lines) == 4:
         taken_by_every_reader(lines)

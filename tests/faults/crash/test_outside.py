@@ -1,4 +1,4 @@
-"""Other programs at the files of a collection that runs: the command stops with one line, and nothing is lost."""
+"""Other programs change the files of a running collection: the command stops with one message, and nothing is lost."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def lines(path: Path) -> int:
 
 
 async def attacked(stack: Stack, output: Path, act: Callable[[], object], rows: Path = PUZZLES) -> str:
-    """What a collection says that ends because of `act`."""
+    """The message of a collection that `act` stops."""
     command = begun(stack, output, rows)
     await until(lambda: lines(output) >= 20, "20 rollouts", 60.0)
     act()
@@ -62,13 +62,13 @@ async def attacked(stack: Stack, output: Path, act: Callable[[], object], rows: 
 
 
 async def goes_on(stack: Stack, output: Path) -> None:
-    """The same command collects what is missing: every rollout once."""
+    """Run the same command again and check that every rollout occurs once."""
     command = begun(stack, output, log="again")
     assert await asyncio.wait_for(command.wait(), 300.0) == 0, (output.parent.parent / "again").read_text()
     assert keys_of(read_rows(output)) == [(task, repeat) for task in range(200) for repeat in range(REPEATS)]
 
 
-async def test_an_output_that_is_removed_is_recovered_and_goes_on(stack: Stack, output: Path) -> None:
+async def test_a_removed_output_is_recovered_and_resumed(stack: Stack, output: Path) -> None:
     said = await attacked(stack, output, lambda: shutil.rmtree(output.parent))
     recovered = output.with_name("run_recovered.jsonl")
     assert str(recovered) in said and len(read_rows(recovered)) >= 20
@@ -76,7 +76,7 @@ async def test_an_output_that_is_removed_is_recovered_and_goes_on(stack: Stack, 
     await goes_on(stack, output)
 
 
-async def test_an_output_that_is_cut_leaves_neither_holes_nor_glued_lines(stack: Stack, output: Path) -> None:
+async def test_a_truncated_output_has_neither_holes_nor_joined_lines(stack: Stack, output: Path) -> None:
     said = await attacked(stack, output, lambda: os.truncate(output, output.stat().st_size // 2))
     assert "was cut from" in said and b"\0" not in output.read_bytes()
     await goes_on(stack, output)
@@ -110,7 +110,7 @@ server = serve(Coin)
 
 
 def coin(folder: Path) -> Json:
-    """An environment in a user's own folder, beside one that no row reaches."""
+    """An environment in a user's folder, next to one that no row reaches."""
     for name in ("coin", "unrelated"):
         (folder / "resources_servers" / name).mkdir(parents=True)
         (folder / "resources_servers" / name / "app.py").write_text(COIN)
@@ -126,7 +126,7 @@ def coin(folder: Path) -> Json:
     }
 
 
-async def test_a_server_that_comes_back_with_other_code_ends_the_collection_and_mixes_nothing(tmp_path: Path) -> None:
+async def test_a_server_that_restarts_with_other_code_stops_the_collection_and_mixes_nothing(tmp_path: Path) -> None:
     mine, output = tmp_path / "mine", tmp_path / "results" / "run.jsonl"
     tree, app = coin(mine), mine / "resources_servers" / "coin" / "app.py"
     config = configured(config=tree, roots=[mine], tmp_path=tmp_path)

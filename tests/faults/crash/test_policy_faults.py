@@ -1,4 +1,4 @@
-"""A policy that fails one request in ten in every way: no failure becomes a reward, nothing hangs, nothing leaks."""
+"""A policy that fails one request in ten in various ways: no failure becomes a reward, nothing hangs, nothing leaks."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def world_and_agent(patience_s: float) -> Json:
 
 
 def direct(faults: Mapping[str, float], patience_s: float = PATIENCE_S) -> Json:
-    """The agent asks the failing policy itself."""
+    """The agent calls the failing policy directly."""
     return {
         POLICY: {"responses_api_models": {"builtin_model": {"faults": dict(faults)}}},
         **world_and_agent(patience_s),
@@ -52,7 +52,7 @@ def direct(faults: Mapping[str, float], patience_s: float = PATIENCE_S) -> Json:
 
 
 def behind_vllm(faults: Mapping[str, float], patience_s: float = PATIENCE_S) -> Json:
-    """The failing policy is the engine of a vllm_model, which tries again."""
+    """The failing policy is the engine of a vllm_model, which retries."""
     sock = bind("127.0.0.1", 0)
     port = sock.getsockname()[1]
     sock.close()
@@ -95,7 +95,7 @@ async def test_with_retries_behind_vllm_model_faults_change_no_rollout(tmp_path:
 
 @pytest_asyncio.fixture(scope="module")
 async def faulty(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[tuple[Stack, Path, int, str]]:
-    """A stack, a finished collection on its failing policy, the command's exit status and what it printed."""
+    """A stack, a finished collection with its failing policy, the command's exit status and output."""
     folder = tmp_path_factory.mktemp("faulty")
     async with forked(configured(config=direct(FAULTS), tmp_path=folder), folder) as stack:
         output, log = folder / "rollouts.jsonl", folder / "said.log"
@@ -107,7 +107,7 @@ async def faulty(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[tupl
 Faulty = tuple[Stack, Path, int, str]
 
 
-async def test_what_is_missing_is_counted_and_the_exit_status_says_so(faulty: Faulty) -> None:
+async def test_missing_rollouts_are_counted_and_set_the_exit_status(faulty: Faulty) -> None:
     _, output, exit_status, said = faulty
     measured = len(essences(output))
     assert measured < len(KEYS), "without a retry in the model server some are to fail"
@@ -117,7 +117,7 @@ async def test_what_is_missing_is_counted_and_the_exit_status_says_so(faulty: Fa
     assert (status(output)["measured"], status(output)["expected"]) == (measured, len(KEYS))
 
 
-async def test_every_missing_rollout_is_on_record_with_all_its_attempts(faulty: Faulty) -> None:
+async def test_every_missing_rollout_is_recorded_with_all_its_attempts(faulty: Faulty) -> None:
     _, output, _, _ = faulty
     attempts: dict[tuple[int, int], list[int]] = {}
     for row in failures(output):
@@ -127,14 +127,14 @@ async def test_every_missing_rollout_is_on_record_with_all_its_attempts(faulty: 
     assert all(attempts[key] == [0, 1, 2] for key in missing)
 
 
-async def test_every_failure_is_called_by_its_name(faulty: Faulty) -> None:
+async def test_every_failure_has_the_right_kind(faulty: Faulty) -> None:
     _, output, _, _ = faulty
     named = {(row["failure_kind"], row["upstream_status"]) for row in failures(output)}
     assert named == {("server_error", 500), ("rate_limited", 429), ("timeout", None), ("malformed_answer", None)}
     assert {row["server"] for row in failures(output)} == {POLICY}
 
 
-async def test_no_rollout_on_disk_has_a_failure_in_it(faulty: Faulty) -> None:
+async def test_no_stored_rollout_contains_a_failure(faulty: Faulty) -> None:
     _, output, _, _ = faulty
     for row in read_rows(output):
         assert row["finish_reason"] in ("done", "answered", "max_steps")
@@ -185,7 +185,7 @@ async def test_a_collection_cancelled_at_any_moment_leaves_no_session(tmp_path: 
         await falls_to_zero(stack, WORLD, "rollyard_sessions", 5.0)
 
 
-async def test_a_policy_that_always_fails_stops_the_run_saying_why(tmp_path: Path) -> None:
+async def test_a_policy_that_always_fails_stops_the_run_with_the_reason(tmp_path: Path) -> None:
     config = direct({"error_rate": 1.0})
     output, log = tmp_path / "rollouts.jsonl", tmp_path / "said.log"
     async with forked(configured(config=config, tmp_path=tmp_path), tmp_path) as stack:
@@ -199,7 +199,7 @@ async def test_a_policy_that_always_fails_stops_the_run_saying_why(tmp_path: Pat
     assert len({row["_ng_task_index"] for row in failures(output)}) < 200, "it did not go on to the end"
 
 
-async def test_an_impossible_row_is_tried_once_for_ever_and_counted_as_missing(tmp_path: Path) -> None:
+async def test_an_impossible_row_is_tried_only_once_and_counted_as_missing(tmp_path: Path) -> None:
     rows, output, log = tmp_path / "input.jsonl", tmp_path / "rollouts.jsonl", tmp_path / "said.log"
     impossible = {**read_rows(EXAMPLES)[0], "dim_room": [4, 4]}
     rows.write_bytes(EXAMPLES.read_bytes() + orjson.dumps(impossible) + b"\n")

@@ -1,4 +1,4 @@
-"""Runs as processes: nothing is left behind, nothing clashes, and what went wrong is named."""
+"""Runs as processes: no process is left behind, runs do not conflict, and errors are named."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ server = BrokenServer
 
 
 def broken_world(folder: Path, start: str) -> None:
-    """A server root with one world that breaks when it starts, and a config of a run with it."""
+    """A server root with an environment that fails at its start, and a config that uses it."""
     (folder / "resources_servers/broken").mkdir(parents=True)
     (folder / "resources_servers/broken/app.py").write_text(BROKEN.format(start=start))
     (folder / "broken.yaml").write_text("broken_world: {resources_servers: {broken: {entrypoint: app.py}}}")
@@ -85,7 +85,7 @@ WITH_BROKEN = "+config_paths=[configs/sokoban_builtin.yaml,broken.yaml]"
     ],
     ids=["raises", "dies"],
 )
-async def test_a_server_that_breaks_at_the_start_is_named_with_the_end_of_its_log(
+async def test_a_server_that_fails_at_the_start_is_named_with_the_end_of_its_log(
     start: str, last_words: str, tmp_path: Path
 ) -> None:
     broken_world(tmp_path, start)
@@ -98,7 +98,7 @@ async def test_a_server_that_breaks_at_the_start_is_named_with_the_end_of_its_lo
     assert READY not in run.said
 
 
-async def test_a_server_that_never_gets_ready_is_named_at_the_deadline(tmp_path: Path) -> None:
+async def test_a_server_that_never_becomes_ready_is_named_at_the_deadline(tmp_path: Path) -> None:
     broken_world(tmp_path, "await asyncio.sleep(3600)")
     async with ng_run(tmp_path, WITH_BROKEN, ANY_PORT, "+ready_timeout_s=4") as run:
         assert await run.ends() == 1
@@ -109,13 +109,13 @@ async def test_a_server_that_never_gets_ready_is_named_at_the_deadline(tmp_path:
 
 @pytest.fixture
 def taken() -> Iterator[int]:
-    """A port on which somebody listens."""
+    """A port that is in use."""
     sock = bind("127.0.0.1", 0)
     yield sock.getsockname()[1]
     sock.close()
 
 
-async def test_two_runs_at_once_on_a_port_that_is_taken_do_not_clash_and_commands_find_their_own(
+async def test_concurrent_runs_on_a_port_in_use_do_not_conflict_and_commands_find_their_own(
     taken: int, tmp_path: Path
 ) -> None:
     first, second = tmp_path / "first", tmp_path / "second"
@@ -150,7 +150,7 @@ def _parent(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
-async def test_a_server_that_dies_while_its_run_stops_is_not_started_again(tmp_path: Path) -> None:
+async def test_a_server_that_dies_while_its_run_stops_is_not_restarted(tmp_path: Path) -> None:
     launcher = ForkLauncher()
     async with forked(configured(), tmp_path, launcher, restart_pause_s=1.0) as stack:
         pid = ready_pid(stack, WORLD)
@@ -160,7 +160,7 @@ async def test_a_server_that_dies_while_its_run_stops_is_not_started_again(tmp_p
     assert [process.pid for process in launcher.launched if alive(process.pid)] == []
 
 
-async def test_a_command_without_a_run_says_where_it_looked_and_what_to_do(tmp_path: Path) -> None:
+async def test_a_command_without_a_run_reports_where_it_looked_and_what_to_do(tmp_path: Path) -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))  # bound, nobody listens
         head = f"127.0.0.1:{unused.getsockname()[1]}"

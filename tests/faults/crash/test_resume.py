@@ -1,4 +1,4 @@
-"""The same output again: what changed is refused with the difference, what is missing is collected, disks fill up."""
+"""Resuming an output: changes are refused with the difference, missing rollouts are collected, disks fill up."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def output(tmp_path: Path) -> Path:
 
 @pytest_asyncio.fixture(scope="module")
 async def finished(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the files of a whole collection."""
+    """A folder with the files of a complete collection."""
     folder = tmp_path_factory.mktemp("finished")
     exit_status, said = await collected(stack, folder / "rollouts.jsonl")
     assert exit_status == 0, said
@@ -48,7 +48,7 @@ async def finished(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> Pa
 
 @pytest.fixture
 def collection(finished: Path, output: Path) -> Path:
-    """The output of a whole collection, a copy of its own for each test."""
+    """A copy of the output of a complete collection."""
     shutil.copytree(finished, output.parent, dirs_exist_ok=True)
     return output
 
@@ -75,7 +75,7 @@ async def collected(stack: Stack, output: Path, **changed: object) -> tuple[int,
 
 
 async def test_the_shortest_command_collects_and_resumes(stack: Stack, output: Path) -> None:
-    """Without any create parameter of its own."""
+    """A row without create parameters."""
     shortest = [text for text in arguments(stack, output) if "temperature" not in text and "seed" not in text]
     log = output.with_name("said.log")
     for _ in range(2):
@@ -83,7 +83,7 @@ async def test_the_shortest_command_collects_and_resumes(stack: Stack, output: P
         assert len(essences(output)) == ROLLOUTS
 
 
-async def test_the_same_command_again_collects_nothing_more(stack: Stack, collection: Path) -> None:
+async def test_repeating_a_finished_command_collects_nothing(stack: Stack, collection: Path) -> None:
     before = collection.read_bytes()
     exit_status, said = await collected(stack, collection)
     assert exit_status == 0
@@ -134,7 +134,7 @@ async def test_a_changed_config_is_refused(stack: Stack, collection: Path, tmp_p
     assert "settings.grl_sokoban_game_agent.max_steps: " in said
 
 
-async def test_overwrite_moves_the_old_files_aside(stack: Stack, collection: Path) -> None:
+async def test_overwrite_renames_the_old_files(stack: Stack, collection: Path) -> None:
     old = collection.read_bytes()
     exit_status, said = await collected(stack, collection, num_repeats=3, overwrite="true")
     assert exit_status == 0
@@ -143,7 +143,7 @@ async def test_overwrite_moves_the_old_files_aside(stack: Stack, collection: Pat
     assert old in [path.read_bytes() for path in collection.parent.glob("rollouts.jsonl.*")]
 
 
-async def test_a_file_of_unknown_origin_is_refused_and_left_as_it_is(stack: Stack, output: Path) -> None:
+async def test_a_file_of_unknown_origin_is_refused_and_not_changed(stack: Stack, output: Path) -> None:
     output.write_bytes(b'{"somebody": "elses"}\n')
     exit_status, said = await collected(stack, output)
     assert exit_status == 2
@@ -162,7 +162,7 @@ async def test_failures_of_a_lost_collection_cannot_block_its_rows(stack: Stack,
     assert len(essences(collection)) == ROLLOUTS
 
 
-async def test_a_full_disk_stops_with_one_line_and_the_same_command_completes_later(
+async def test_a_full_disk_stops_with_one_message_and_the_same_command_completes_later(
     stack: Stack, collection: Path
 ) -> None:
     whole, blocks = essences(collection), collection.stat().st_size // 2 // 1024
@@ -185,7 +185,7 @@ async def test_a_full_disk_stops_with_one_line_and_the_same_command_completes_la
     assert failures(collection) == []
 
 
-async def test_a_disk_that_is_full_from_the_start_is_said_with_the_files_name_and_leaves_no_litter(
+async def test_a_disk_that_is_full_from_the_start_is_reported_with_the_file_name_and_leaves_no_files(
     stack: Stack, output: Path
 ) -> None:
     exit_status, said = await command(*LIMITED, "0", *COLLECT, *arguments(stack, output), here=output.parent)

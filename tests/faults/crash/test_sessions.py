@@ -1,4 +1,4 @@
-"""Sessions of a world: never mixed, never forged, never left open."""
+"""Sessions of an environment: never mixed up, never forged, never left open."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ async def stack(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stack
 
 
 class Played:
-    """One episode with moves fixed by its number."""
+    """Play one episode with moves determined by its number."""
 
     def __init__(self, stack: Stack, number: int) -> None:
         self.session = Session(stack.client, WORLD)
@@ -58,7 +58,7 @@ class Played:
         self.answers.append(orjson.loads(await self.session.post(path, body, 10.0)))
 
 
-async def test_interleaved_episodes_play_as_one_after_another(stack: Stack) -> None:
+async def test_interleaved_episodes_behave_like_sequential_ones(stack: Stack) -> None:
     serial = [Played(stack, number) for number in range(EPISODES)]
     for episode in serial:
         for act in [episode.seed, *[episode.step] * STEPS, episode.verify, episode.close]:
@@ -75,7 +75,7 @@ async def test_interleaved_episodes_play_as_one_after_another(stack: Stack) -> N
     assert await gauge(stack, WORLD, "rollyard_sessions") == 0
 
 
-async def test_two_calls_of_one_episode_at_once_are_played_one_after_the_other(stack: Stack) -> None:
+async def test_concurrent_calls_of_one_episode_are_executed_sequentially(stack: Stack) -> None:
     episode = Played(stack, 0)
     await episode.seed()
     await asyncio.gather(*(episode.step() for _ in range(STEPS)))
@@ -138,7 +138,7 @@ async def test_closing_twice_is_fine(stack: Stack) -> None:
     assert episode.answers[-2:] == [{"closed": True}] * 2
 
 
-async def test_a_row_that_cannot_be_played_leaves_no_session(stack: Stack) -> None:
+async def test_an_invalid_row_leaves_no_session(stack: Stack) -> None:
     before = await gauge(stack, WORLD, "rollyard_sessions")
     with pytest.raises(Failure) as refused:
         await Session(stack.client, WORLD).post("/seed_session", b'{"seed": 1, "dim_room": [4, 4]}', 10.0)
@@ -146,12 +146,12 @@ async def test_a_row_that_cannot_be_played_leaves_no_session(stack: Stack) -> No
     assert await gauge(stack, WORLD, "rollyard_sessions") == before
 
 
-async def test_the_policy_keeps_no_sessions(stack: Stack) -> None:
+async def test_the_model_server_keeps_no_sessions(stack: Stack) -> None:
     assert await gauge(stack, POLICY, "rollyard_sessions") == 0
 
 
 async def _playing(stack: Stack, episodes: int) -> list[asyncio.Task[object]]:
-    """Rollouts that wait for the policy, each with a session."""
+    """Rollouts that wait for the policy, each with an open session."""
     rows = read_rows(PUZZLES)[:episodes]
     running = [asyncio.create_task(stack.client.post(AGENT, "/run", orjson.dumps(row), 60.0)) for row in rows]
     while await gauge(stack, WORLD, "rollyard_sessions") < episodes:
@@ -163,7 +163,7 @@ def _slow(*more: str) -> RunConfig:
     return configured("policy_model.responses_api_models.builtin_model.latency_s=30", *more)
 
 
-async def test_a_caller_that_hangs_up_leaves_no_session(tmp_path: Path) -> None:
+async def test_a_caller_that_disconnects_leaves_no_session(tmp_path: Path) -> None:
     async with forked(_slow(), tmp_path) as stack:
         for task in await _playing(stack, 20):
             task.cancel()
@@ -180,7 +180,7 @@ async def test_an_agent_that_is_killed_leaves_no_session(tmp_path: Path) -> None
         await falls_to_zero(stack, WORLD, "rollyard_sessions")
 
 
-async def test_a_killed_environment_makes_no_agent_wait_for_the_end_of_its_sessions(tmp_path: Path) -> None:
+async def test_no_agent_waits_for_the_sessions_of_a_killed_environment(tmp_path: Path) -> None:
     async with forked(_slow(), tmp_path) as stack:
         running = await _playing(stack, 5)
         pid = ready_pid(stack, WORLD)

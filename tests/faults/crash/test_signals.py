@@ -1,4 +1,4 @@
-"""Signals to the collector: Ctrl-C once drains, twice cancels, SIGTERM cancels, and it says how to go on."""
+"""Signals to the collector: Ctrl-C once drains, twice cancels, SIGTERM cancels; a message tells how to resume."""
 
 from __future__ import annotations
 
@@ -33,7 +33,9 @@ def started(stack: Stack, folder: Path) -> Forked:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda n: n.name)
-async def test_an_interrupted_collection_says_how_to_go_on_and_goes_on(number: signal.Signals, tmp_path: Path) -> None:
+async def test_an_interrupted_collection_explains_how_to_resume_and_resumes(
+    number: signal.Signals, tmp_path: Path
+) -> None:
     output, log = tmp_path / "rollouts.jsonl", tmp_path / "said.log"
     async with forked(configured(SLOW), tmp_path) as stack:
         collector = started(stack, tmp_path)

@@ -1,4 +1,4 @@
-"""Callers of our own servers that are slow or without an end."""
+"""Callers that send requests slowly or endlessly."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from tests.faults.chaos.invariants import hold, injected
 SLOW_CLIENTS = 50
 """Connections to each server."""
 SLOWEST_S = 100.0
-"""After which a connection whose request is not there yet may not be open."""
+"""Time after which a connection without a complete request must be closed."""
 
 
 async def slow_clients(context: FaultContext, chance: random.Random) -> None:
-    """Requests whose headers never end are hung up on, and others are answered meanwhile."""
+    """Connections with endless headers are closed, and others are served meanwhile."""
     async with context.playing() as (run, _):
         connections: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
         for url in (await addresses(run)).values():
@@ -41,7 +41,7 @@ async def slow_clients(context: FaultContext, chance: random.Random) -> None:
 
 
 async def _hung_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Send a header's byte a second until the other side hangs up."""
+    """Send one header byte per second until the other side closes the connection."""
     closed = asyncio.create_task(reader.read())
     with contextlib.suppress(OSError):
         while not closed.done():
@@ -52,7 +52,7 @@ async def _hung_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -
 
 
 async def slow_bodies(context: FaultContext, chance: random.Random) -> None:
-    """The same with a body that never comes."""
+    """The same with a body that never arrives."""
     async with context.playing() as (run, _):
         gone = []
         for url in (await addresses(run)).values():
@@ -69,7 +69,7 @@ async def slow_bodies(context: FaultContext, chance: random.Random) -> None:
 async def flooded(
     first: bytes, piece: Callable[[], bytes], most: int, context: FaultContext, chance: random.Random
 ) -> None:
-    """The connection ends long before all of it is taken, memory stays, and others are answered."""
+    """The connection is closed long before everything is read, memory stays bounded, and others are served."""
     async with context.playing() as (run, _):
         pids = {
             "head": run.command.process.pid,
@@ -85,7 +85,7 @@ async def flooded(
 
 
 async def _pour(port: int, first: bytes, piece: bytes, most: int) -> int:
-    """How many bytes of a request the server takes."""
+    """Number of bytes of a request that the server reads."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     answered = asyncio.create_task(reader.read())
     sent = 0
@@ -120,40 +120,40 @@ CHUNKED = b"content-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n
 
 FAULTS = [
     Fault(
-        "200 connections that send a header a byte a second",
+        "200 connections that send one header byte per second",
         4,
         "200 of 200 alive after 90 s",
-        "all hung up on; a collection beside them is whole",
+        "all closed; a concurrent collection is complete",
         slow_clients,
     ),
     Fault(
         "100 connections whose bodies never come",
         4,
-        "a collection beside them is whole",
-        "a collection beside them is whole",
+        "a concurrent collection is complete",
+        "a concurrent collection is complete",
         slow_bodies,
         slow=True,
     ),
     Fault(
         "a request with one endless header",
         4,
-        "memory without a limit",
-        "hung up on",
+        "unbounded memory",
+        "closed",
         partial(flooded, b"x-more: ", one_endless_header, 2**26),
     ),
     Fault(
         "a request with endless headers",
         4,
-        "memory without a limit",
-        "hung up on",
+        "unbounded memory",
+        "closed",
         partial(flooded, b"", many_headers, 2**26),
         slow=True,
     ),
     Fault(
-        "a request whose body has no end",
+        "a request with an endless body",
         4,
-        "hung up on after 256 MB",
-        "hung up on after 256 MB",
+        "closed after 256 MB",
+        "closed after 256 MB",
         partial(flooded, CHUNKED, endless_chunks, 2**29),
         slow=True,
         alone=True,

@@ -1,4 +1,4 @@
-"""One or two bad addresses of ten before one model server: everything is measured, and they are left alone."""
+"""One or two bad endpoints of ten: everything is measured, and they get few calls."""
 
 from __future__ import annotations
 
@@ -14,34 +14,34 @@ from tests.faults.chaos.faults.hostile_responses import raw, reset, silent, slow
 from tests.faults.chaos.invariants import hold, injected, no_crash, whole
 
 MOST_CALLS = 0.05
-"""Share of all calls that one bad address of ten may take."""
+"""Share of all calls that one bad endpoint of ten may get."""
 REPEATS = 6
 
 BAD_WAYS: list[tuple[str, Spoil, str]] = [
-    ("torn JSON", raw(http(b'{"choices": [{"mess')), "takes more than its share; rollouts given up"),
+    ("truncated JSON", raw(http(b'{"choices": [{"mess')), "takes more than its share; rollouts abandoned"),
     (
         "HTML with status 200",
         raw(http(b"<html>502 Bad Gateway</html>", kind="text/html")),
-        "takes more than its share; rollouts given up",
+        "takes more than its share; rollouts abandoned",
     ),
-    ("JSON of another shape", raw(http([])), "takes more than its share; rollouts given up"),
-    ("empty answers", raw(http({"choices": [{"message": {}}]})), "rewards for its empty answers"),
+    ("JSON of another shape", raw(http([])), "takes more than its share; rollouts abandoned"),
+    ("empty responses", raw(http({"choices": [{"message": {}}]})), "rewards for its empty responses"),
     ("status 500", raw(http({"error": {"message": "no"}}, 500)), "held"),
     ("status 503", raw(http(b"", 503)), "held"),
     ("status 429", raw(http({"error": {"message": "slow down"}}, 429, "retry-after: 1\r\n")), "held"),
-    ("status 404", raw(http({"error": {"message": "no such model"}}, 404)), "most rollouts given up"),
-    ("status 401", raw(http({"error": {"message": "bad key"}}, 401)), "most rollouts given up"),
-    ("a redirect", raw(http(b"", 302, "location: http://127.0.0.1:1/\r\n")), "most rollouts given up"),
-    ("no HTTP", raw(b"\x15\x03\x01\x00\x02\x02P", close=True), "held"),
+    ("status 404", raw(http({"error": {"message": "no such model"}}, 404)), "most rollouts abandoned"),
+    ("status 401", raw(http({"error": {"message": "bad key"}}, 401)), "most rollouts abandoned"),
+    ("a redirect", raw(http(b"", 302, "location: http://127.0.0.1:1/\r\n")), "most rollouts abandoned"),
+    ("bytes that are not HTTP", raw(b"\x15\x03\x01\x00\x02\x02P", close=True), "held"),
     ("the connection reset", reset, "held"),
-    ("torn bodies", raw(http(scripted(0))[:-30], close=True), "held"),
+    ("truncated bodies", raw(http(scripted(0))[:-30], close=True), "held"),
     ("silence", silent, "held"),
-    ("slow answers", slow, "held"),
+    ("slow responses", slow, "held"),
 ]
 
 
 async def of_ten(spoil: Spoil | str, bad: int, context: FaultContext, chance: random.Random) -> None:
-    """Everything is measured, and the bad ones get less than 5 % of the calls each."""
+    """Everything is measured, and each bad endpoint gets less than 5 % of the calls."""
     endpoints = [Endpoint(Script(latency_s=0.1)) for _ in range(10)]
     closed: list[socket.socket] = []
     try:
@@ -67,8 +67,8 @@ async def of_ten(spoil: Spoil | str, bad: int, context: FaultContext, chance: ra
         calls = sum(one.calls for one in endpoints)
         for one in chosen:
             if callable(spoil):
-                injected(one.calls, "the bad address was never asked")
-            hold(one.calls < MOST_CALLS * calls, f"{one.calls} of {calls} calls went to a bad address")
+                injected(one.calls, "the bad endpoint was never called")
+            hold(one.calls < MOST_CALLS * calls, f"{one.calls} of {calls} calls went to a bad endpoint")
     finally:
         for sock in closed:
             sock.close()
@@ -77,7 +77,7 @@ async def of_ten(spoil: Spoil | str, bad: int, context: FaultContext, chance: ra
 
 
 def deaf(port: int) -> socket.socket:
-    """Listens, and its queue is full: further connections get no answer at all."""
+    """A listening socket with a full accept queue: further connections get no reply."""
     listening = socket.socket()
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     listening.bind(("127.0.0.1", port))
@@ -96,7 +96,7 @@ _HELD: list[socket.socket] = []
 WAYS: list[tuple[str, Spoil | str, str]] = [
     *BAD_WAYS,
     ("a refused connection", "refused", "held"),
-    ("a deaf address", "deaf", "held"),
+    ("an address whose accept queue is full", "deaf", "held"),
 ]
 
 FAULTS = [
@@ -106,7 +106,8 @@ FAULTS = [
         before,
         "all measured, under 5 % of the calls at each",
         partial(of_ten, spoil, bad),
-        slow=bad > 1 or words not in ("torn JSON", "status 404", "silence", "a deaf address"),
+        slow=bad > 1
+        or words not in ("truncated JSON", "status 404", "silence", "an address whose accept queue is full"),
     )
     for bad in (1, 2)
     for number, (words, spoil, before) in enumerate(WAYS)

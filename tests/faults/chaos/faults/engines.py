@@ -1,4 +1,4 @@
-"""A broken engine: answers that are whole and hold nothing. They are failed attempts, never an answer with a reward."""
+"""A broken engine: complete responses without content. They are failed attempts, never answers with a reward."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from tests.faults.chaos.invariants import Broken, hold, injected, no_crash, read
 from tests.faults.chaos.workspace import Run
 
 SHARE = 0.15
-"""Of the calls of a single endpoint that go wrong: three tries then fail once in 300 calls, three attempts never."""
+"""Share of failing calls: three attempts of a call then fail once in 300 calls, three attempts of a rollout never."""
 GROWTH_MB = 512
-"""That hostile bytes may cost a server's process."""
+"""Memory growth that hostile bytes may cause in a server's process."""
 FEW, MANY = 4, 10**9
-"""Spoilt calls: what is heavy comes one at a time."""
+"""Numbers of faulty calls; expensive ones occur one at a time."""
 
 Spoil = Callable[[Request, asyncio.Transport], None]
 
 
-# --- broken engines: a message without anything in it ---
+# --- broken engines: an empty message in it ---
 
 
 def says(body: Any, **arguments: Any) -> Spoil:
@@ -41,26 +41,26 @@ def empty(finish_reason: Any, **message: Any) -> dict[str, Any]:
 
 SCORED, FAILED = "`answered`, with a reward", "a failed attempt"
 EMPTY: list[tuple[str, Any, str]] = [
-    ("a message without anything", {"choices": [{"message": {}}]}, SCORED),
+    ("an empty message", {"choices": [{"message": {}}]}, SCORED),
     ("finish_reason null and no text", empty(None), SCORED),
     ("finish_reason null and empty text", empty(None, content=""), SCORED),
     ("finish_reason engine_error", empty("engine_error"), SCORED),
     ("an unknown finish_reason", empty("melted"), SCORED),
     ("finish_reason abort", empty("abort", content=""), FAILED),
-    ("tool_calls announced and none there", empty("tool_calls", tool_calls=[]), SCORED),
+    ("finish_reason tool_calls without a call", empty("tool_calls", tool_calls=[]), SCORED),
     ("a finish_reason that is a number", empty(7), SCORED),
     ("no choices", {**completion({}), "choices": []}, FAILED),
     ("a null message", {"choices": [{"message": None, "finish_reason": "stop"}]}, FAILED),
-    ("choices that are text", {"choices": "none"}, FAILED),
+    ("choices that are a string", {"choices": "none"}, FAILED),
     ("an error with status 200", {"error": {"message": "engine died", "code": 500}}, FAILED),
 ]
 
 
 class Sometimes:
-    """The script, of which a share is spoilt; drawn by a seed."""
+    """The script, with faults in a seeded random share of the calls."""
 
     def __init__(self, spoil: Spoil, share: float, chance: random.Random, most: int = 10**9) -> None:
-        """At most `most` calls are spoilt; where that is few, one at a time."""
+        """At most `most` calls are faulty; if that is few, one at a time."""
         self._spoil = spoil
         self._most = most
         self._pouring: asyncio.Transport | None = None
@@ -84,7 +84,7 @@ class Sometimes:
 
 
 async def sometimes(spoil: Spoil, most: int, context: FaultContext, chance: random.Random) -> None:
-    """Some calls are spoilt: every rollout is measured all the same, and is what it would have been."""
+    """Some calls are faulty: every rollout is measured and equals that of an uninterrupted run."""
     async with context.lock("engine"):
         run, endpoint = await engine(context)
         behaviour = Sometimes(spoil, SHARE, chance, most)
@@ -93,7 +93,7 @@ async def sometimes(spoil: Spoil, most: int, context: FaultContext, chance: rand
         before = memory_mb(await run.pid(MODEL), afresh=True)
         command = await context.begin(run, output, "+max_attempts=5", "+num_samples_in_parallel=16")
         status = await command.ends()
-        injected(behaviour.invalid >= min(3, most), f"{behaviour.invalid} calls were spoilt")
+        injected(behaviour.invalid >= min(3, most), f"{behaviour.invalid} calls were faulty")
         no_crash(command.said)
         whole(output, TASKS, REPEATS)
         hold(status == 0, f"ended with {status}")
@@ -102,7 +102,7 @@ async def sometimes(spoil: Spoil, most: int, context: FaultContext, chance: rand
 
 
 async def always(spoil: Spoil, context: FaultContext, chance: random.Random) -> None:
-    """Every answer is like that: nothing is measured, and the command says so."""
+    """Every response is faulty: nothing is measured, and the command reports it."""
     async with context.lock("engine"):
         run, endpoint = await engine(context)
         behaviour = Sometimes(spoil, 1.0, chance)
@@ -110,7 +110,7 @@ async def always(spoil: Spoil, context: FaultContext, chance: random.Random) -> 
         output = context.output()
         command = await context.begin(run, output, "+max_attempts=1", "+limit=10", "+num_repeats=1")
         status = await command.ends()
-        injected(behaviour.invalid, "no call was spoilt")
+        injected(behaviour.invalid, "no call was faulty")
         rewards = [row["reward"] for row in read(output)]
         hold(not rewards, f"{len(rewards)} of 10 have a reward: {rewards[:5]}")
         hold(status == 1, f"ended with {status}")
@@ -118,28 +118,28 @@ async def always(spoil: Spoil, context: FaultContext, chance: random.Random) -> 
 
 
 async def engine(context: FaultContext) -> tuple[Run, Endpoint]:
-    """A run before one endpoint whose behaviour each fault sets."""
+    """A run with one endpoint, whose behaviour each fault sets."""
     limits = {"request_timeout_s": 4.0, "max_attempts": 3, "retry_pause_s": 0.05}
     return await context.shared("engine", lambda: context.playing(model=limits))
 
 
 def memory_mb(pid: int | None, *, afresh: bool = False) -> float:
-    """The most that the process has held since it was last asked `afresh`."""
+    """Peak memory of the process since the last call with `afresh`."""
     if afresh:
         Path(f"/proc/{pid}/clear_refs").write_text("5")
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("VmHWM"):
             return int(line.split()[1]) / 1024
-    raise Broken("the model server is gone")
+    raise Broken("the model server has exited")
 
 
 FAULTS = [
     *(
         Fault(
-            f"an engine that answers {words}, now and then",
+            f"an engine that returns {words}, occasionally",
             3,
             before,
-            "a failed attempt, tried again",
+            "a failed attempt, retried",
             partial(sometimes, says(body), MANY),
             slow=number > 3,
         )
@@ -147,7 +147,7 @@ FAULTS = [
     ),
     *(
         Fault(
-            f"an engine that only answers {words}",
+            f"an engine that only returns {words}",
             3,
             before,
             "no reward, exit 1",

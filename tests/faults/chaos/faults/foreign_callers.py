@@ -1,4 +1,4 @@
-"""Callers that have no business here: foreign web pages, other users of the machine, and a stranger's head."""
+"""Foreign callers: web pages of other origins, other users of the host, and another user's head."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def port_of(url: str) -> int:
 
 
 async def calls(run: Run) -> int:
-    """Requests that any server of ours has worked on, but for /metrics and /server_instances."""
+    """Number of requests that the servers have processed, except for /metrics and /server_instances."""
     total = 0
     for url in (await addresses(run)).values():
         _, body = await send("GET", f"{url}/metrics", b"")
@@ -63,7 +63,7 @@ async def calls(run: Run) -> int:
 
 
 async def foreign_page(headers: dict[str, str], only: str, context: FaultContext, chance: random.Random) -> None:
-    """Refused with 4xx at each server, nothing worked on; the same without these headers is answered."""
+    """Each server refuses the request with 4xx and processes nothing; without these headers it is answered."""
     async with context.lock("calls"):
         run, endpoint = await context.shared("asked", context.playing)
         urls = await addresses(run)
@@ -78,11 +78,11 @@ async def foreign_page(headers: dict[str, str], only: str, context: FaultContext
             data = orjson.dumps(body) if body is not None else b""
             status, said = await send(method, url, data, given)
             hold(400 <= status < 500, f"{method} {server}{path} with {headers} is answered {status}: {said[:120]!r}")
-            hold(b"policy" not in said or len(said) < 1000, f"{server}{path} tells its configuration")
+            hold(b"policy" not in said or len(said) < 1000, f"{server}{path} returns its configuration")
             answered += 1
-        injected(answered, "nothing was asked")
+        injected(answered, "no request was sent")
         hold(endpoint.calls == asked, f"{endpoint.calls - asked} calls of the endpoint were spent")
-        hold(await calls(run) == worked, "a server worked on it")
+        hold(await calls(run) == worked, "a server processed it")
         status, said = await send("GET", f"{urls['head']}/health", b"")
         injected(status == 200, f"the head answers {status} to a plain request")
         status, said = await send("POST", f"{urls[AGENT]}/run", orjson.dumps(ROW), {"content-type": "application/json"})
@@ -102,11 +102,11 @@ PAGES: list[tuple[str, dict[str, str], str]] = [
     ("a multipart form", {"content-type": "multipart/form-data; boundary=x"}, "POST"),
     ("text/plain that names JSON", {"content-type": "text/plain; application/json"}, "POST"),
     ("Sec-Fetch-Site cross-site", {"Sec-Fetch-Site": "cross-site", "Origin": "http://evil.example"}, "POST"),
-    ("DNS rebinding: a Host of its own", {"Host": "evil.example"}, ""),
-    ("DNS rebinding: a Host of its own with our port", {"Host": "evil.example:PORT"}, ""),
-    ("DNS rebinding: a Host that begins with ours", {"Host": "127.0.0.1.evil.example:PORT"}, ""),
-    ("DNS rebinding: a Host that ends with ours", {"Host": "evil.localhost.example:PORT"}, ""),
-    ("DNS rebinding: ours as a user name", {"Host": "127.0.0.1@evil.example:PORT"}, ""),
+    ("DNS rebinding: the attacker's Host", {"Host": "evil.example"}, ""),
+    ("DNS rebinding: the attacker's Host with the server's port", {"Host": "evil.example:PORT"}, ""),
+    ("DNS rebinding: a Host that begins with the server's", {"Host": "127.0.0.1.evil.example:PORT"}, ""),
+    ("DNS rebinding: a Host that contains localhost", {"Host": "evil.localhost.example:PORT"}, ""),
+    ("DNS rebinding: the server's Host as a user name", {"Host": "127.0.0.1@evil.example:PORT"}, ""),
 ]
 
 
@@ -131,7 +131,7 @@ for line in sys.argv[1:]:
 
 
 async def another_user(context: FaultContext, chance: random.Random) -> None:
-    """A process of another user is refused by every server; our own is answered."""
+    """Every server refuses a process of another user and answers one of the same user."""
     run, _ = await context.shared("asked", context.playing)
     urls = await addresses(run)
     async with Endpoint(Script()).up() as control:
@@ -146,7 +146,7 @@ async def another_user(context: FaultContext, chance: random.Random) -> None:
         )
         told, errors = await asyncio.wait_for(caller.communicate(), 300.0)
     answers = told.decode().splitlines()
-    injected(len(answers) == len(lines), f"the other user could not ask: {errors.decode()[-500:]}")
+    injected(len(answers) == len(lines), f"the other user could not send requests: {errors.decode()[-500:]}")
     injected(answers[-1].startswith("200"), f"the other user cannot reach an ordinary server: {answers[-1]}")
     let_in = [line for line in answers[:-1] if line.split()[0] not in ("0", "401", "403")]
     hold(not let_in, f"{len(let_in)} of {len(CALLS)} requests of another user were let in, as {let_in[:1]}")
@@ -155,13 +155,13 @@ async def another_user(context: FaultContext, chance: random.Random) -> None:
 
 
 async def foreign_head(context: FaultContext, chance: random.Random) -> None:
-    """On the default port another user's head: a command without +head= says so and sends it nothing."""
+    """Another user's head is on the default port: a command without +head= reports it and sends it nothing."""
     here = context.path("elsewhere")
     here.mkdir()
     heard = context.path("heard.txt")
     heard.touch()
     heard.chmod(0o666)
-    context.folder.chmod(0o755)  # the stranger writes down what it hears
+    context.folder.chmod(0o755)  # the foreign head logs its requests
     (here / "stranger.py").write_text(STRANGER % (NOBODY, NOBODY, str(heard)))
     (here / "alone.py").write_text(ALONE)
     for name, arguments in (
@@ -173,10 +173,10 @@ async def foreign_head(context: FaultContext, chance: random.Random) -> None:
         status = await command.ends()
         asked = heard.read_text().split()
         injected("port 11000 is taken" not in command.said, "port 11000 is taken")
-        injected("/control" in asked, f"the stranger's head answers nobody: {command.said[-500:]}")
+        injected("/control" in asked, f"the foreign head does not answer: {command.said[-500:]}")
         hold(status in (1, 2), f"{name} ended with {status}: {command.said[-300:]}")
         hold("+head" in command.said, f"{name} does not ask for +head: {command.said[-400:]}")
-        hold(not {"/directory", "/run", "/server_instances"} & set(asked), f"{name} asked the stranger: {asked}")
+        hold(not {"/directory", "/run", "/server_instances"} & set(asked), f"{name} called the foreign head: {asked}")
 
 
 def _collection(context: FaultContext) -> list[str]:
@@ -185,7 +185,7 @@ def _collection(context: FaultContext) -> list[str]:
 
 
 ALONE = """
-# The command in this program's arguments beside a stranger's head, on a loopback of their own where that is possible.
+# Runs the command in the arguments next to a foreign head, on a separate loopback interface if possible.
 import ctypes, fcntl, socket, struct, subprocess, sys
 if ctypes.CDLL(None).unshare(0x40000000) == 0:
     with socket.socket() as any_socket:
@@ -233,14 +233,14 @@ print("up", flush=True)
 server.serve_forever()
 """
 
-REFUSED = "refused with 4xx, nothing worked on"
+REFUSED = "refused with 4xx, nothing processed"
 
 FAULTS = [
     *(
         Fault(
             f"a foreign web page's request: {words}",
             4,
-            "worked on; the model server spends a call, the head reads out its configuration",
+            "processed; the model server makes a call, the head returns its configuration",
             REFUSED,
             partial(foreign_page, headers, only),
         )
@@ -250,8 +250,8 @@ FAULTS = [
     Fault(
         "another user's head on the default port",
         4,
-        "its stack is used",
-        "the command stops and asks for +head",
+        "that user's run is used",
+        "the command stops and requires +head",
         foreign_head,
         root=True,
     ),

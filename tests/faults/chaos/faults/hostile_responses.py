@@ -1,4 +1,4 @@
-"""Bytes that an endpoint may send in place of an answer: without an end, packed, torn, slow, or no HTTP at all."""
+"""Bytes that an endpoint may send instead of a response: endless, compressed, truncated, slow, or not HTTP."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.faults.chaos.invariants import hold, injected
 
 MOST_POURED = 2**30
 MOST_TAKEN = 2**28
-"""Bytes of one answer that a server may take before it hangs up."""
+"""Bytes of one response that a server may accept before it closes the connection."""
 
 
 def head(request: Request, transport: asyncio.Transport, lines: bytes) -> None:
@@ -26,14 +26,14 @@ def head(request: Request, transport: asyncio.Transport, lines: bytes) -> None:
 
 @dataclass
 class Pour:
-    """Sends `lines` of a head, and `piece` again and again while the other side takes it."""
+    """Sends the header `lines`, then `piece` repeatedly while the other side reads."""
 
     lines: bytes
     piece: bytes
     least: int
-    """Bytes that one answer must have sent for the fault to count as injected: what any limit allows."""
+    """Bytes that one response must have sent for the fault to count as injected."""
     taken: int = 0
-    """The most that one answer has sent."""
+    """The largest number of bytes sent in one response."""
 
     def __call__(self, request: Request, transport: asyncio.Transport) -> None:
         transport.write(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n" + self.lines)
@@ -54,27 +54,27 @@ class Pour:
 
 
 async def poured(pour: Pour, context: FaultContext, chance: random.Random) -> None:
-    """As `sometimes`; the server hangs up long before its deadline."""
+    """Like `sometimes`; the server closes the connection long before its deadline."""
     await sometimes(pour, FEW, context, chance)
     injected(pour.taken >= pour.least, f"one answer sent {pour.taken} bytes at most")
-    hold(pour.taken < MOST_TAKEN, f"{pour.taken / 2**20:.0f} MB of one answer were taken")
+    hold(pour.taken < MOST_TAKEN, f"{pour.taken / 2**20:.0f} MB of one response were accepted")
 
 
 def announced(request: Request, transport: asyncio.Transport) -> None:
-    """A body of a terabyte is announced and never comes."""
+    """Announce a body of a terabyte and send none."""
     head(request, transport, b"content-length: 1000000000000\r\n")
     transport.write(b'{"id": ')
 
 
 def bomb() -> bytes:
-    """1 GB of spaces, packed to a megabyte."""
+    """1 GB of spaces, compressed to a megabyte."""
     packer = zlib.compressobj(9, zlib.DEFLATED, 31)
     pieces = [packer.compress(b" " * 2**20) for _ in range(1024)]
     return b"".join([*pieces, packer.flush()])
 
 
 class Packed:
-    """Answers a gzip bomb, made once."""
+    """Sends a gzip bomb, built once."""
 
     def __init__(self, encoding: bytes = b"gzip") -> None:
         self._encoding = encoding
@@ -97,7 +97,7 @@ def raw(data: bytes, *, close: bool = False) -> Spoil:
 
 
 def dripping(request: Request, transport: asyncio.Transport) -> None:
-    """The true answer, a byte every tenth of a second."""
+    """Send the correct response at one byte per tenth of a second."""
     data = http(scripted(request.turn))
 
     def drip(at: int = 0) -> None:
@@ -113,7 +113,7 @@ def reset(request: Request, transport: asyncio.Transport) -> None:
 
 
 def silent(request: Request, transport: asyncio.Transport) -> None:
-    """Nothing comes."""
+    """Send nothing."""
 
 
 def slow(request: Request, transport: asyncio.Transport) -> None:
@@ -121,49 +121,49 @@ def slow(request: Request, transport: asyncio.Transport) -> None:
 
 
 def twice(request: Request, transport: asyncio.Transport) -> None:
-    """The right answer, and at once behind it another one that nobody asked for."""
-    transport.write(http(scripted(request.turn)) + http(completion({"content": "An answer to somebody else."})))
+    """Send the correct response, immediately followed by one without a request."""
+    transport.write(http(scripted(request.turn)) + http(completion({"content": "A response to another request."})))
 
 
 POURS: list[tuple[str, Pour, str]] = [
-    ("a body without an end", Pour(b"connection: close\r\n\r\n", b" " * 2**20, 2**25), "802 MB in 5 s"),
+    ("an endless body", Pour(b"connection: close\r\n\r\n", b" " * 2**20, 2**25), "802 MB in 5 s"),
     (
-        "chunks without an end",
+        "endless chunks",
         Pour(b"transfer-encoding: chunked\r\n\r\n", b"100000\r\n" + b" " * 2**20 + b"\r\n", 2**25),
         "802 MB in 5 s",
     ),
-    ("headers without an end", Pour(b"", b"x-more: " + b"y" * 2**16 + b"\r\n", 2**16), "memory without a limit"),
-    ("many small headers without an end", Pour(b"", b"x-m: y\r\n" * 10_000, 2**16), "memory without a limit"),
+    ("endless headers", Pour(b"", b"x-more: " + b"y" * 2**16 + b"\r\n", 2**16), "unbounded memory"),
+    ("endless small headers", Pour(b"", b"x-m: y\r\n" * 10_000, 2**16), "unbounded memory"),
 ]
 GZIPPED = gzip.compress(b'{"choices": ')
 HOSTILE: list[tuple[str, Spoil, str]] = [
     ("a gzip bomb", Packed(), "5.5 GB of memory"),
     ("a deflate bomb", Packed(b"deflate"), "5.5 GB of memory"),
-    ("a terabyte announced", announced, "a failed try at its deadline"),
-    ("a byte every tenth of a second", dripping, "a failed try at its deadline"),
+    ("a content length of a terabyte", announced, "a failed call at its deadline"),
+    ("a byte every tenth of a second", dripping, "a failed call at its deadline"),
     (
-        "torn gzip",
+        "truncated gzip",
         raw(b"HTTP/1.1 200 OK\r\ncontent-encoding: gzip\r\nconnection: close\r\n\r\n" + GZIPPED[:12], close=True),
-        "a failed try",
+        "a failed call",
     ),
     (
         "an unknown encoding",
         raw(b"HTTP/1.1 200 OK\r\ncontent-encoding: zz\r\nconnection: close\r\n\r\n{}", close=True),
-        "a failed try",
+        "a failed call",
     ),
-    ("no HTTP", raw(b"SSH-2.0-OpenSSH_9.2\r\n", close=True), "tried again"),
-    ("a second answer behind the first", twice, "dropped"),
-    ("the connection reset", reset, "tried again"),
+    ("bytes that are not HTTP", raw(b"SSH-2.0-OpenSSH_9.2\r\n", close=True), "retried"),
+    ("a second response after the first", twice, "dropped"),
+    ("the connection reset", reset, "retried"),
     (
         "a header that is not Latin-1",
         raw(b"HTTP/1.1 200 OK\r\nx-a: \xe2\x82\xac\r\ncontent-length: 2\r\n\r\n{}"),
-        "a failed try",
+        "a failed call",
     ),
 ]
 
 
-QUICKLY = ("a body without an end", "a gzip bomb", "torn gzip", "a second answer behind the first")
-"""In the short form."""
+QUICKLY = ("an endless body", "a gzip bomb", "truncated gzip", "a second response after the first")
+"""Faults of the short form."""
 
 FAULTS = [
     *(
@@ -171,7 +171,7 @@ FAULTS = [
             f"an endpoint that sends {words}",
             4,
             before,
-            "a failed try at a limit in bytes; all measured",
+            "a failed call at a byte limit; all measured",
             partial(poured, pour),
             slow=words not in QUICKLY,
         )
@@ -182,7 +182,7 @@ FAULTS = [
             f"an endpoint that sends {words}",
             4,
             before,
-            "a failed try within its limits; all measured",
+            "a failed call within its limits; all measured",
             partial(sometimes, spoil, FEW if number < 3 else MANY),
             slow=words not in QUICKLY,
         )

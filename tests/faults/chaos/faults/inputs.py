@@ -1,4 +1,4 @@
-"""Inputs and code that change while, or between the times that, a collection reads or runs them."""
+"""Inputs and code that change during a collection or between two commands."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from tests.faults.chaos.plugins import write_rows
 
 Change = Callable[[Path, random.Random], None]
 MANY = 400
-"""Rows of an input that no buffer holds at once."""
+"""Rows of an input that does not fit into any buffer."""
 
 
 def edited(path: Path, chance: random.Random) -> None:
-    """Each later row asks for something else; the size stays."""
+    """Change the prompt of each later row; the size stays."""
     data = path.read_bytes()
     half = data.index(b"\n", len(data) // 2) + 1
     with path.open("r+b") as file:
@@ -57,7 +57,7 @@ def removed(path: Path, chance: random.Random) -> None:
 
 
 def swapped(path: Path, chance: random.Random) -> None:
-    """Two later rows change places."""
+    """Swap two later rows."""
     lines = path.read_bytes().splitlines(keepends=True)
     lines[-1], lines[-2] = lines[-2], lines[-1]
     with path.open("r+b") as file:
@@ -65,21 +65,21 @@ def swapped(path: Path, chance: random.Random) -> None:
 
 
 async def while_reading(change: Change, context: FaultContext, chance: random.Random) -> None:
-    """0 only with the rows of the manifest; otherwise the input is named, and a restored input completes."""
+    """Exit status 0 only with the rows of the manifest; otherwise the input is named, and restoring it completes."""
     run, _ = await context.plain()
     output = context.output()
     rows = write_rows(output.with_name("input.jsonl"), MANY, pad=4000)
     before = rows.read_bytes()
     command = await context.begin(run, output, "+num_repeats=1", rows=rows)
-    injected(await written(output, chance.randrange(5, MANY // 4), command), "the collection was over before")
+    injected(await written(output, chance.randrange(5, MANY // 4), command), "the collection ended too early")
     change(rows, chance)
-    injected(not rows.exists() or rows.read_bytes() != before, "the input is what it was")
+    injected(not rows.exists() or rows.read_bytes() != before, "the input is unchanged")
     status = await command.ends()
     no_crash(command.said)
     if status == 0:
         hold(not (why := incomplete(output, MANY, 1)), f"exit 0, and {why}")
         other = sum("Hurry" in row["responses_create_params"]["input"][0]["content"] for row in read(output))
-        hold(not other, f"exit 0, and {other} of {MANY} rows are not those that the manifest names")
+        hold(not other, f"exit 0, and {other} of {MANY} rows are not those of the manifest")
         return
     hold("input.jsonl" in command.said, f"exit {status}, and the input is not named: {command.said[-400:]}")
     rows.write_bytes(before)
@@ -100,15 +100,15 @@ ODD_LINES: list[tuple[str, bytes]] = [
     ),
     ("with a lone surrogate", rb'{"id": 7, "text": "\ud83d", "responses_create_params": {"input": "x"}}'),
     ("with NaN", b'{"id": 7, "number": NaN, "responses_create_params": {"input": "x"}}'),
-    ("that is no object", b"[7]"),
-    ("that is torn", b'{"id": 7, "responses_create_params": {"inp'),
+    ("that is not an object", b"[7]"),
+    ("that is truncated", b'{"id": 7, "responses_create_params": {"inp'),
     ("without an input", b'{"id": 7, "responses_create_params": {}}'),
     ("that is not UTF-8", b'{"id": 7, "text": "\xff\xfe", "responses_create_params": {"input": "x"}}'),
 ]
 
 
 async def odd_line(line: bytes, context: FaultContext, chance: random.Random) -> None:
-    """The line is named before anything starts, or it is one rollout of its own and all others are measured."""
+    """The line is named before anything starts, or only its rollout fails and all others are measured."""
     run, _ = await context.plain()
     output = context.output()
     rows = output.with_name("input.jsonl")
@@ -136,7 +136,7 @@ def other_reward(folder: Path) -> None:
 
 
 def other_helper(folder: Path) -> None:
-    """A module beside it."""
+    """Add a module next to it."""
     (folder / "resources_servers/witness/scale.py").write_text("SCALE = 100.0\n")
 
 
@@ -148,14 +148,14 @@ def other_agent(folder: Path) -> None:
 async def between_commands(
     change: Callable[[Path], None], agent: str, context: FaultContext, chance: random.Random
 ) -> None:
-    """The same command after a change of the code is refused with what changed, or goes on when told to, marked."""
+    """After a code change the same command is refused with the changed files, or continues and marks the rows."""
     here = _own_folder(context)
     output = context.output()
     async with Endpoint(Script(latency_s=QUICK)).up() as endpoint:
         config = stack(endpoint.url, agent=agent)
         async with context.run(config, here=here) as run:
             command = await context.begin(run, output)
-            injected(await written(output, 20, command), "the collection was over before")
+            injected(await written(output, 20, command), "the collection ended too early")
             command.signal(signal.SIGTERM)
             await command.ends()
         begun = len(read(output))
@@ -166,8 +166,11 @@ async def between_commands(
             status = await again.ends()
             no_crash(again.said)
             rewards = sorted({row["reward"] for row in read(output)})
-            hold(status == 2, f"exit {status}, rewards {rewards}, and no word about it")
-            hold("witness" in again.said or "blocking_agent" in again.said, f"what changed is not said: {again.said}")
+            hold(status == 2, f"exit {status}, rewards {rewards}, and no message about it")
+            hold(
+                "witness" in again.said or "blocking_agent" in again.said,
+                f"the changed server is not named: {again.said}",
+            )
             accepted = await context.begin(run, output, "+accept_changed_code=true")
             status = await accepted.ends()
             hold(status == 0, f"+accept_changed_code=true ends with {status}: {accepted.said[-500:]}")
@@ -178,12 +181,12 @@ async def between_commands(
 
 
 async def between_restarts(context: FaultContext, chance: random.Random) -> None:
-    """The environment's code is edited, its server dies and comes back with it: no collection mixes the two."""
+    """The code of the environment is edited, and its server dies and restarts: no collection mixes both versions."""
     here = _own_folder(context)
     output = context.output()
     async with context.playing(here=here) as (run, _):
         command = await context.begin(run, output, "+max_attempts=20")
-        injected(await written(output, 20, command), "the collection was over before")
+        injected(await written(output, 20, command), "the collection ended too early")
         other_reward(here)
         pid = await run.pid(ENVIRONMENT)
         assert pid is not None
@@ -195,21 +198,21 @@ async def between_restarts(context: FaultContext, chance: random.Random) -> None
         if status == 0:
             plain = {frozenset(row) for row in rows if row["reward"] == 1.0}
             marked = all(frozenset(row) not in plain for row in rows if row["reward"] != 1.0)
-            hold(len(rewards) == 1 or marked, f"exit 0 with rewards {sorted(rewards)} mixed and not marked")
+            hold(len(rewards) == 1 or marked, f"exit 0 with rewards {sorted(rewards)} mixed without marks")
             injected(len(rewards) > 1 or command.said, "the new code was never run")
         else:
-            hold("witness" in command.said or "code" in command.said, f"why is not said: {command.said[-400:]}")
+            hold("witness" in command.said or "code" in command.said, f"the reason is not given: {command.said[-400:]}")
 
 
 async def unrelated_server(context: FaultContext, chance: random.Random) -> None:
-    """Another server in ng_run changes nothing for the rows that do not reach it: the collection goes on."""
+    """A further server in ng_run does not affect rows that do not reach it: the collection resumes."""
     here = _own_folder(context)
     output = context.output()
     async with Endpoint(Script(latency_s=QUICK)).up() as endpoint:
         config = stack(endpoint.url)
         async with context.run(config, here=here) as run:
             command = await context.begin(run, output)
-            injected(await written(output, 20, command), "the collection was over before")
+            injected(await written(output, 20, command), "the collection ended too early")
             command.signal(signal.SIGTERM)
             await command.ends()
         more = {**config, "another": {"resources_servers": {"grl_sokoban": {}}}, "odd": {"agents": {"odd_agent": {}}}}
@@ -218,7 +221,7 @@ async def unrelated_server(context: FaultContext, chance: random.Random) -> None
 
 
 def _own_folder(context: FaultContext) -> Path:
-    """A user's folder whose code may be changed."""
+    """A copy of the plug-ins whose code may be changed."""
     here = context.path("user")
     for family in ("resources_servers", "agents"):
         shutil.copytree(context.folder / family, here / family, ignore=shutil.ignore_patterns("__pycache__"))
@@ -226,7 +229,7 @@ def _own_folder(context: FaultContext) -> Path:
 
 
 MIXED = "rewards 1 and 100 in one file, exit 0"
-REFUSED = "refused with what changed; `+accept_changed_code=true` goes on and marks the rows"
+REFUSED = "refused with the changed files; `+accept_changed_code=true` continues and marks the rows"
 
 FAULTS = [
     *(
@@ -234,17 +237,17 @@ FAULTS = [
             f"input {words} while it is read",
             2,
             before,
-            "stops and names the input; goes on with the old one",
+            "stops and names the input; resumes with the old input",
             partial(while_reading, change),
             slow=change not in (edited, grown),
         )
         for words, change, before in (
-            ("edited in place", edited, "rows that are not the manifest's, exit 0"),
+            ("edited in place", edited, "rows that are not in the manifest, exit 0"),
             ("growing", grown, "430 of 400 measured"),
-            ("shrinking", shrunk, "ends short without a word why"),
-            ("torn", torn, "stops and names the input"),
-            ("replaced", replaced, "goes on with what it had opened"),
-            ("removed", removed, "goes on with what it had opened"),
+            ("shrinking", shrunk, "ends early without a reason"),
+            ("cut within a row", torn, "stops and names the input"),
+            ("replaced", replaced, "continues with the opened file"),
+            ("removed", removed, "continues with the opened file"),
             ("reordered", swapped, "rows under other numbers, exit 0"),
         )
     ),
@@ -252,8 +255,8 @@ FAULTS = [
         Fault(
             f"an input line {words}",
             2,
-            "an error in the middle, or a line that is named",
-            "named before anything starts, or one failed rollout",
+            "an error during the run, or a message that names the line",
+            "line named before anything starts, or one failed rollout",
             partial(odd_line, line),
             slow=number > 1,
         )
@@ -290,5 +293,5 @@ FAULTS = [
         between_restarts,
         slow=True,
     ),
-    Fault("an unrelated server added to ng_run", 2, "every resume refused", "goes on", unrelated_server),
+    Fault("an unrelated server added to ng_run", 2, "every resume refused", "continues", unrelated_server),
 ]

@@ -1,4 +1,4 @@
-"""The model's mistakes in tool calls: they come back to it as words, and the first attempt is measured."""
+"""Invalid tool calls of the model: it gets an error message, and the first attempt is measured."""
 
 from __future__ import annotations
 
@@ -29,53 +29,61 @@ MISTAKES: list[tuple[str, Any, str]] = [
     ("an empty tool name", odd_call("", {"actions": []}), "the rollout is lost at the next call"),
     ("a lone surrogate in the arguments", SURROGATE, "the rollout is lost at the next call"),
     ("a lone surrogate in the tool's name", SURROGATE_NAME, "the rollout is lost"),
-    ("a lone surrogate in its words", SURROGATE_TEXT, "the rollout is lost"),
+    ("a lone surrogate in its text", SURROGATE_TEXT, "the rollout is lost"),
     ("a lone surrogate in the call's id", SURROGATE_ID, "the rollout is lost"),
-    ("an escaped surrogate in the arguments", odd_call("step", r'{"actions": ["\ud83d"]}'), "words"),
-    ("arguments that are no JSON", odd_call("step", '{"actions": ["Up"'), "words"),
-    ("arguments that are a list", odd_call("step", [1]), "words"),
-    ("arguments that are null", odd_call("step", "null"), "words"),
-    ("empty arguments", odd_call("step", ""), "words"),
-    ("NaN as an argument", odd_call("step", '{"actions": NaN}'), "words"),
-    ("arguments nested 2,000 deep", odd_call("step", '{"actions": ' + "[" * 2000 + "]" * 2000 + "}"), "words"),
-    ('step({"response": {}})', odd_call("step", {"response": {}}), "a terminal bad_task: the model voids its rollout"),
-    ("step with a response and no JSON", odd_call("step", '{"response": '), "bad_request: the rollout is voided"),
+    ("an escaped surrogate in the arguments", odd_call("step", r'{"actions": ["\ud83d"]}'), "error message"),
+    ("arguments that are not JSON", odd_call("step", '{"actions": ["Up"'), "error message"),
+    ("arguments that are a list", odd_call("step", [1]), "error message"),
+    ("arguments that are null", odd_call("step", "null"), "error message"),
+    ("empty arguments", odd_call("step", ""), "error message"),
+    ("NaN as an argument", odd_call("step", '{"actions": NaN}'), "error message"),
+    ("arguments nested 2,000 deep", odd_call("step", '{"actions": ' + "[" * 2000 + "]" * 2000 + "}"), "error message"),
     (
-        "step with a whole response",
+        'step({"response": {}})',
+        odd_call("step", {"response": {}}),
+        "a terminal bad_task: the model discards its rollout",
+    ),
+    (
+        "step with a response that is not JSON",
+        odd_call("step", '{"response": '),
+        "bad_request: the rollout is discarded",
+    ),
+    (
+        "step with a complete response",
         odd_call("step", {"response": {"output": []}, "actions": []}),
-        "a terminal bad_task or session_lost: a free retry",
+        "a terminal bad_task or session_lost: a free second attempt",
     ),
     *(
         (f"the tool name {name[:40]!r}", odd_call(name, {}), before)
         for name, before in (
-            ("verify", "words"),
-            ("close", "words"),
-            ("reset", "words"),
-            ("seed_session", "words"),
-            ("aggregate_metrics", "words"),
-            ("run", "words"),
-            ("v1/responses", "words"),
-            ("../verify", "words"),
-            ("step/../close", "words"),
-            ("step?x=1", "words"),
-            ("step#", "words"),
-            ("st ep", "words"),
-            ("openapi.json", "words"),
-            ("_close", "words"),
-            ("turn", "words"),
-            ("agent/close", "words"),
-            ("agent", "words"),
-            ("x" * 5000, "words"),
-            ("step\r\nx: y", "words"),
-            ("\x1b[31mstep", "words"),
-            ("schritt\u00e9", "words"),
+            ("verify", "error message"),
+            ("close", "error message"),
+            ("reset", "error message"),
+            ("seed_session", "error message"),
+            ("aggregate_metrics", "error message"),
+            ("run", "error message"),
+            ("v1/responses", "error message"),
+            ("../verify", "error message"),
+            ("step/../close", "error message"),
+            ("step?x=1", "error message"),
+            ("step#", "error message"),
+            ("st ep", "error message"),
+            ("openapi.json", "error message"),
+            ("_close", "error message"),
+            ("turn", "error message"),
+            ("agent/close", "error message"),
+            ("agent", "error message"),
+            ("x" * 5000, "error message"),
+            ("step\r\nx: y", "error message"),
+            ("\x1b[31mstep", "error message"),
+            ("schritt\u00e9", "error message"),
         )
     ),
 ]
 
 
 class Mistaken:
-    """The script, whose second call in every episode is that mistake; its answer counts as no move."""
+    """The script, except that the second call in every episode is invalid."""
 
     def __init__(self, mistake: bytes | dict[str, Any]) -> None:
         self._mistake = http(mistake)
@@ -94,7 +102,7 @@ class Mistaken:
 
 
 async def mistaken(mistake: Any, context: FaultContext, chance: random.Random) -> None:
-    """Every episode makes the mistake, hears words about it and is measured at its first attempt."""
+    """Every episode contains the invalid call, gets an error message and is measured at its first attempt."""
     async with context.lock("engine"):
         run, endpoint = await engine(context)
         behaviour = Mistaken(mistake)
@@ -102,7 +110,7 @@ async def mistaken(mistake: Any, context: FaultContext, chance: random.Random) -
         output = context.output()
         command = await context.begin(run, output, "+limit=10", "+num_repeats=1")
         status = await command.ends()
-        injected(behaviour.made >= 10, f"{behaviour.made} mistakes were made")
+        injected(behaviour.made >= 10, f"{behaviour.made} invalid calls were made")
         no_crash(command.said)
         failed = read(output.with_name("rollouts_failures.jsonl"))
         told = [f"{row['failure_kind']} {row['detail'][:200]}" for row in failed]
@@ -112,7 +120,7 @@ async def mistaken(mistake: Any, context: FaultContext, chance: random.Random) -
         hold(len(rows) == 10, f"{len(rows)} of 10 measured")
         for row in rows:
             outputs = [item for item in row["response"]["output"] if item["type"] == "function_call_output"]
-            hold(len(outputs) == 6, f"{len(outputs)} answers of tools in an episode, and {row['finish_reason']}")
+            hold(len(outputs) == 6, f"{len(outputs)} tool results in an episode, and {row['finish_reason']}")
             hold(
                 row["reward"] == 1.0 or "said_to" in str(outputs[1]["output"]),
                 f"reward {row['reward']}: {row['wrong']}",
@@ -123,10 +131,10 @@ async def mistaken(mistake: Any, context: FaultContext, chance: random.Random) -
 
 FAULTS = [
     Fault(
-        f"a model's mistake: {words}",
+        f"invalid model output: {words}",
         3,
         before,
-        "words to the model; the rollout is measured",
+        "error message to the model; the rollout is measured",
         partial(mistaken, mistake),
         slow=number > 14,
     )

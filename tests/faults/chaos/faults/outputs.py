@@ -1,4 +1,4 @@
-"""Files that a collection writes, moved or changed from outside while it runs or before it goes on."""
+"""Output files of a collection that other programs move or change during the collection or before a resume."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def emptied(path: Path) -> None:
 
 def appended(path: Path) -> None:
     with path.open("ab") as file:
-        file.write(b'{"note": "somebody else wrote this"}\n')
+        file.write(b'{"note": "another program wrote this"}\n')
 
 
 def doubled(path: Path) -> None:
@@ -68,26 +68,26 @@ def folder_removed(path: Path) -> None:
 
 
 async def while_collecting(change: Change, suffix: str, context: FaultContext, chance: random.Random) -> None:
-    """0 only with everything in place; otherwise one line that names the file, and the next command ends well."""
+    """Exit status 0 only if the output is complete; else a message names the file, and the next command recovers."""
     run, _ = await context.plain()
     output = context.output()
     path = output if not suffix else output.with_name(f"rollouts_{suffix}")
     command = await context.begin(run, output)
-    injected(await written(output, chance.randrange(10, WHOLE // 2), command), "the collection was over before")
+    injected(await written(output, chance.randrange(10, WHOLE // 2), command), "the collection ended too early")
     before = path.read_bytes() if path.exists() else b""
     injected(before, f"{path.name} was not there yet")
     change(path)
     status = await command.ends()
     no_crash(command.said)
     if change is edited and status:
-        # What was changed can be seen while the file is watched, and not afterwards: saying so is all there is.
+        # An edit can only be detected while the file is watched, so a message is all that can be expected.
         hold(path.name in command.said, f"exit {status}, and {path.name} is not named: {command.said[-400:]}")
         return
     await ends_well(context, output, status, command.said, path.name)
 
 
 async def ends_well(context: FaultContext, output: Path, status: int, said: str, named: str) -> None:
-    """What a command may leave behind after its files were changed."""
+    """Check the state after a command whose files were changed, and that the next command recovers."""
     run, _ = await context.plain()
     wrong = incomplete(output, TASKS, REPEATS)
     if status == 0:
@@ -106,22 +106,22 @@ async def ends_well(context: FaultContext, output: Path, status: int, said: str,
     hold(second in (1, 2), f"the next command ends with {second}: {again.said[-400:]}")
     hold(
         "overwrite" in again.said or "line " in again.said or "+" in again.said,
-        f"no way on is said: {again.said[-400:]}",
+        f"the message does not say how to continue: {again.said[-400:]}",
     )
     over = await context.begin(run, output, "+overwrite=true")
-    hold(await over.ends() == 0, f"not even +overwrite=true goes on: {over.said[-400:]}")
+    hold(await over.ends() == 0, f"not even +overwrite=true works: {over.said[-400:]}")
     whole(output, TASKS, REPEATS)
 
 
 async def failures_while_collecting(change: Change, context: FaultContext, chance: random.Random) -> None:
-    """0 only when every failed attempt is on record; the rollouts are whole in any case."""
+    """Exit status 0 only if every failed attempt is recorded; the rollouts are complete in every case."""
     run, _ = await context.shared("failing", lambda: context.playing(OneOfTwenty(), model={"max_attempts": 1}))
     output = context.output()
     path = output.with_name("rollouts_failures.jsonl")
     command = await context.begin(run, output, "+max_attempts=20", "+max_failure_rate=1")
     while not (command.ended or (path.exists() and path.read_bytes().count(b"\n") >= 4)):
         await asyncio.sleep(0.01)
-    injected(not command.ended, "the collection was over before")
+    injected(not command.ended, "the collection ended too early")
     change(path)
     status = await command.ends()
     no_crash(command.said)
@@ -132,7 +132,7 @@ async def failures_while_collecting(change: Change, context: FaultContext, chanc
             kept = len(read(path))
         except Broken:
             kept = -1
-        hold(kept == counted, f"exit 0, and {kept} of {counted} failed attempts are on record")
+        hold(kept == counted, f"exit 0, and {kept} of {counted} failed attempts are recorded")
     else:
         hold(path.name in command.said, f"exit {status}, and {path.name} is not named: {command.said[-400:]}")
     again = await context.begin(run, output, "+max_attempts=20", "+max_failure_rate=1")
@@ -144,7 +144,7 @@ async def failures_while_collecting(change: Change, context: FaultContext, chanc
 
 
 class OneOfTwenty:
-    """The script; one call of twenty is answered with an error."""
+    """The script, except that one call of twenty gets an error response."""
 
     def __init__(self) -> None:
         self._script = Script(latency_s=QUICK)
@@ -160,7 +160,7 @@ class OneOfTwenty:
 def line_with(
     change: Callable[[dict[str, object]], bytes], context: FaultContext
 ) -> Callable[[Path, random.Random], None]:
-    """Replace one line of the output by what `change` makes of it."""
+    """Replace one line of the output by the result of `change`."""
 
     def changed(path: Path, chance: random.Random) -> None:
         lines = path.read_bytes().splitlines()
@@ -174,7 +174,7 @@ def line_with(
 async def before_going_on(
     change: Callable[[dict[str, object]], bytes], context: FaultContext, chance: random.Random
 ) -> None:
-    """A line of a finished output is another now: the next command makes it whole, or names the line."""
+    """Change a line of a finished output: the next command completes the output or names the line."""
     run, _ = await context.plain()
     output = await finished(context)
     line_with(change, context)(output, chance)
@@ -188,7 +188,7 @@ async def before_going_on(
 
 
 async def finished(context: FaultContext) -> Path:
-    """A copy of a whole output."""
+    """Return a copy of a complete output."""
     run, _ = await context.plain()
     source = context.folder / "finished"
     async with context.lock("finished"):
@@ -206,30 +206,30 @@ def having(**values: object) -> Callable[[dict[str, object]], bytes]:
 
 
 def raw(key: str, text: bytes) -> Callable[[dict[str, object]], bytes]:
-    """The row with a value that orjson would not write."""
+    """Return a function that gives `key` a value that orjson cannot write."""
     return lambda row: orjson.dumps({**row, key: "@@"}).replace(b'"@@"', text)
 
 
-LOST = "“200 of 200”, exit 0, rollouts gone"
-STOPS = "stops within a second and names the file; the next command goes on or says how"
+LOST = "“200 of 200”, exit 0, rollouts lost"
+STOPS = "stops within a second and names the file; the next command resumes or explains how"
 LINES: list[tuple[str, Callable[[dict[str, object]], bytes], str]] = [
     ("a foreign task index", having(_ng_task_index=9999), "“161 of 160”, no line named"),
     ("a foreign repeat index", having(_ng_rollout_index=77), "“161 of 160”, no line named"),
     ("a negative repeat", having(_ng_rollout_index=-1), "internal error"),
-    ("an index that is true", having(_ng_task_index=True), "counted as task 1, exit 0"),
+    ("an index that is `true`", having(_ng_task_index=True), "counted as task 1, exit 0"),
     ("an index that is a huge number", having(_ng_rollout_index=10**15), "internal error: MemoryError"),
     ("reward NaN", raw("reward", b"NaN"), "counted as measured, exit 0"),
     ("reward null", having(reward=None), "internal error"),
-    ("a reward that is text", having(reward="1.0"), "counted as measured, exit 0"),
-    ("a reward that is true", having(reward=True), "counted as measured, exit 0"),
+    ("a reward that is a string", having(reward="1.0"), "counted as measured, exit 0"),
+    ("a reward that is `true`", having(reward=True), "counted as measured, exit 0"),
     ("an infinite reward", raw("reward", b"1e999"), "counted as measured, exit 0"),
-    ("nested 400 deep", raw("deep", b"[" * 400 + b"]" * 400), "goes on"),
+    ("nested 400 deep", raw("deep", b"[" * 400 + b"]" * 400), "continues"),
     ("nested 2,000 deep", raw("deep", b"[" * 2000 + b"]" * 2000), "internal error"),
-    ("no object", lambda row: b"[1, 2]", "one line that names the line"),
-    ("no JSON", lambda row: b"{half a li", "one line that names the line"),
-    ("an empty line", lambda row: b"", "played again"),
-    ("an odd token_trail", having(token_trail="old"), "internal error"),
-    ("odd timings and success", having(timings="x", success="yes", dataset_name=[1]), "goes on"),
+    ("not an object", lambda row: b"[1, 2]", "one message that names the line"),
+    ("not JSON", lambda row: b"{half a li", "one message that names the line"),
+    ("an empty line", lambda row: b"", "collected again"),
+    ("an unexpected token_trail", having(token_trail="old"), "internal error"),
+    ("unexpected timings and success", having(timings="x", success="yes", dataset_name=[1]), "continues"),
 ]
 
 FAULTS = [
@@ -241,11 +241,11 @@ FAULTS = [
             ("truncated", truncated),
             ("emptied", emptied),
             ("appended to", appended),
-            ("given a line twice", doubled),
+            ("given a duplicate line", doubled),
             ("replaced", replaced),
             ("edited in place", edited),
-            ("lost with its folder renamed", folder_renamed),
-            ("lost with its folder removed", folder_removed),
+            ("lost because its folder is renamed", folder_renamed),
+            ("lost because its folder is removed", folder_removed),
         )
     ),
     *(
@@ -263,7 +263,7 @@ FAULTS = [
         Fault(
             f"failures file {words} while collecting",
             2,
-            "exit 0, failed attempts gone from the record",
+            "exit 0, failed attempts no longer recorded",
             STOPS,
             partial(failures_while_collecting, change),
             slow=change is not removed,
@@ -281,7 +281,7 @@ FAULTS = [
             f"a line of the output is {words}",
             2,
             before,
-            "made whole, or one line that names the line",
+            "completed, or one message that names the line",
             partial(before_going_on, change),
         )
         for words, change, before in LINES

@@ -1,4 +1,4 @@
-"""Processes that die, stop, fall behind or mix answers up, and what reaches a terminal."""
+"""Processes that die, stop, block or mix up responses."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ BLOCKED_S = 8.0
 
 
 async def killed(victim: str, context: FaultContext, chance: random.Random) -> None:
-    """Killed again and again in the middle: the collection, with a resume or two, is what it would have been."""
+    """Kill a server repeatedly: the collection, with resumes, equals that of an uninterrupted run."""
     output = context.output()
-    # What a killed agent had open is closed when nobody has touched it for so long.
+    # The sessions of a killed agent are closed after this idle time.
     async with context.playing(session_idle_s=8.0) as (run, _):
         command = await context.begin(run, output, "+max_attempts=50", "+max_failure_rate=1")
         kills = 0
         for _ in range(3):
-            injected(await written(output, chance.randrange(2, 30), command) or kills, "the collection was over before")
+            injected(await written(output, chance.randrange(2, 30), command) or kills, "the collection ended too early")
             if (pid := await _pid(run, victim)) is None or command.ended:
                 continue
             os.kill(pid, signal.SIGKILL)
@@ -68,11 +68,11 @@ async def _gone(run: Run, victim: str, pid: int) -> None:
         if await run.pid(victim) not in (None, pid):
             return
         await asyncio.sleep(0.05)
-    raise Broken(f"{victim} was not started again")
+    raise Broken(f"{victim} was not restarted")
 
 
 async def killed_collector(context: FaultContext, chance: random.Random) -> None:
-    """kill -9 of the collector: the same command again ends with every rollout once."""
+    """Kill the collector: the same command completes the output with each rollout once."""
     output = context.output()
     run, _ = await context.plain()
     for _ in range(3):
@@ -82,19 +82,19 @@ async def killed_collector(context: FaultContext, chance: random.Random) -> None
             break
         command.signal(signal.SIGKILL)
         await command.ends()
-    injected(command.process.returncode == -signal.SIGKILL, "it was over before")
+    injected(command.process.returncode == -signal.SIGKILL, "the collection ended too early")
     await context.completes(run, output)
 
 
 async def killed_run(context: FaultContext, chance: random.Random) -> None:
-    """kill -9 of ng_run, and with it of the head: no server outlives it, and a new run completes the collection."""
+    """Kill ng_run and with it the head: no server outlives it, and a new run completes the collection."""
     output = context.output()
     async with Endpoint(Script(latency_s=QUICK)).up() as endpoint:
         config = stack(endpoint.url)
         async with context.run(config) as run:
             pids = [shown["pid"] for shown in await run.servers()]
             command = await context.begin(run, output, "+max_attempts=1")
-            injected(await written(output, chance.randrange(5, 60), command), "the collection was over before")
+            injected(await written(output, chance.randrange(5, 60), command), "the collection ended too early")
             run.command.signal(signal.SIGKILL)
             status = await command.ends()
             no_crash(command.said)
@@ -109,25 +109,25 @@ async def killed_run(context: FaultContext, chance: random.Random) -> None:
 
 
 async def stopped(victim: str, context: FaultContext, chance: random.Random) -> None:
-    """SIGSTOP for as long as a machine may be busy, then SIGCONT: no attempt is lost."""
+    """Send SIGSTOP, then SIGCONT after 8 s, as on a busy host: no attempt fails."""
     output = context.output()
     async with context.playing() as (run, _):
         command = await context.begin(run, output, "+num_samples_in_parallel=32")
-        injected(await written(output, chance.randrange(5, 40), command), "the collection was over before")
+        injected(await written(output, chance.randrange(5, 40), command), "the collection ended too early")
         pid = run.command.process.pid if victim == "head" else await run.pid(victim)
         assert pid is not None
         os.kill(pid, signal.SIGSTOP)
         try:
             await asyncio.sleep(BLOCKED_S)
-            # Without its head a collection may well come to its end.
-            injected(victim == "head" or not command.ended, "the collection was over before it went on")
+            # Without its head, a collection may end normally.
+            injected(victim == "head" or not command.ended, "the collection ended before SIGCONT")
         finally:
             os.kill(pid, signal.SIGCONT)
         await unharmed(run, command, output)
 
 
 async def unharmed(run: Run, command: Command, output: Path) -> None:
-    """A delay alone fails no attempt."""
+    """Check that a delay alone fails no attempt."""
     status = await command.ends()
     no_crash(command.said)
     failed = read(output.with_name("rollouts_failures.jsonl"))
@@ -148,7 +148,7 @@ async def no_sessions(run: Run) -> None:
 
 
 async def blocked(victim: str, context: FaultContext, chance: random.Random) -> None:
-    """A plug-in holds up its server's event loop for 8 s, with new episodes knocking at it."""
+    """A plug-in blocks its server's event loop for 8 s while new episodes arrive."""
     output = context.output()
     at = chance.choice([chance.randrange(5, 60), chance.randrange(60, 140)])
     async with Endpoint(Script(latency_s=QUICK)).up() as endpoint:
@@ -168,7 +168,7 @@ async def blocked(victim: str, context: FaultContext, chance: random.Random) -> 
 
 
 async def doubled(context: FaultContext, chance: random.Random) -> None:
-    """The environment's connection says every answer once more, a little later: no episode hears another's."""
+    """The environment sends every response again a little later: no episode receives another's response."""
     output = context.output()
     async with context.playing(twice=True) as (run, _):
         command = await context.begin(
@@ -178,12 +178,12 @@ async def doubled(context: FaultContext, chance: random.Random) -> None:
         no_crash(command.said)
         rows = read(output)
         wrong = [row for row in rows if row["reward"] != 1.0]
-        hold(not wrong, f"{len(wrong)} of {len(rows)} rollouts heard another's answer, and exit {status}")
+        hold(not wrong, f"{len(wrong)} of {len(rows)} rollouts received another's response, exit {status}")
         whole(output, TASKS, REPEATS)
         hold(status == 0, f"ended with {status}: {command.said[-300:]}")
 
 
-SAME, CALM = "equal to the unbroken run", "no attempt fails"
+SAME, CALM = "equal to an uninterrupted run", "no attempt fails"
 
 FAULTS = [
     *(
@@ -215,10 +215,10 @@ FAULTS = [
         for victim in (ENVIRONMENT, AGENT)
     ),
     Fault(
-        "every answer of the environment said twice on a kept connection",
+        "every response of the environment sent twice on a kept-alive connection",
         3,
         "26 of 160 rollouts wrong, exit 0",
-        "no rollout hears another's answer",
+        "no rollout receives another's response",
         doubled,
     ),
 ]

@@ -1,4 +1,4 @@
-"""Rows and answers with odd values under optional keys: stored, shown and gone on with, or one failed attempt."""
+"""Rows and agent responses with unexpected optional values: stored and shown, or one failed attempt each."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ ANSWER_KEYS = (
     *("_ng_task_index", "_ng_rollout_index", "_ng_attempt_index", "agent_ref", "responses_create_params", "response"),
     *("moves", "optimal_moves", "boxes_on_target", "steps", "id", "error", "metadata"),
 )
-"""Of an agent's answer."""
+"""Keys of an agent's response to /run."""
 NESTED = ("output", "usage", "status", "incomplete_details", "model", "id")
-"""Of the answer's response."""
+"""Keys of the `response` in it."""
 ROW_KEYS = (
     "dataset_name",
     "token_trail",
@@ -46,7 +46,7 @@ ROW_KEYS = (
     "difficulty",
     "level_id",
 )
-"""Of a row."""
+"""Keys of a dataset row."""
 ODD: tuple[Any, ...] = (
     *(
         "old",
@@ -81,7 +81,7 @@ OUTPUTS += ([{"type": "function_call"}], [{"type": "message", "content": [{"type
 
 
 def answers(chance: random.Random, count: int) -> list[dict[str, Any]]:
-    """Rows whose agent answers something odd."""
+    """Rows that make the agent return unexpected values."""
     made: list[dict[str, Any]] = []
     for number in range(count):
         key = chance.choice(ANSWER_KEYS)
@@ -100,7 +100,7 @@ def answers(chance: random.Random, count: int) -> list[dict[str, Any]]:
 
 
 def keys(chance: random.Random, count: int) -> list[dict[str, Any]]:
-    """Rows that hold something odd themselves."""
+    """Rows with unexpected values of their own."""
     made = [{chance.choice(ROW_KEYS): chance.choice(ODD) for _ in range(3)} for _ in range(count)]
     # An id that is empty or spans lines is refused before anything is played (test_rows.py).
     made = [{key: value for key, value in row.items() if key not in ID_KEYS or value not in NO_IDS} for row in made]
@@ -108,7 +108,7 @@ def keys(chance: random.Random, count: int) -> list[dict[str, Any]]:
 
 
 async def through_everything(kind: str, context: FaultContext, chance: random.Random) -> None:
-    """Collect, look on, go on, profile and view."""
+    """Collect, resume, profile and view."""
     run = await odd_run(context)
     output = context.output()
     rows = output.with_name("input.jsonl")
@@ -123,7 +123,7 @@ async def through_everything(kind: str, context: FaultContext, chance: random.Ra
     measured = read(output)
     injected(measured, f"nothing was measured: {first.said[-500:]}")
     keys_of = [(row["_ng_task_index"], row["_ng_rollout_index"]) for row in measured]
-    hold(len(set(keys_of)) == len(keys_of), "a rollout is in the file twice")
+    hold(len(set(keys_of)) == len(keys_of), "a rollout is in the file more than once")
     failed = {
         (row["_ng_task_index"], row["_ng_rollout_index"]) for row in read(output.with_name("rollouts_failures.jsonl"))
     }
@@ -136,7 +136,7 @@ async def through_everything(kind: str, context: FaultContext, chance: random.Ra
     again = await context.collect(
         run, output, rows, "+num_repeats=2", "+max_attempts=1", "+max_failure_rate=1", agent="odd"
     )
-    hold(await again.ends() == status, f"going on ends otherwise: {again.said[-400:]}")
+    hold(await again.ends() == status, f"the resume ends differently: {again.said[-400:]}")
     no_crash(again.said)
     profile = await context.start("ng_reward_profile", f"+jsonl_fpath={output}")
     ended = await profile.ends()
@@ -146,7 +146,7 @@ async def through_everything(kind: str, context: FaultContext, chance: random.Ra
 
 
 async def viewed(context: FaultContext, output: Path) -> None:
-    """Everything that the viewer's page may ask about the file."""
+    """Request everything that the viewer's page can request about the file."""
     viewer = await context.start("ng_viewer", f"+jsonl_fpath={output}", "+port=0")
     try:
         url = await context.says_url(viewer)
@@ -164,20 +164,20 @@ async def viewed(context: FaultContext, output: Path) -> None:
 
 
 async def odd_run(context: FaultContext) -> Run:
-    """A run of the agent that answers what the row says."""
+    """A run with the agent that returns what the row contains."""
     return await context.shared("odd", lambda: context.run({"odd": {"agents": {"odd_agent": {}}}}))
 
 
 FAULTS = [
     Fault(
-        "answers of an agent with odd optional keys",
+        "agent responses with unexpected optional values",
         2,
         "internal error after the line is stored, and at every resume",
         "stored and shown, or one failed attempt each",
         partial(through_everything, "answers"),
     ),
     Fault(
-        "rows with odd optional keys",
+        "rows with unexpected optional values",
         2,
         "internal error",
         "stored and shown, or one failed attempt each",

@@ -65,7 +65,7 @@ async def escapes(context: FaultContext, chance: random.Random) -> None:
 
 
 def _loud(context: FaultContext) -> str:
-    """A config whose environment dies with escape sequences in its last words."""
+    """A config whose environment fails at the start with escape sequences in its message."""
     path = context.path("loud.yaml")
     made = {ENVIRONMENT: {"resources_servers": {"witness": {"start_words": ESCAPES.replace("\x00", "")}}}}
     path.write_text(OmegaConf.to_yaml(OmegaConf.create(made)))
@@ -73,5 +73,5 @@ def _loud(context: FaultContext) -> str:
 
 
 FAULTS = [
-    Fault("escape sequences in errors, rows and last words", 4, "reach the terminal", "shown escaped", escapes),
+    Fault("escape sequences in error messages and rows", 4, "reach the terminal", "shown escaped", escapes),
 ]
