@@ -14,8 +14,8 @@ from rollyard.services.config.load import RunConfig
 from rollyard.services.errors import Failure, OperatorError, RunError
 from rollyard.services.head.registry import ServerRegistry
 from rollyard.services.runtime.distributed.derived_keys import shared_keys
-from rollyard.services.runtime.distributed.join import Place, join_run
-from rollyard.services.runtime.distributed.server_selection import chosen
+from rollyard.services.runtime.distributed.join import ListenAddress, join_run
+from rollyard.services.runtime.distributed.server_selection import select_servers
 from rollyard.services.runtime.run_dir import RunFolder
 from rollyard.services.runtime.stack import Stack
 from rollyard.services.types import Registration
@@ -53,14 +53,14 @@ def test_a_token_that_is_missing_or_short_is_refused_with_the_command_that_makes
     ],
 )
 def test_servers_are_chosen_by_name_and_by_family(only: list[str], found: list[str]) -> None:
-    assert [spec.name for spec in chosen(configured().servers, only)] == found
+    assert [spec.name for spec in select_servers(configured().servers, only)] == found
 
 
 def test_a_name_that_no_server_has_is_refused_with_the_nearest() -> None:
     with pytest.raises(
         OperatorError, match="+only names 'policy', no server and no family.*policy_model".replace("+", r"\+")
     ):
-        chosen(configured().servers, ["policy"])
+        select_servers(configured().servers, ["policy"])
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,14 @@ async def head_alone(config: RunConfig, folder: Path) -> AsyncIterator[tuple[Sta
 
 async def joined(config: RunConfig, url: str, only: list[str], stop: asyncio.Event, said: list[str]) -> None:
     await join_run(
-        config, chosen(config.servers, only), KEYS, Place(url), stop, environ={}, say=said.append, patience_s=0.5
+        config,
+        select_servers(config.servers, only),
+        KEYS,
+        ListenAddress(url),
+        stop,
+        environ={},
+        say=said.append,
+        timeout_s=0.5,
     )
 
 
@@ -130,13 +137,13 @@ async def test_a_server_with_another_token_is_refused(tmp_path: Path) -> None:
         with pytest.raises(OperatorError, match="every part of a run needs the same token"):
             await join_run(
                 config,
-                chosen(config.servers, ["agents"]),
+                select_servers(config.servers, ["agents"]),
                 other,
-                Place(stack.head_url),
+                ListenAddress(stack.head_url),
                 asyncio.Event(),
                 environ={},
                 say=lambda line: None,
-                patience_s=60,
+                timeout_s=60,
             )
 
 
