@@ -207,7 +207,7 @@ class Stack:
             while True:
                 await asyncio.sleep(1.0)
                 for instance in self.registry.instances():
-                    progress.report_phases(instance.server_name, "" if instance.ready else instance.phase)
+                    progress.report(instance.server_name, "" if instance.ready else instance.phase)
 
         limit_s = max(spec.settings.start_timeout_s or self._ready_timeout_s for spec in self._here)
         reporting = asyncio.create_task(report_phases())

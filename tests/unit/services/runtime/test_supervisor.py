@@ -195,7 +195,7 @@ async def test_a_stop_during_a_reload_leaves_no_process(tmp_path: Path) -> None:
 def test_a_ray_cluster_without_machines_is_named() -> None:
     launcher: Any = SimpleNamespace(_placed=[])
     with pytest.raises(ConnectionError, match="no machine of the Ray cluster is alive"):
-        RayLauncher._roomiest(launcher, set(), "world")
+        RayLauncher._least_loaded(launcher, set(), "world")
 
 
 async def test_what_a_dead_server_started_is_ended_while_its_number_is_still_its_own(
