@@ -86,7 +86,8 @@ class CodeFollower:
         if not self._accept:
             self._collector.stop(
                 f"ng_run reloaded servers with different code ({differences_text}): repeat the command with "
-                "+accept_changed_code=true to continue with the new code and mark its rows, or with +overwrite=true to start over"
+                "+accept_changed_code=true to continue with the new code and mark its rows, or with "
+                "+overwrite=true to start over"
             )
             return False
         try:

@@ -24,7 +24,7 @@ def mixture(
 
 
 def ids(mixed: Mixture) -> list[str]:
-    return [name for _, name in mixed.places()]
+    return [name for _, name in mixed.row_refs()]
 
 
 @pytest.fixture

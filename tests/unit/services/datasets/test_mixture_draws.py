@@ -32,7 +32,7 @@ def mixture(root: Path, *datasets: dict[str, Any], **more: Any) -> Mixture:
 
 
 def drawn(mixed: Mixture, name: str) -> list[str]:
-    return [one for dataset, one in mixed.places() if dataset.name == name]
+    return [one for dataset, one in mixed.row_refs() if dataset.name == name]
 
 
 @pytest.mark.parametrize("epoch", [0, 1, 5])

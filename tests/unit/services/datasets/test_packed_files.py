@@ -75,7 +75,7 @@ def test_the_rows_of_a_packed_file_are_the_plain_files_rows_and_the_same_input(
     assert [one.row for one in other.rollouts(1)] == ROWS
     if form in PACK:  # a table has an order of fields of its own
         assert other.identity == plain.identity
-    assert len(list(mixed(tmp_path, named.format(form)).places())) == 500
+    assert len(list(mixed(tmp_path, named.format(form)).row_refs())) == 500
 
 
 @pytest.mark.parametrize("form", [*PACK, "parquet"])

@@ -14,7 +14,7 @@ import pytest
 from rollyard.resources_servers.dataset_sources import read_rows
 from rollyard.resources_servers.gsm8k import prepare as gsm8k
 from rollyard.services.datasets.split_names import by_names
-from rollyard.services.datasets.splits import AmbiguousFiles, Wanted, chosen
+from rollyard.services.datasets.splits import AmbiguousFiles, SplitSelection, select_files
 from rollyard.services.errors import OperatorError
 from rollyard.services.io.search_path import INSTALLED
 from tests.support.fake_stores import store
@@ -97,25 +97,33 @@ def test_a_prefix_in_s3_and_the_hub_give_what_a_clone_gives(tmp_path: Path, plac
 @pytest.mark.parametrize(
     ("files", "wanted", "words"),
     [
-        (list(clone()), Wanted(), r"several subsets: there is main \(test, train\), socratic .*--subset"),
-        (list(clone()), Wanted(subset="main"), r"several splits: there is main \(test, train\); choose with --split"),
-        (list(clone()), Wanted(subset="mian"), r"no subset 'mian': there is main .*--subset"),
+        (list(clone()), SplitSelection(), r"several subsets: there is main \(test, train\), socratic .*--subset"),
         (
             list(clone()),
-            Wanted(split="dev", subset="main"),
+            SplitSelection(subset="main"),
+            r"several splits: there is main \(test, train\); choose with --split",
+        ),
+        (list(clone()), SplitSelection(subset="mian"), r"no subset 'mian': there is main .*--subset"),
+        (
+            list(clone()),
+            SplitSelection(split="dev", subset="main"),
             r"no file of the split 'dev': there is main \(test, train\)",
         ),
-        (["train.jsonl", "train_socratic.jsonl"], Wanted("train"), r"default \(train\), socratic \(train\)"),
-        (["train.jsonl", "train.parquet"], Wanted(), r"train\.jsonl and train\.parquet, the same rows in two forms"),
-        (["train_test.jsonl"], Wanted("test"), r"train and test"),
-        (["mbpp.jsonl", "sanitized-mbpp.json"], Wanted(), "several subsets"),
+        (["train.jsonl", "train_socratic.jsonl"], SplitSelection("train"), r"default \(train\), socratic \(train\)"),
+        (
+            ["train.jsonl", "train.parquet"],
+            SplitSelection(),
+            r"train\.jsonl and train\.parquet, the same rows in two forms",
+        ),
+        (["train_test.jsonl"], SplitSelection("test"), r"train and test"),
+        (["mbpp.jsonl", "sanitized-mbpp.json"], SplitSelection(), "several subsets"),
     ],
 )
 def test_what_is_ambiguous_or_absent_is_told_with_what_there_is_and_the_option(
-    files: list[str], wanted: Wanted, words: str
+    files: list[str], wanted: SplitSelection, words: str
 ) -> None:
     with pytest.raises(AmbiguousFiles, match=words):
-        chosen("clone", files, "", wanted)
+        select_files("clone", files, "", wanted)
 
 
 @pytest.mark.parametrize(
@@ -128,7 +136,7 @@ def test_what_is_ambiguous_or_absent_is_told_with_what_there_is_and_the_option(
 )
 def test_a_card_that_contradicts_itself_or_its_folder_is_refused(card: str, words: str) -> None:
     with pytest.raises(OperatorError, match=words):
-        chosen("clone", list(clone()), card, Wanted("test", "main"))
+        select_files("clone", list(clone()), card, SplitSelection("test", "main"))
 
 
 def test_an_ambiguous_folder_is_not_passed_over_for_the_next_place(tmp_path: Path) -> None:

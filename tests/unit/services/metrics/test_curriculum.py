@@ -10,7 +10,7 @@ import orjson
 import pytest
 
 from rollyard.services.errors import OperatorError
-from rollyard.services.metrics.curriculum import hardest_first, ids_of, named, pass_at
+from rollyard.services.metrics.curriculum import hardest_first, ids_of, order_by_id, pass_at
 from rollyard.services.metrics.loader.load_run import load
 
 
@@ -54,11 +54,11 @@ def collected(path: Path, *ids: str | None) -> Path:
 
 def test_tasks_go_by_the_ids_of_their_rollouts_and_without_one_by_their_place(tmp_path: Path) -> None:
     path = collected(tmp_path / "r.jsonl", "b", "a", None)
-    assert named([2, 0, 1], ids_of(path), ["a", "b", "c"], path) == ["c", "b", "a"]
+    assert order_by_id([2, 0, 1], ids_of(path), ["a", "b", "c"], path) == ["c", "b", "a"]
 
 
 @pytest.mark.parametrize("ids", [["x", "y"], ["a", "b"]])
 def test_rollouts_of_other_data_make_no_curriculum(tmp_path: Path, ids: list[str]) -> None:
     path = collected(tmp_path / "r.jsonl", "a", "b", None)
     with pytest.raises(OperatorError, match="collected on other data"):
-        named([0, 1, 2], ids_of(path), ids, path)
+        order_by_id([0, 1, 2], ids_of(path), ids, path)
