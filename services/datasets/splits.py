@@ -44,7 +44,7 @@ def select_files(location: str, names: Iterable[str], card: str, selection: Spli
     selected = [name for subset in subsets for name in _files(location, subset, layout[subset], selection)]
     if not selected:
         raise AmbiguousFiles(
-            f"{location} has no file for the split {selection.split or selection.default_split!r}: {_describe(layout)}"
+            f"{location} has no file for the split {selection.split or selection.default_split!r}; available: {_describe(layout)}"
         )
     _check_formats(location, selected)
     return sorted(dict.fromkeys(selected))
@@ -60,7 +60,7 @@ def check_file(name: str, selection: SplitSelection) -> None:
 def _subsets(location: str, layout: Layout, selection: SplitSelection, card_default: str | None) -> list[str]:
     if selection.subset is not None and selection.subset not in (ALL, *layout):
         raise AmbiguousFiles(
-            f"{location} has no subset {selection.subset!r}: {_describe(layout)}; select one with --subset"
+            f"{location} has no subset {selection.subset!r}; available: {_describe(layout)}; select one with --subset"
         )
     for subset in (selection.subset, selection.default_subset):
         if subset == ALL:
@@ -112,4 +112,4 @@ def _describe(layout: Layout) -> str:
         f"{subset} ({', '.join(split or 'no split named' for split in splits)})" for subset, splits in layout.items()
     ]
     shown = ", ".join(several[:12]) + (f" and {len(several) - 12} more" if len(several) > 12 else "")
-    return f"available: {shown}" if several else "it has no data files"
+    return shown or "no data files"

@@ -127,7 +127,7 @@ def _blame(error: BaseException, answer_exit: _AnswerExit, line: str) -> tuple[s
     where = f" at: {line}" if line else " outside the tests"
     if isinstance(error, AnswerProcessExited):
         describe = answer_exit.describe()
-        return ("cpu" if describe == "cpu limit" else "gone"), f"the answer's process exited ({describe}){where}"
+        return ("cpu" if describe == "cpu limit" else "gone"), f"the answer's process ended ({describe}){where}"
     if isinstance(error, AssertionError):
         return "wrong", f"wrong{where}" + (f" ({error})" if str(error) else "")
     result = str(error) if isinstance(error, ForeignException) else f"{type(error).__name__}: {error}"

@@ -58,7 +58,7 @@ def test_servers_are_chosen_by_name_and_by_family(only: list[str], found: list[s
 
 def test_a_name_that_no_server_has_is_refused_with_the_nearest() -> None:
     with pytest.raises(
-        OperatorError, match="+only names 'policy', no server and no family.*policy_model".replace("+", r"\+")
+        OperatorError, match="+only='policy' is neither a server nor a family.*policy_model".replace("+", r"\+")
     ):
         select_servers(configured().servers, ["policy"])
 
@@ -66,7 +66,7 @@ def test_a_name_that_no_server_has_is_refused_with_the_nearest() -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["+only=[policy_model]", "+head=127.0.0.1:1"], "share a token"),
+        (["+only=[policy_model]", "+head=127.0.0.1:1"], "need a common token"),
         (["+head=127.0.0.1:1"], "goes with"),
         (["+only=[]", "+head=127.0.0.1:1", f"+token={TOKEN}"], "give one of them"),
         (["+only=[]", "+host=0.0.0.0", f"+token={TOKEN}"], "the head's own is"),
@@ -126,7 +126,7 @@ async def test_servers_that_join_from_elsewhere_play_as_one_run(tmp_path: Path) 
 async def test_a_server_with_other_settings_than_the_head_knows_is_refused(tmp_path: Path) -> None:
     async with head_alone(configured(), tmp_path) as (stack, _):
         await until(lambda: (stack.folder.path / "head.json").exists())
-        with pytest.raises(OperatorError, match=r"policy_model is configured otherwise at the head \(model\)"):
+        with pytest.raises(OperatorError, match=r"policy_model has different settings at the head \(model\)"):
             await joined(configured(LATENT), stack.head_url, ["policy_model"], asyncio.Event(), [])
 
 
