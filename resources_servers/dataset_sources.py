@@ -66,7 +66,9 @@ def _say(line: str) -> None:
 
 
 @contextlib.contextmanager
-def rows_from(places: DataLocations, selection: SplitSelection = ANY, say: Callable[[str], None] = _say) -> Iterator[RawRows]:
+def rows_from(
+    places: DataLocations, selection: SplitSelection = ANY, say: Callable[[str], None] = _say
+) -> Iterator[RawRows]:
     """The rows of the first place that has them. Raises OperatorError, RunError: each one's reason if none has."""
     with tempfile.TemporaryDirectory(prefix="rollyard-rows-") as folder:
         yield RawRows(_fetched(places, selection, Path(folder), say))
@@ -109,7 +111,9 @@ def source_options(description: str | None) -> argparse.ArgumentParser:
     return parser
 
 
-def prepare(options: argparse.Namespace, hub: Hub, selection: SplitSelection, make: Callable[[int, Json], Json | None]) -> None:
+def prepare(
+    options: argparse.Namespace, hub: Hub, selection: SplitSelection, make: Callable[[int, Json], Json | None]
+) -> None:
     """Write the rows that `make` builds from each source row and its number (None: left out).
 
     Raises OperatorError for a source that is not there or not as expected, RunError where a download failed.

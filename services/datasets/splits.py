@@ -44,7 +44,8 @@ def select_files(location: str, names: Iterable[str], card: str, selection: Spli
     selected = [name for subset in subsets for name in _files(location, subset, layout[subset], selection)]
     if not selected:
         raise AmbiguousFiles(
-            f"{location} has no file for the split {selection.split or selection.default_split!r}; available: {_describe(layout)}"
+            f"{location} has no file for the split {selection.split or selection.default_split!r}; "
+            f"available: {_describe(layout)}"
         )
     _check_formats(location, selected)
     return sorted(dict.fromkeys(selected))
