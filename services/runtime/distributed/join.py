@@ -104,7 +104,7 @@ async def _directory(keys: Keys, head_url: str, say: Callable[[str], None], time
                     ) from failure
                 if failure.kind not in _RETRYABLE or time.monotonic() > started + timeout_s:
                     detail = failure.problem.detail
-                    raise RunError(f"no head at {head_url} after {timeout_s:g} s: {detail}") from failure
+                    raise RunError(f"no head at {head_url} within {timeout_s:g} s: {detail}") from failure
                 if not reported:
                     say(f"waiting for the head at {head_url}")
                     reported = True
