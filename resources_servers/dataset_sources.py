@@ -5,7 +5,7 @@ Each place may be one file, or a data set of splits and subsets, of which one is
 at all, so nothing half-made is ever taken for data. Files may be .jsonl or .json (a list), each also compressed,
 .parquet or .arrow. S3 needs the extra `aws`; the hub, Parquet and Arrow need the extra `hub`, .zst files `zstd`.
 
-    with rows_from(Places(local=Path("clone"), hub=Hub("openai/gsm8k")), Wanted(split="test")) as rows:
+    with rows_from(Places(local=Path("clone"), hub=Hub("openai/gsm8k")), SplitSelection(split="test")) as rows:
         write_rows(Path("out.jsonl"), (made(row) for row in rows))
 """
 
@@ -23,11 +23,11 @@ from pathlib import Path
 
 import orjson
 
-from rollyard.services.datasets.data_files import side_file
+from rollyard.services.datasets.data_files import sidecar_contents
 from rollyard.services.datasets.dataset_cards import CARD
 from rollyard.services.datasets.raw_rows import RawRows
 from rollyard.services.datasets.split_names import READABLE
-from rollyard.services.datasets.splits import ALL, AmbiguousFiles, Wanted, check_file, chosen
+from rollyard.services.datasets.splits import ALL, AmbiguousFiles, SplitSelection, check_file, select_files
 from rollyard.services.errors import OperatorError, RunError
 from rollyard.services.io import s3
 from rollyard.services.io.jsonl import replace
@@ -39,7 +39,7 @@ from rollyard.services.types import Json
 
 DESCRIPTIONS = ("config.json", "dataset_info.json", "dataset_infos.json", "state.json", "dataset_dict.json")
 """What the hub and `save_to_disk` keep beside the rows: JSON, and no rows."""
-ANY = Wanted()
+ANY = SplitSelection()
 
 
 @dataclass(frozen=True)
@@ -66,16 +66,18 @@ def _say(line: str) -> None:
 
 
 @contextlib.contextmanager
-def rows_from(places: DataLocations, wanted: Wanted = ANY, say: Callable[[str], None] = _say) -> Iterator[RawRows]:
+def rows_from(
+    places: DataLocations, selection: SplitSelection = ANY, say: Callable[[str], None] = _say
+) -> Iterator[RawRows]:
     """The rows of the first place that has them. Raises OperatorError, RunError: each one's reason if none has."""
     with tempfile.TemporaryDirectory(prefix="rollyard-rows-") as folder:
-        yield RawRows(_fetched(places, wanted, Path(folder), say))
+        yield RawRows(_fetched(places, selection, Path(folder), say))
 
 
-def read_rows(path: Path, wanted: Wanted = ANY) -> Iterator[Json]:
+def read_rows(path: Path, selection: SplitSelection = ANY) -> Iterator[Json]:
     """The rows of a file, or of one split and subset of a folder. Raises OperatorError: none, or it is ambiguous."""
     try:
-        files = _from_local(path, wanted)
+        files = _from_local(path, selection)
     except OSError as error:
         raise OperatorError(f"{path} cannot be read: {error.strerror or error}") from error
     yield from RawRows(files)
@@ -109,14 +111,16 @@ def source_options(description: str | None) -> argparse.ArgumentParser:
     return parser
 
 
-def prepare(options: argparse.Namespace, hub: Hub, wanted: Wanted, make: Callable[[int, Json], Json | None]) -> None:
+def prepare(
+    options: argparse.Namespace, hub: Hub, selection: SplitSelection, make: Callable[[int, Json], Json | None]
+) -> None:
     """Write the rows that `make` builds from each source row and its number (None: left out).
 
     Raises OperatorError for a source that is not there or not as expected, RunError where a download failed.
     """
     check_output(options.output, [options.local] if options.local else ())
     places = DataLocations(options.local, options.s3, None if options.offline else hub)
-    with rows_from(places, wanted) as rows:
+    with rows_from(places, selection) as rows:
         made = (row for row in _made(rows, make) if row is not None)
         count = write_rows(options.output, islice(made, options.limit))
     print(f"{count} rows -> {options.output}")
@@ -134,16 +138,16 @@ def _made(rows: RawRows, make: Callable[[int, Json], Json | None]) -> Iterator[J
             ) from error
 
 
-def _fetched(places: DataLocations, wanted: Wanted, folder: Path, say: Callable[[str], None]) -> list[Path]:
+def _fetched(places: DataLocations, selection: SplitSelection, folder: Path, say: Callable[[str], None]) -> list[Path]:
     """The files that hold the rows, downloaded into `folder` if need be."""
     ways: list[tuple[str, Callable[[Path], list[Path]]]] = []
     if places.local is not None:
         local = places.local
-        ways.append((f"local file {local}", lambda _: _from_local(local, wanted)))
+        ways.append((f"local file {local}", lambda _: _from_local(local, selection)))
     if places.s3 is not None:
-        ways.append((places.s3, partial(_from_s3, places.s3, wanted)))
+        ways.append((places.s3, partial(_from_s3, places.s3, selection)))
     if places.hub is not None:
-        ways.append((f"hub's {places.hub.repo}", partial(_from_hub, places.hub, wanted)))
+        ways.append((f"hub's {places.hub.repo}", partial(_from_hub, places.hub, selection)))
     reasons: list[str] = []
     mistaken = not ways
     for number, (name, fetch) in enumerate(ways):
@@ -164,11 +168,11 @@ def _fetched(places: DataLocations, wanted: Wanted, folder: Path, say: Callable[
     )
 
 
-def _from_local(path: Path, wanted: Wanted) -> list[Path]:
+def _from_local(path: Path, selection: SplitSelection) -> list[Path]:
     if not path.is_dir():
         if not path.exists():
             raise FileNotFoundError("no such file or folder")
-        check_file(str(path), wanted)
+        check_file(str(path), selection)
         return [path]
     # Downloaders keep books of their own in hidden folders.
     found = _with_rows(file.relative_to(path).as_posix() for file in path.rglob("*"))
@@ -176,14 +180,14 @@ def _from_local(path: Path, wanted: Wanted) -> list[Path]:
         raise OperatorError(f"{path} holds no {', '.join(READABLE)} file")
     card = path / CARD
     text = card.read_text(encoding="utf-8", errors="replace") if card.is_file() else ""
-    return [path / name for name in chosen(str(path), found, text, wanted)]
+    return [path / name for name in select_files(str(path), found, text, selection)]
 
 
-def _from_s3(address: str, wanted: Wanted, folder: Path) -> list[Path]:
+def _from_s3(address: str, selection: SplitSelection, folder: Path) -> list[Path]:
     bucket, key = s3.split(address)
     client = s3.client("reading S3")
     if not key.endswith("/"):
-        check_file(key, wanted)
+        check_file(key, selection)
         names = [key.rpartition("/")[2]]
         key = key.removesuffix(names[0])
     else:
@@ -193,14 +197,14 @@ def _from_s3(address: str, wanted: Wanted, folder: Path) -> list[Path]:
         if not found:
             raise FileNotFoundError(f"no {', '.join(READABLE)} object below this prefix")
         card = s3.read_text(address + CARD) if CARD in below else ""
-        names = chosen(address, found, card, wanted)
+        names = select_files(address, found, card, selection)
     for name in names:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         client.download_file(bucket, key + name, str(folder / name))
     return [folder / name for name in names]
 
 
-def _from_hub(hub: Hub, wanted: Wanted, folder: Path) -> list[Path]:
+def _from_hub(hub: Hub, selection: SplitSelection, folder: Path) -> list[Path]:
     library = load("huggingface_hub", "hub", "reading the hub")
     about = library.HfApi().dataset_info(hub.repo, revision=hub.revision)
     below = [file.rfilename for file in about.siblings or ()]
@@ -212,7 +216,7 @@ def _from_hub(hub: Hub, wanted: Wanted, folder: Path) -> list[Path]:
     if not found:
         raise FileNotFoundError(f"no {', '.join(READABLE)} file at revision {hub.revision}")
     card = download(CARD).read_text(encoding="utf-8", errors="replace") if CARD in below else ""
-    return [download(name) for name in chosen(hub.repo, found, card, wanted)]
+    return [download(name) for name in select_files(hub.repo, found, card, selection)]
 
 
 def _with_rows(names: Iterable[str]) -> list[str]:
@@ -224,5 +228,5 @@ def _with_rows(names: Iterable[str]) -> list[str]:
         if name.endswith(READABLE)
         and name.rpartition("/")[2] not in DESCRIPTIONS
         and not any(part.startswith((".", "__")) for part in name.split("/"))
-        and not side_file(name, known.__contains__)
+        and not sidecar_contents(name, known.__contains__)
     ]

@@ -5,13 +5,13 @@ from random import Random
 
 from rollyard.resources_servers.dataset_sources import Hub, prepare, read_rows, source_options
 from rollyard.resources_servers.gsm8k.prompt_formats import READINGS, SYSTEM, create_params, gold_number
-from rollyard.services.datasets.splits import Wanted
+from rollyard.services.datasets.splits import SplitSelection
 from rollyard.services.errors import OperatorError
 from rollyard.services.io.script import not_negative, run_script
 from rollyard.services.types import Json
 
 SHOTS = Path(__file__).parent / "data" / "fewshot.jsonl"
-TRAIN = Wanted(usual_split="train", usual_subset="main")
+TRAIN = SplitSelection(default_split="train", default_subset="main")
 """Of a folder that --shots-from names."""
 
 
@@ -53,7 +53,7 @@ def main(arguments: list[str] | None = None) -> None:
             "responses_create_params": create_params(options.form, row["question"], shots, options.system_prompt),
         }
 
-    wanted = Wanted(options.split, options.subset, usual_split="test", usual_subset="main")
+    wanted = SplitSelection(options.split, options.subset, default_split="test", default_subset="main")
     prepare(options, Hub("openai/gsm8k"), wanted, make)
 
 

@@ -2,7 +2,7 @@
 
 from rollyard.resources_servers.dataset_sources import Hub, prepare, source_options
 from rollyard.resources_servers.humaneval.prompt_formats import FORMS, SYSTEM, create_params
-from rollyard.services.datasets.splits import Wanted
+from rollyard.services.datasets.splits import SplitSelection
 from rollyard.services.io.script import run_script
 from rollyard.services.types import Json
 
@@ -29,7 +29,7 @@ def main(arguments: list[str] | None = None) -> None:
     prepare(
         options,
         Hub("openai/openai_humaneval"),
-        Wanted(options.split, options.subset, usual_split="test", usual_subset="openai_humaneval"),
+        SplitSelection(options.split, options.subset, default_split="test", default_subset="openai_humaneval"),
         make,
     )
 

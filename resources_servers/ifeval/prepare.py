@@ -9,7 +9,7 @@ from rollyard.resources_servers.answers.prompts import chat
 from rollyard.resources_servers.dataset_sources import Hub, prepare, source_options
 from rollyard.resources_servers.ifeval import rlvr
 from rollyard.resources_servers.ifeval.scoring import instructions
-from rollyard.services.datasets.splits import Wanted
+from rollyard.services.datasets.splits import SplitSelection
 from rollyard.services.io.script import run_script
 from rollyard.services.types import Json
 
@@ -37,7 +37,7 @@ def main(arguments: list[str] | None = None) -> None:
 
     left_out: list[str] = []
     make = _training_row(params, left_out) if options.dataset == TRAIN else _test_row(params)
-    prepare(options, HUB[options.dataset], Wanted(options.split, options.subset), make)
+    prepare(options, HUB[options.dataset], SplitSelection(options.split, options.subset), make)
     if left_out:
         print(f"left out {len(left_out)} rows that cannot be scored; the first: {left_out[0]}", file=sys.stderr)
 

@@ -7,13 +7,13 @@ from pathlib import Path
 from rollyard.resources_servers.dataset_sources import Hub, prepare, read_rows, source_options
 from rollyard.resources_servers.math.few_shots import DrawnShots, FixedShots, subject_of
 from rollyard.resources_servers.math.prompt_formats import READINGS, SYSTEM, create_params, gold_answer
-from rollyard.services.datasets.splits import ALL, Wanted
+from rollyard.services.datasets.splits import ALL, SplitSelection
 from rollyard.services.errors import OperatorError
 from rollyard.services.io.script import not_negative, run_script
 from rollyard.services.types import Json
 
 SHOTS = Path(__file__).parent / "data" / "fewshot.jsonl"
-TRAIN = Wanted(usual_split="train", usual_subset=ALL)
+TRAIN = SplitSelection(default_split="train", default_subset=ALL)
 """Of a folder that --shots-from names."""
 
 
@@ -70,7 +70,7 @@ def main(arguments: list[str] | None = None) -> None:
             "responses_create_params": create_params(options.form, row["problem"], before, options.system_prompt),
         }
 
-    wanted = Wanted(options.split, options.subset, usual_split="test", usual_subset=ALL)
+    wanted = SplitSelection(options.split, options.subset, default_split="test", default_subset=ALL)
     prepare(options, Hub("EleutherAI/hendrycks_math"), wanted, make)
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from rollyard.resources_servers.dataset_sources import Hub, prepare, read_rows, source_options
 from rollyard.resources_servers.mbpp.prompt_formats import FORMS, SYSTEM, create_params, names_used
 from rollyard.resources_servers.mbpp.time_limits import GOLD_CPU_S
-from rollyard.services.datasets.splits import ALL, Wanted
+from rollyard.services.datasets.splits import ALL, SplitSelection
 from rollyard.services.io.script import not_negative, run_script
 from rollyard.services.types import Json
 
@@ -49,7 +49,7 @@ def main(arguments: list[str] | None = None) -> None:
             "responses_create_params": create_params(options.form, text, tests, shots[:count], options.system_prompt),
         }
 
-    wanted = Wanted(ALL, options.subset, usual_subset="full")  # --split goes by task id, whatever the files say
+    wanted = SplitSelection(ALL, options.subset, default_subset="full")  # --split selects by task id
     prepare(options, Hub("google-research-datasets/mbpp"), wanted, make)
 
 

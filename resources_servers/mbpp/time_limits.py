@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from rollyard.services.sandbox.records import MOST_TIMES
+from rollyard.services.sandbox.records import MAX_TIMES
 
 GOLD_CPU_S = {123: 9.0}
 """Task id -> seconds of CPU of the gold program with all its tests, the most that was measured on any machine (123: 2.4
@@ -21,4 +21,4 @@ def time_limit_factor(task_id: Any, gold_cpu_s: float | None, limit_s: int) -> i
     """
     known = GOLD_CPU_S.get(task_id, 0.0) if type(task_id) is int else 0.0
     gold = known if gold_cpu_s is None else gold_cpu_s
-    return max(1, min(math.ceil(_HEADROOM * gold / limit_s), MOST_TIMES))
+    return max(1, min(math.ceil(_HEADROOM * gold / limit_s), MAX_TIMES))

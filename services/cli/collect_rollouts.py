@@ -32,7 +32,7 @@ from rollyard.services.http.transport import HttpTransport
 from rollyard.services.io.exit_status import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED
 from rollyard.services.io.search_path import INSTALLED
 from rollyard.services.rollouts.appender import JsonLines
-from rollyard.services.rollouts.code_follower import CodeFollower, older_code, until_reloaded
+from rollyard.services.rollouts.code_follower import CodeFollower, stale_code_notes, wait_for_reload
 from rollyard.services.rollouts.collector import Collector, Limits
 from rollyard.services.rollouts.progress import CollectionProgress
 from rollyard.services.rollouts.rollout_keys import Expected
@@ -163,7 +163,7 @@ async def _collect(
     paths = StorePaths(options.output_jsonl_fpath)
     _check_apart(paths, tasks.files)
     reached = reachable(tasks.agents, directory.references)
-    directory = await until_reloaded(link, directory, reached, say=lambda text: print(text, file=sys.stderr))
+    directory = await wait_for_reload(link, directory, reached, say=lambda text: print(text, file=sys.stderr))
     code = await link.code()
     store = RolloutStore(
         paths,
@@ -182,7 +182,7 @@ async def _collect(
         progress.failed = len(store.permanently_failed)
         progress.resumed()
         display = display_for(progress.expected)
-        for note in (*store.notes, *older_code(directory, reached)):
+        for note in (*store.notes, *stale_code_notes(directory, reached)):
             display.say(note)
         if progress.measured:
             display.say(f"resuming: {progress.measured} of {progress.expected} rollouts are in {paths.output} already")
@@ -270,7 +270,7 @@ def _check_agents(agents: set[str], directory: Directory) -> None:
 
 def _check_apart(paths: StorePaths, inputs: set[Path]) -> None:
     """Refuse an output whose files are what is read."""
-    for path in (paths.output, *paths.beside_output()):
+    for path in (paths.output, *paths.sidecars()):
         if path.exists() and any(one.exists() and one.samefile(path) for one in inputs):
             raise OperatorError(f"{path} holds the rows to play: choose another output")
 

@@ -17,7 +17,7 @@ from rollyard.services.cli.prepare_data_view import show
 from rollyard.services.datasets.data_files import DataFile, DataFiles
 from rollyard.services.datasets.dataset import Dataset
 from rollyard.services.datasets.mixture import Mixture
-from rollyard.services.datasets.overlap import USUAL_RUN
+from rollyard.services.datasets.overlap import DEFAULT_N
 from rollyard.services.datasets.settings import DatasetSettings, MixtureSettings, read_mixture
 from rollyard.services.datasets.split_names import stem_of
 from rollyard.services.datasets.validate import validate
@@ -25,7 +25,7 @@ from rollyard.services.errors import OperatorError
 from rollyard.services.io.exit_status import EXIT_DONE, EXIT_FAILED
 from rollyard.services.io.jsonl import replace
 from rollyard.services.io.search_path import INSTALLED
-from rollyard.services.metrics.curriculum import hardest_first, ids_of, named
+from rollyard.services.metrics.curriculum import hardest_first, ids_of, order_by_id
 from rollyard.services.metrics.loader.load_run import load
 from rollyard.services.rollouts.rollout_files import check_output
 
@@ -51,7 +51,7 @@ class PrepareOptions(Options):
     """Write the tasks in their order, each with its prompt_id, dataset_name and agent_ref."""
     against: list[str] = Field(default_factory=list)
     """Files that must hold other tasks, a test set's, in any form: rows in both are told by id, question and words."""
-    against_words: int = Field(default=USUAL_RUN, ge=4)
+    against_words: int = Field(default=DEFAULT_N, ge=4)
     """So many words in a row make a row overlap with one of `against`."""
     rollouts_jsonl_fpath: Path | None = None
     """Rollouts of these data, as they were collected: orders their tasks for a curriculum."""
@@ -79,11 +79,11 @@ def run(arguments: Sequence[str]) -> int:
     settings = _settings(options, files)
     if options.order_fpath is not None or options.rollouts_jsonl_fpath is not None:
         return _curriculum(options, settings, files)
-    given = list(dict.fromkeys(Dataset.place(one, files) for one in settings.datasets))
+    given = list(dict.fromkeys(Dataset.resolve_file(one, files) for one in settings.datasets))
     against = [files.get(address) for address in options.against]
     if options.output_jsonl_fpath is not None:
         check_output(options.output_jsonl_fpath, [file for file in (*given, *against) if isinstance(file, Path)])
-    found = validate(given, against, run=options.against_words)
+    found = validate(given, against, n=options.against_words)
     if options.json_output:
         print(orjson.dumps([one.model_dump() for one in found], option=orjson.OPT_INDENT_2).decode())
     else:
@@ -112,7 +112,7 @@ def _settings(options: PrepareOptions, files: DataFiles) -> MixtureSettings:
 def _write(path: Path, options: PrepareOptions, settings: MixtureSettings, files: DataFiles) -> None:
     mixture = Mixture(settings, files, agent=options.agent_name, limit=options.limit)
     replace(path, (orjson.dumps(row) + b"\n" for row in mixture.rows()))
-    again = [name for name, times in Counter(name for _, name in mixture.places()).items() if times > 1]
+    again = [name for name, times in Counter(name for _, name in mixture.row_refs()).items() if times > 1]
     # JSON on the standard output stays JSON.
     say = partial(print, file=sys.stderr if options.json_output else sys.stdout)
     for note in mixture.notes:
@@ -142,7 +142,7 @@ def _curriculum(options: PrepareOptions, settings: MixtureSettings, files: DataF
     check_output(options.order_fpath, [rollouts, *mixture.files])
     ids = _told_apart(mixture)
     tasks = hardest_first(load(rollouts, pass_threshold=options.pass_threshold), options.pass_at)
-    order = named(tasks[::-1] if options.descending else tasks, ids_of(rollouts), ids, rollouts)
+    order = order_by_id(tasks[::-1] if options.descending else tasks, ids_of(rollouts), ids, rollouts)
     replace(options.order_fpath, "".join(f"{name}\n" for name in order).encode())
     first = "easy" if options.descending else "hard"
     left = len(ids) - len(order)
@@ -155,10 +155,10 @@ def _curriculum(options: PrepareOptions, settings: MixtureSettings, files: DataF
 def _told_apart(mixture: Mixture) -> list[str]:
     """The ids in the mixture's order. Raises OperatorError where one names rows of two files."""
     files: dict[str, DataFile] = {}
-    for dataset, name in mixture.places():
+    for dataset, name in mixture.row_refs():
         if files.setdefault(name, dataset.file) != dataset.file:
             raise OperatorError(
                 f"the id {name!r} stands in {files[name]} and in {dataset.file}: an order file could not tell them "
                 "apart; make a curriculum of each"
             )
-    return [name for _, name in mixture.places()]
+    return [name for _, name in mixture.row_refs()]

@@ -21,8 +21,8 @@ from rollyard.services.io.exit_status import EXIT_DONE, EXIT_INTERRUPTED
 from rollyard.services.io.search_path import INSTALLED
 from rollyard.services.runtime.code_watcher import CodeWatcher
 from rollyard.services.runtime.distributed.derived_keys import shared_keys
-from rollyard.services.runtime.distributed.join import Place, join_run
-from rollyard.services.runtime.distributed.server_selection import chosen
+from rollyard.services.runtime.distributed.join import ListenAddress, join_run
+from rollyard.services.runtime.distributed.server_selection import select_servers
 from rollyard.services.runtime.launcher import Launcher, LocalLauncher
 from rollyard.services.runtime.preflight import Preflight
 from rollyard.services.runtime.process_setup import raise_file_limit, tune_gc
@@ -93,7 +93,7 @@ def run(arguments: Sequence[str]) -> int:
     if options.colocate and options.ray_head_node_address:
         raise OperatorError("+colocate=true keeps all servers in this process, +ray_head_node_address=... places them")
     _check_place(options)
-    specs = list(config.servers) if options.only is None else chosen(config.servers, options.only)
+    specs = list(config.servers) if options.only is None else select_servers(config.servers, options.only)
     return uvloop.run(_checked(options, config, specs, token, here))
 
 
@@ -127,10 +127,10 @@ async def _join(options: RunOptions, config: RunConfig, specs: list[ServerSpec],
     raise_file_limit()
     head = str(options.head)
     url = (head if "://" in head else f"http://{head}").rstrip("/")
-    place = Place(url, options.host, options.advertise)
+    address = ListenAddress(url, options.host, options.advertise)
     _say(f"run {keys.run_id}: {', '.join(spec.name for spec in specs)}, joining the head at {url}")
-    patience_s = options.ready_timeout_s
-    await join_run(config, specs, keys, place, stopped, environ=os.environ, say=_say, patience_s=patience_s)
+    timeout_s = options.ready_timeout_s
+    await join_run(config, specs, keys, address, stopped, environ=os.environ, say=_say, timeout_s=timeout_s)
     _say("stopped")
     return EXIT_DONE
 

@@ -1,1 +1,1 @@
-"""Data sets: mixed, filtered, ordered, checked. What a collection or a trainer is given to play."""
+"""Datasets: reading, filtering, mixing, ordering and validating the rows that collections and trainers use."""

@@ -1,7 +1,7 @@
-"""Compressed files as the bytes that they hold: gzip, bzip2, xz and zstd, told by their first bytes, not by a name.
+"""Decompresses gzip, bzip2, xz and zstd files, which are detected by their first bytes, not by their names.
 
-Several members one after the other, as `cat a.gz b.gz` makes them, are one content. Nothing is skipped: what is cut off
-or no member is an error, where the standard library's bz2 and lzma end silently.
+Concatenated members, as `cat a.gz b.gz` makes them, are read as one content. Truncated or damaged data is always an
+error, where the standard library's bz2 and lzma end silently.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any, BinaryIO, Protocol
 from rollyard.services.io.optional import load
 
 HEAD = 6
-"""First bytes that tell a format."""
+"""Number of leading bytes that identify a format."""
 _CHUNK = 1 << 16
 _SKIPPABLE = tuple(bytes([0x50 + number]) + b"\x2a\x4d\x18" for number in range(16))
 _MAGIC: dict[str, tuple[bytes, ...]] = {
@@ -41,47 +41,46 @@ class _Decompressor(Protocol):
 
 
 def compression_of(head: bytes) -> str:
-    """The format's name; empty for bytes that are not compressed."""
+    """Return the format's name; empty if the bytes are not compressed."""
     return next((name for name, magics in _MAGIC.items() if head.startswith(magics)), "")
 
 
 def decompressed(file: BinaryIO, compression: str) -> io.BufferedIOBase:
-    """What a file holds, read piece by piece. Raises OperatorError where a package is missing.
+    """Return a stream of the decompressed content. Raises OperatorError if a package is missing.
 
-    Reading raises EOFError where the file is cut off, OSError or ValueError where it is damaged.
+    Reading raises EOFError if the file is truncated, and one of `read_errors()` if it is damaged.
     """
     if compression == "gzip":
         return gzip.GzipFile(fileobj=file)
-    make: Callable[[], _Decompressor]
+    create: Callable[[], _Decompressor]
     if compression == "zstd":
-        make = _zstd().ZstdDecompressor
+        create = _zstd().ZstdDecompressor
     else:
-        make = bz2.BZ2Decompressor if compression == "bzip2" else lzma.LZMADecompressor
-    return io.BufferedReader(_Members(file, make), _CHUNK)
+        create = bz2.BZ2Decompressor if compression == "bzip2" else lzma.LZMADecompressor
+    return io.BufferedReader(_Members(file, create), _CHUNK)
 
 
 def read_errors() -> tuple[type[Exception], ...]:
-    """What reading a damaged file raises, beside EOFError where it is cut off."""
+    """Return the exceptions that reading a damaged file raises, except EOFError (truncated)."""
     zstd = sys.modules.get("compression.zstd") or sys.modules.get("backports.zstd")
     return (OSError, ValueError, zlib.error, lzma.LZMAError, *((zstd.ZstdError,) if zstd else ()))
 
 
 class _Members(io.RawIOBase):
-    """The contents of a file's members, one after the other."""
+    """The concatenated contents of a file's members."""
 
-    def __init__(self, file: BinaryIO, make: Callable[[], _Decompressor]) -> None:
+    def __init__(self, file: BinaryIO, create: Callable[[], _Decompressor]) -> None:
         self._file = file
-        self._make = make
+        self._create = create
         self._member: _Decompressor | None = None
         self._pending = b""
-        """Read from the file, and not given to a member yet."""
+        """Bytes read from the file and not yet decompressed."""
 
     def readable(self) -> bool:
-        """See io.IOBase."""
         return True
 
     def readinto(self, buffer: Any) -> int:
-        """See io.RawIOBase. Raises EOFError in the middle of a member."""
+        """Raises EOFError if the file ends inside a member."""
         while (member := self._open_member()) is not None:
             if member.needs_input and not self._pending:
                 self._pending = self._file.read(_CHUNK)
@@ -97,19 +96,19 @@ class _Members(io.RawIOBase):
         return 0
 
     def _open_member(self) -> _Decompressor | None:
-        """The member that is being read, or the one after it; None at the end of the file."""
+        """Return the current member, or the next one; None at the end of the file."""
         if self._member is None or self._member.eof:
-            # Between members, xz and tape archives pad with zero bytes.
+            # xz and tape archives pad with zero bytes between members.
             while not (pending := self._pending.lstrip(b"\0")):
                 self._pending = self._file.read(_CHUNK)
                 if not self._pending:
                     return None
-            self._pending, self._member = pending, self._make()
+            self._pending, self._member = pending, self._create()
         return self._member
 
 
 def _zstd() -> Any:
-    """Python's own module, which is a package for Pythons before 3.14."""
+    """Import zstd from the standard library, or its backport on Python before 3.14."""
     if sys.version_info >= (3, 14):
         return importlib.import_module("compression.zstd")
     return load("backports.zstd", "zstd", "reading zstd files")

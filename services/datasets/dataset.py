@@ -1,4 +1,4 @@
-"""Dataset: the rows of one file under ids that stay the same from run to run."""
+"""Dataset: the rows of one file, under ids that are stable across runs."""
 
 from __future__ import annotations
 
@@ -19,26 +19,29 @@ from rollyard.services.errors import OperatorError
 from rollyard.services.io.s3 import read_text
 from rollyard.services.types import Json
 
-_MARKS = frozenset({*ID_KEYS, "agent_ref", "dataset_name", "uuid"})
+_NOT_PART_OF_TASK = frozenset({*ID_KEYS, "agent_ref", "dataset_name", "uuid"})
 
 
 class Dataset:
-    """A file's rows that pass the filter: their ids and places. Rows are read when they are asked for.
+    """Ids and offsets of a file's rows that match the filter. Rows are read on demand.
 
-    Compressed files and tables have no places to go back to: their rows that pass are copied to a temporary file.
+    Compressed files and tables have no offsets to seek to, so their matching rows are copied to a temporary file.
     """
 
     def __init__(self, settings: DatasetSettings, files: DataFiles) -> None:
-        """Reads the file once. Raises OperatorError: no such file, a bad row, an id twice, nothing left of it."""
+        """Read the file once.
+
+        Raises OperatorError if it is missing, has an invalid row or a duplicate id, or no row matches the filter.
+        """
         self.name = settings.name
-        self.file = self.place(settings, files)
+        self.file = self.resolve_file(settings, files)
         unpacked = None if is_plain(self.file) else TemporaryCopy(str(self.file))
         self._rows: DataFile = unpacked or self.file
-        """Where rows are found again."""
-        self._places: dict[str, int] = {}
-        """Id -> the row's number in the arrays that follow."""
-        self._offsets, self._marks = array("q"), array("q")
-        """Byte where each row begins, and a hash of its line."""
+        """The file that `row` reads from."""
+        self._numbers: dict[str, int] = {}
+        """Id -> the row's index in the following arrays."""
+        self._offsets, self._line_hashes = array("q"), array("q")
+        """Byte offset of each row, and a hash of its line."""
         self._agents: list[str | None] = []
         digest = hashlib.sha256()
         keys: list[str] = []
@@ -48,105 +51,109 @@ class Dataset:
             keys = keys or list(row.value)
             if settings.where and not matches(row.value, settings.where):
                 continue
-            name = self._free(row_id(row.value), row.value, row.line)
-            self._places[name] = len(self._offsets)
-            offset, mark = row.offset, row.mark
+            name = self._unique_id(id_or_fingerprint(row.value), row.value, row.line)
+            self._numbers[name] = len(self._offsets)
+            offset, line_hash = row.offset, row.line_hash
             if unpacked is not None:
-                offset, mark = unpacked.append(row.text + b"\n"), hash(row.text + b"\n")
+                offset, line_hash = unpacked.append(row.text + b"\n"), hash(row.text + b"\n")
             self._offsets.append(offset)
-            self._marks.append(mark)
+            self._line_hashes.append(line_hash)
             self._agents.append(agent_of(row.value) or settings.agent_name)
             digest.update(row.text)
-        if not self._places:
+        if not self._numbers:
             why = "no rows"
             if keys:
-                why = f"no row with {describe(settings.where)} (its first row has {', '.join(keys)})"
-            raise OperatorError(f"data set {self.name!r}: {self.file} holds {why}")
+                why = f"no row that matches {describe(settings.where)} (its first row has {', '.join(keys)})"
+            raise OperatorError(f"dataset {self.name!r}: {self.file} has {why}")
         self.digest = digest.hexdigest()
         self.order: list[str] | None = None
-        """Ids in the curriculum's order; None where there is none."""
+        """Ids in the curriculum's order; None without a curriculum."""
         self.unknown: list[str] = []
-        """Ids of the curriculum that are not among the data set's."""
-        self.named_again = 0
-        """Lines of the curriculum that repeat an id."""
+        """Ids of the curriculum that are not in the dataset."""
+        self.repeated_in_order = 0
+        """Number of curriculum lines that repeat an id."""
         if settings.order is not None:
-            self._follow(settings.order)
+            self._read_order(settings.order)
 
     @staticmethod
-    def place(settings: DatasetSettings, files: DataFiles) -> Path | TemporaryCopy:
-        """The data set's file. Raises OperatorError when it is not there."""
+    def resolve_file(settings: DatasetSettings, files: DataFiles) -> Path | TemporaryCopy:
+        """Return the dataset's file. Raises OperatorError if it does not exist."""
         path = settings.path or f"resources_servers/{settings.name}/data/{settings.split}.jsonl"
         found = files.find(path)
         if found is None:
-            raise OperatorError(f"data set {settings.name!r}: {path} {_why_missing(path, settings, files.roots)}")
+            raise OperatorError(f"dataset {settings.name!r}: {path} {_why_missing(path, settings, files.roots)}")
         return found
 
     def __len__(self) -> int:
-        return len(self._places)
+        return len(self._numbers)
 
     @property
     def ids(self) -> Sequence[str]:
-        """In the file's order."""
-        return list(self._places)
+        """Ids in the file's order."""
+        return list(self._numbers)
 
     def agent(self, name: str) -> str | None:
-        """Who plays the row of an id; None where neither it nor the settings say."""
-        return self._agents[self._places[name]]
+        """Return the agent of the row; None if neither the row nor the settings name one."""
+        return self._agents[self._numbers[name]]
 
     def row(self, name: str) -> Json:
-        """The row of an id, marked with it, its data set and who plays it. Raises OperatorError if the file changed."""
-        number = self._places[name]
+        """Return the row with its id, dataset name and agent added. Raises OperatorError if the file changed."""
+        number = self._numbers[name]
         try:
-            row = row_at(self._rows, self._offsets[number], self._marks[number])
+            row = row_at(self._rows, self._offsets[number], self._line_hashes[number])
         except OperatorError as error:
-            raise OperatorError(f"data set {self.name!r}, row {name!r}: {error}") from error
+            raise OperatorError(f"dataset {self.name!r}, row {name!r}: {error}") from error
         marks: Json = {"prompt_id": name, "dataset_name": self.name}
-        marked = {**marks, **row, **{key: mark for key, mark in marks.items() if row.get(key) is None}}
+        marked = {**marks, **row, **{key: line_hash for key, line_hash in marks.items() if row.get(key) is None}}
         if (agent := self.agent(name)) is not None:
             marked["agent_ref"] = {**(row.get("agent_ref") or {}), "name": agent}
         return marked
 
-    def _free(self, name: str, row: Json, line: int) -> str:
-        """The id, numbered where an equal row has it already."""
-        if name not in self._places:
+    def _unique_id(self, name: str, row: Json, line: int) -> str:
+        """Return `name`, with a number appended if an equal row already has it."""
+        if name not in self._numbers:
             return name
         if id_of_row(row) is not None:
             raise OperatorError(
-                f"{self.file}: line {line} has the id {name!r} of an earlier row; ids must be unique. Number the rows "
-                f"anew, or leave {', '.join(ID_KEYS)} out: ids are then made of what the rows say"
+                f"{self.file}: line {line} has the id {name!r} of an earlier row; ids must be unique. Renumber the "
+                f"rows, or remove {', '.join(ID_KEYS)} to have ids derived from the rows' contents"
             )
         number = 2
-        while f"{name}#{number}" in self._places:
+        while f"{name}#{number}" in self._numbers:
             number += 1
         return f"{name}#{number}"
 
-    def _follow(self, place: str) -> None:
-        lines = [line.strip() for line in read_text(place).split("\n") if line.strip()]
-        wanted = dict.fromkeys(lines)
-        self.named_again = len(lines) - len(wanted)
-        order = [name for name in wanted if name in self._places]
-        self.unknown = [name for name in wanted if name not in self._places]
+    def _read_order(self, path: str) -> None:
+        lines = [line.strip() for line in read_text(path).split("\n") if line.strip()]
+        ordered = dict.fromkeys(lines)
+        self.repeated_in_order = len(lines) - len(ordered)
+        order = [name for name in ordered if name in self._numbers]
+        self.unknown = [name for name in ordered if name not in self._numbers]
         if not order:
-            what = f"none of its {len(wanted)} ids is" if wanted else "it holds no ids; expected an id a line, each"
-            known = ", ".join(islice(self._places, 3))
-            raise OperatorError(f"order file {place}: {what} one of data set {self.name!r} ({known}, ...)")
+            what = (
+                f"none of its {len(ordered)} ids is"
+                if ordered
+                else "it contains no ids; expected one id per line, each"
+            )
+            known = ", ".join(islice(self._numbers, 3))
+            raise OperatorError(f"order file {path}: {what} in dataset {self.name!r} ({known}, ...)")
         self.order = order
 
 
-def row_id(row: Json) -> str:
-    """The row's own id, else one made of what it says, so that another order of lines changes nothing."""
+def id_or_fingerprint(row: Json) -> str:
+    """Return the row's own id, else one derived from its contents, which does not depend on the order of lines."""
     own = id_of_row(row)
     return f"row_{fingerprint(row)[:16]}" if own is None else own
 
 
 def fingerprint(row: Json) -> str:
-    """Equal for rows that ask the same: everything but ids, names of data sets and who plays."""
-    told = {key: value for key, value in row.items() if key not in _MARKS}
-    return hashlib.sha256(orjson.dumps(told, option=orjson.OPT_SORT_KEYS)).hexdigest()
+    """Return a hash that is equal for duplicate tasks: it excludes ids, dataset names and agents."""
+    task_fields = {key: value for key, value in row.items() if key not in _NOT_PART_OF_TASK}
+    return hashlib.sha256(orjson.dumps(task_fields, option=orjson.OPT_SORT_KEYS)).hexdigest()
 
 
 def _why_missing(path: str, settings: DatasetSettings, roots: Iterable[Path]) -> str:
     if any((root / path).is_dir() for root in roots):
-        return "is a folder; name the file in it"
-    make = "" if settings.path else f"; make it with resources_servers/{settings.name}/prepare.py, or say path"
-    return f"is not there (looked in {', '.join(map(str, roots))}){make}"
+        return "is a folder; pass a file in it"
+    hint = "" if settings.path else f"; create it with resources_servers/{settings.name}/prepare.py, or set path"
+    return f"does not exist (looked in {', '.join(map(str, roots))}){hint}"

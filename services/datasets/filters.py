@@ -1,4 +1,4 @@
-"""Where: which rows of a data set are used, by what they say of themselves."""
+"""Filters: select rows of a dataset by their fields."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ Scalar = str | int | float | bool | None
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """A number from `min` to `max`, both included; a side left out is open."""
+    """A range of numbers from `min` to `max`, both inclusive; None leaves a side unbounded."""
 
     min: float | None = None
     max: float | None = None
 
     def __str__(self) -> str:
         sides = {"min": self.min, "max": self.max}
-        return "{" + ", ".join(f"{side}: {end:g}" for side, end in sides.items() if end is not None) + "}"
+        return "{" + ", ".join(f"{side}: {bound:g}" for side, bound in sides.items() if bound is not None) + "}"
 
 
 def condition(value: Any) -> Range | list[Scalar] | Scalar:
-    """What stands in settings as a condition. Raises ValueError in words."""
+    """Parse a condition from settings. Raises ValueError with a readable message."""
     if value is None or isinstance(value, Scalar | Range):
         return value
-    if isinstance(value, list) and value and all(one is None or isinstance(one, Scalar) for one in value):
+    if isinstance(value, list) and value and all(item is None or isinstance(item, Scalar) for item in value):
         return value
-    ends = {side: end for side, end in value.items() if end is not None} if isinstance(value, dict) else {}
-    if ends and ends.keys() <= {"min", "max"} and all(is_number(end, math.inf) for end in ends.values()):
-        found = Range(**ends)
-        if found.min is not None and found.max is not None and found.min > found.max:
-            raise ValueError(f"no number lies in {found}: min is above max")
-        return found
+    bounds = {side: bound for side, bound in value.items() if bound is not None} if isinstance(value, dict) else {}
+    if bounds and bounds.keys() <= {"min", "max"} and all(is_number(bound, math.inf) for bound in bounds.values()):
+        numeric_range = Range(**bounds)
+        if numeric_range.min is not None and numeric_range.max is not None and numeric_range.min > numeric_range.max:
+            raise ValueError(f"{numeric_range} is empty: min is greater than max")
+        return numeric_range
     raise ValueError("expected a value, a list of values, or {min: 3, max: 8} with min, max or both")
 
 
@@ -47,12 +47,12 @@ Condition = Annotated[Range | list[Scalar] | Scalar, PlainValidator(condition)]
 
 
 def matches(row: Json, where: Mapping[str, Condition]) -> bool:
-    """Whether all conditions hold. A dotted key goes into objects; a key that is not there holds for null only."""
-    return all(_holds(_value(row, key), condition) for key, condition in where.items())
+    """Return whether the row meets all conditions. Dots address nested keys; a missing key only matches null."""
+    return all(_satisfies(_value(row, key), condition) for key, condition in where.items())
 
 
 def describe(where: Mapping[str, Condition]) -> str:
-    """The conditions as they are written in settings."""
+    """Return the conditions as written in settings."""
     return ", ".join(f"{key}: {condition}" for key, condition in where.items())
 
 
@@ -63,14 +63,14 @@ def _value(row: Json, key: str) -> Any:
     return value
 
 
-def _holds(value: Any, condition: Condition) -> bool:
+def _satisfies(value: Any, condition: Condition) -> bool:
     if isinstance(condition, Range):
         if not is_number(value):
             return False
         return (condition.min is None or value >= condition.min) and (condition.max is None or value <= condition.max)
-    return any(_same(value, wanted) for wanted in (condition if isinstance(condition, list) else [condition]))
+    return any(_same(value, expected) for expected in (condition if isinstance(condition, list) else [condition]))
 
 
-def _same(value: Any, wanted: Scalar) -> bool:
+def _same(value: Any, expected: Scalar) -> bool:
     # JSON's true is not 1, though Python's is.
-    return isinstance(value, bool) == isinstance(wanted, bool) and value == wanted
+    return isinstance(value, bool) == isinstance(expected, bool) and value == expected

@@ -1,4 +1,4 @@
-"""Runs of words: which of many rows share so many words one after the other with a text, by hashes of 8 bytes."""
+"""N-gram index: finds rows that share n consecutive words with a text, using 8-byte hashes."""
 
 from __future__ import annotations
 
@@ -8,54 +8,54 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-COMMON = 10
-"""GPT-3's: a run of words in more rows than this is not evidence."""
+MAX_ROWS_OF_EVIDENCE = 10
+"""GPT-3's limit: an n-gram in more rows than this is not evidence of overlap."""
 _FACTOR = 0x9E3779B97F4A7C15
 
 Hashes = npt.NDArray[np.uint64]
 
 
-def hashes(words: Sequence[str], run: int) -> Hashes:
-    """A hash of each `run` words in a row, equal for equal words within this process."""
-    if len(words) < run:
+def hashes(words: Sequence[str], n: int) -> Hashes:
+    """Return a hash of each n-gram; equal n-grams have equal hashes within this process."""
+    if len(words) < n:
         return np.empty(0, np.uint64)
     single = np.array([hash(word) & 0xFFFFFFFFFFFFFFFF for word in words], np.uint64)
-    powers = np.array([pow(_FACTOR, exponent, 2**64) for exponent in range(run)], np.uint64)
-    return np.asarray(np.lib.stride_tricks.sliding_window_view(single, run) @ powers, np.uint64)
+    powers = np.array([pow(_FACTOR, exponent, 2**64) for exponent in range(n)], np.uint64)
+    return np.asarray(np.lib.stride_tricks.sliding_window_view(single, n) @ powers, np.uint64)
 
 
 class NgramIndex:
-    """Rows by their runs of so many words. Runs that many of the rows share are the prompt's, and not found."""
+    """Index of rows by their n-grams. N-grams that many rows share belong to a common prompt and are ignored."""
 
-    def __init__(self, run: int) -> None:
-        self.run = run
-        self._runs, self._owners = array("Q"), array("q")
+    def __init__(self, n: int) -> None:
+        self.n = n
+        self._hashes, self._owners = array("Q"), array("q")
         self._rows = 0
         self._sorted: tuple[Hashes, npt.NDArray[np.int64]] | None = None
 
     def add(self, texts: Sequence[Sequence[str]], row: int) -> None:
-        """The texts of one row."""
-        found = np.unique(np.concatenate([np.empty(0, np.uint64), *(hashes(words, self.run) for words in texts)]))
-        self._runs.frombytes(found.astype(np.uint64).tobytes())
+        """Add the texts of one row."""
+        found = np.unique(np.concatenate([np.empty(0, np.uint64), *(hashes(words, self.n) for words in texts)]))
+        self._hashes.frombytes(found.astype(np.uint64).tobytes())
         self._owners.extend([row] * len(found))
         self._rows += 1
 
     def find(self, words: Sequence[str]) -> tuple[int, int] | None:
-        """Where in `words` the first run begins that a row has, and which row; None where no row has one."""
-        runs, owners = self._sorted = self._sorted or self._rare()
-        own = hashes(words, self.run)
-        if not len(runs) or not len(own):
+        """Return the position in `words` of the first n-gram that a row contains, and the row, or None."""
+        ngrams, owners = self._sorted = self._sorted or self._rare()
+        queries = hashes(words, self.n)
+        if not len(ngrams) or not len(queries):
             return None
-        at = np.minimum(np.searchsorted(runs, own), len(runs) - 1)
-        hits = np.flatnonzero(runs[at] == own)
-        return (int(hits[0]), int(owners[at[hits[0]]])) if len(hits) else None
+        positions = np.minimum(np.searchsorted(ngrams, queries), len(ngrams) - 1)
+        hits = np.flatnonzero(ngrams[positions] == queries)
+        return (int(hits[0]), int(owners[positions[hits[0]]])) if len(hits) else None
 
     def _rare(self) -> tuple[Hashes, npt.NDArray[np.int64]]:
-        found, first, counts = np.unique(np.frombuffer(self._runs, np.uint64), return_index=True, return_counts=True)
-        few = np.array([is_evidence(int(count), self._rows) for count in counts], np.bool_)
-        return found[few], np.frombuffer(self._owners, np.int64)[first[few]]
+        found, first, counts = np.unique(np.frombuffer(self._hashes, np.uint64), return_index=True, return_counts=True)
+        rare = np.array([is_evidence(int(count), self._rows) for count in counts], np.bool_)
+        return found[rare], np.frombuffer(self._owners, np.int64)[first[rare]]
 
 
 def is_evidence(count: int, rows: int) -> bool:
-    """Whether what `count` of the rows share tells one of them: not where it is what they all begin with."""
-    return count == 1 or (count <= COMMON and count * 2 <= rows)
+    """Return whether a text in `count` of the rows identifies a task; one shared by many rows is a common prompt."""
+    return count == 1 or (count <= MAX_ROWS_OF_EVIDENCE and count * 2 <= rows)

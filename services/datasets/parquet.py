@@ -1,7 +1,7 @@
-"""Tables: rows of Parquet and Arrow files as lines of JSON. Needs the extra `hub`.
+"""Reads rows of Parquet and Arrow files as lines of JSON. Requires the extra `hub`.
 
-A table has every field in every row: inside `responses_create_params` a null is left out, because there an absent field
-and a null are different requests. A text in that column that holds JSON is read as it.
+Tables have every field in every row. Nulls inside `responses_create_params` are dropped, because there a null differs
+from an absent field. A JSON string in that column is parsed.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from rollyard.services.io.optional import load
 from rollyard.services.io.strict_json import load_exact
 
 _BATCH = 256
-"""Rows in memory at a time: a row may hold a long conversation."""
+"""Rows in memory at a time; a row may contain a long conversation."""
 _PARQUET, _ARROW_FILE, _ARROW_STREAM = b"PAR1", b"ARROW1", b"\xff\xff\xff\xff"
 _PARAMS = "responses_create_params"
 
 
 def table_of(head: bytes) -> str:
-    """The format's name; empty for bytes that are not a table's."""
+    """Return the format's name; empty if the bytes are not a table."""
     if head.startswith(_PARQUET):
         return "Parquet"
     return "Arrow" if head.startswith((_ARROW_FILE, _ARROW_STREAM)) else ""
 
 
 def table_lines(file: BinaryIO, head: bytes) -> Iterator[bytes]:
-    """A line per row. Raises OperatorError where pyarrow is missing, ValueError for what JSON cannot hold."""
+    """Yield one line per row. Raises OperatorError if pyarrow is missing, ValueError for values outside JSON."""
     number = 0
     try:
         for batch in _batches(file, head):
@@ -68,22 +68,22 @@ def _line(row: dict[str, Any], number: int) -> bytes:
         if isinstance(params, dict):
             row[_PARAMS] = _without_nulls(params)
         elif isinstance(params, str):
-            row[_PARAMS] = _unquoted(params)
-        line = json.dumps(row, allow_nan=False, ensure_ascii=False, separators=(",", ":"), default=_told)
+            row[_PARAMS] = _parse_json_text(params)
+        line = json.dumps(row, allow_nan=False, ensure_ascii=False, separators=(",", ":"), default=_encode_temporal)
     except ValueError as error:
-        why = "a number is NaN or infinite, which JSON does not have" if "compliant" in str(error) else error
+        why = "a number is NaN or infinite, which JSON cannot represent" if "compliant" in str(error) else error
         raise ValueError(f"row {number}: {why}") from error
     return line.encode() + b"\n"
 
 
 def _without_nulls(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: _without_nulls(one) for key, one in value.items() if one is not None}
-    return [_without_nulls(one) for one in value] if isinstance(value, list) else value
+        return {key: _without_nulls(item) for key, item in value.items() if item is not None}
+    return [_without_nulls(item) for item in value] if isinstance(value, list) else value
 
 
-def _unquoted(value: str) -> Any:
-    """The value of a text that holds JSON. Raises ValueError where it would lose a key or digits."""
+def _parse_json_text(value: str) -> Any:
+    """Parse a JSON string; return other strings unchanged. Raises ValueError if a key or digits would be lost."""
     try:
         orjson.loads(value)
     except orjson.JSONDecodeError:
@@ -91,8 +91,8 @@ def _unquoted(value: str) -> Any:
     return load_exact(value.encode())
 
 
-def _told(value: Any) -> str:
-    """A date or time as its ISO text. Raises ValueError for a type that JSON cannot hold exactly."""
+def _encode_temporal(value: Any) -> str:
+    """Encode a date or time in ISO format. Raises ValueError for a type that JSON cannot represent exactly."""
     if isinstance(value, datetime | date | time):
         return value.isoformat()
-    raise ValueError(f"JSON has no {type(value).__name__}; make it a text or a number in the table")
+    raise ValueError(f"JSON cannot represent a {type(value).__name__}; convert the column to strings or numbers")

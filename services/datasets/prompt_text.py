@@ -1,7 +1,7 @@
-"""What a row asks, whatever its form: words without markup, and the question without the prompt around it.
+"""Extracts the question of a row in any common format, as normalized words.
 
 A row of GSM8K may be `{"question": ...}`, a chat with a system prompt, or text with worked examples before the
-question. Rows of one question are found by comparing their questions as words, not their prompts.
+question. Comparing the words of questions instead of prompts finds the same question in all of them.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ from typing import Any
 from rollyard.services.types import Json
 
 FIELDS = ("question", "problem", "query", "instruction", "prompt", "text", "messages", "conversations", "input")
-"""Top-level keys under which published rows ask; a row that has `responses_create_params` asks there, too."""
+"""Top-level keys that contain the prompt in published datasets, in addition to `responses_create_params`."""
 _LATEX = re.compile(
     r"\\(?:left|right|displaystyle|textstyle|limits|[bB]igg?[lr]?|quad|qquad)(?![a-zA-Z])|\\[,;:! ]"
     r"|\\(?:text(?:bf|it|rm|tt)?|mathrm|mathbf|mathit|mathbb|operatorname|boxed|mbox)(?![a-zA-Z])"
     r"|\\[()\[\]]"
 )
-_NO_SPACES = r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]"
-"""Scripts whose words have no spaces between them: a word per character."""
-_WORD = re.compile(rf"[0-9]+(?:\.[0-9]+)?|{_NO_SPACES}|(?:(?!{_NO_SPACES})[^\W\d_])+|[-+*/=<>^!%]")
-"""3.5 is not 35, and x + 1 is not x - 1."""
+_UNSPACED_SCRIPTS = r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]"
+"""Scripts written without spaces: each character counts as a word."""
+_WORD = re.compile(rf"[0-9]+(?:\.[0-9]+)?|{_UNSPACED_SCRIPTS}|(?:(?!{_UNSPACED_SCRIPTS})[^\W\d_])+|[-+*/=<>^!%]")
+"""Keeps 3.5 distinct from 35, and x + 1 from x - 1."""
 _THOUSANDS = re.compile(r"(?<=[0-9]),(?=[0-9]{3}(?![0-9]))")
 _HYPHEN = re.compile(r"(?<=[^\W\d_])-(?=[^\W\d_])")
-_ASKS = re.compile(
+_QUESTION_PREFIX = re.compile(
     r"(?:^|\n)[\s#*]*(?:question|problem|q|task|exercise|user|human|input)\s*\d*\s*[:.][\s*]*", re.IGNORECASE
 )
-_ANSWERS = re.compile(
+_QUESTION_END = re.compile(
     r"\n[\s#*]*(?:answer|solution|a|response|assistant|output)\s*\d*\s*:|\n+\s*(?:please |let'?s |now )?"
     r"(?:reason|think|solve|show|put|give|write|end|provide|answer|respond)\b[^\n]*\s*$",
     re.IGNORECASE,
@@ -37,7 +37,7 @@ _ANSWERS = re.compile(
 
 
 def words_of(text: str) -> list[str]:
-    """The words of a text, without case, punctuation and the marks of LaTeX; numbers and operators are words."""
+    """Return the words of a text without case, punctuation and LaTeX markup; numbers and operators count as words."""
     text = unicodedata.normalize("NFKC", text).casefold()
     text = re.sub(r"\\[dt]frac(?![a-z])", r"\\frac", text)
     text = _LATEX.sub(" ", text).replace("−", "-").replace("–", "-")
@@ -45,29 +45,29 @@ def words_of(text: str) -> list[str]:
 
 
 def prompts_of(row: Json) -> list[str]:
-    """The texts in which a row asks: its own fields first, then what the user says in its prompt."""
-    texts = [text for field in FIELDS for text in _asked(row.get(field))]
+    """Return the row's prompt texts: its own fields first, then the last user message."""
+    texts = [text for field in FIELDS for text in _field_texts(row.get(field))]
     params = row.get("responses_create_params")
     if isinstance(params, dict):
-        texts += _asked(params.get("input"))
+        texts += _field_texts(params.get("input"))
     return [text for text in dict.fromkeys(texts) if text.strip()]
 
 
 def questions_of(text: str) -> Iterator[str]:
-    """The text, and what of it may be the question: behind the last `Question:`, before an `Answer:` or a request to
-    reason.
+    """Yield the text, and the parts that may be its question: after the last `Question:`, before an `Answer:` or an
+    instruction to reason.
     """
     yield text
-    starts = [found.end() for found in _ASKS.finditer(text)]
+    starts = [found.end() for found in _QUESTION_PREFIX.finditer(text)]
     rest = text[starts[-1] :] if starts else text
-    while (end := _ANSWERS.search(rest)) is not None and end.start() > 0:
+    while (end := _QUESTION_END.search(rest)) is not None and end.start() > 0:
         rest = rest[: end.start()]
     if rest.strip() and rest != text:
         yield rest
 
 
-def _asked(value: Any) -> list[str]:
-    """The texts of a field: itself, or what the last user message of a conversation says."""
+def _field_texts(value: Any) -> list[str]:
+    """Return the text of a field: a string, or the last user message of a conversation."""
     if isinstance(value, str):
         return [value]
     if not isinstance(value, Sequence):

@@ -1,4 +1,4 @@
-"""Rows as they were published, before a `prepare.py` makes tasks of them: any objects, of one file or of several."""
+"""Reads rows as published, before a `prepare.py` turns them into tasks: any objects, from one or more files."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from rollyard.services.types import Json
 
 
 class RawRows:
-    """The rows of files, one file after the other."""
+    """The rows of several files, in order."""
 
     def __init__(self, files: Sequence[Path]) -> None:
         self._files = files
         self.file: Path | None = None
-        """Of the row that was read last."""
+        """The file of the last row read."""
 
     def __iter__(self) -> Iterator[Json]:
-        """Raises OperatorError for what cannot be read, and for what is not an object."""
+        """Raises OperatorError if a file is unreadable or a row is not an object."""
         for file in self._files:
             for row in _objects(file):
                 self.file = file
@@ -34,25 +34,25 @@ class RawRows:
 
 
 def _objects(file: Path) -> Iterator[Json]:
-    """A .json file is one list of rows, one row, or lines in spite of its name, as the hub reads it too."""
+    """A .json file may be a list of rows, one row, or JSON Lines, as on the Hugging Face hub."""
     if _has_lines(file):
         yield from (line.value for line in exact_objects(file))
         return
     text = b"".join(lines_of(file)).removeprefix(codecs.BOM_UTF8)
     try:
-        whole = load_exact(text)
+        content = load_exact(text)
     except ValueError as error:
-        raise OperatorError(f"{file} cannot be read: it is not JSON: {error}") from error
-    for number, row in enumerate(whole if isinstance(whole, list) else [whole], 1):
+        raise OperatorError(f"{file} is not valid JSON: {error}") from error
+    for number, row in enumerate(content if isinstance(content, list) else [content], 1):
         if not isinstance(row, dict):
             raise OperatorError(f"{file}: row {number} is {json_kind(row)}; expected an object")
         yield row
 
 
 def _has_lines(file: Path) -> bool:
-    """Whether it is read line by line: its name says so, or its first line is a row by itself."""
-    form = file.name.removeprefix(stem_of(file.name))
-    if form.startswith(".jsonl") or not form.startswith(".json"):
+    """Return whether the file is JSON Lines, by its name or because its first line is a complete row."""
+    suffix = file.name.removeprefix(stem_of(file.name))
+    if suffix.startswith(".jsonl") or not suffix.startswith(".json"):
         return True
     first = next(iter_jsonl(with_offsets(lines_of(file)), hand_over), None)
     return isinstance(first, ParsedLine)

@@ -1,4 +1,4 @@
-"""Rows of a data set's file: read one by one, never held, and told in words when they cannot be played."""
+"""Reads the rows of a dataset's file one by one, with a readable message for each invalid row."""
 
 from __future__ import annotations
 
@@ -16,80 +16,81 @@ from rollyard.services.io.strict_json import DEEPEST, TOO_DEEP, ExactParser
 from rollyard.services.types import Json
 
 ID_KEYS = ("prompt_id", "task_id", "id", "level_id")
-"""Keys under which rows name themselves; the first one that is there counts."""
+"""Keys that may contain a row's id; the first one present counts."""
 
 
 class Row(NamedTuple):
-    """A line of a data set."""
+    """A line of a dataset."""
 
     line: int
-    """From 1."""
+    """Line number, from 1."""
     offset: int
-    """Byte where it begins, in what a compressed file or a table holds."""
+    """Byte offset in the (decompressed) content."""
     value: Json
     problem: str
-    """What is wrong with it, to be read after `line 17`; empty when it can be played."""
-    mark: int
-    """A hash of its bytes, good within this process."""
+    """What is wrong with the row, to be appended to `line 17`; empty if it is a valid task."""
+    line_hash: int
+    """A hash of the line, valid within this process."""
     text: bytes = b""
-    """The value as orjson writes it; empty where there is a problem."""
+    """The value as encoded by orjson; empty if there is a problem."""
 
 
-_made = tuple.__new__  # half the time of Row(...)
+_new_row = tuple.__new__  # takes half the time of Row(...)
 
 
 def rows_of(file: DataFile) -> Iterator[Row]:
-    """Every row, blank lines left out, wrong ones too. Raises OperatorError when the file cannot be read."""
+    """Yield every row, including invalid ones, but no blank lines. Raises OperatorError if the file cannot be read."""
     parse = ExactParser()
     for found in iter_jsonl(with_offsets(lines_of(file)), hand_over, parse=parse):
-        mark = hash(found.line)
+        line_hash = hash(found.line)
         if isinstance(found, BadLine):
-            yield Row(found.number, found.offset, {}, found.problem, mark)
+            yield Row(found.number, found.offset, {}, found.problem, line_hash)
         elif problem := _too_deep(parse.written, found.value) or _problem(found.value):
-            yield Row(found.number, found.offset, found.value, problem, mark)
+            yield Row(found.number, found.offset, found.value, problem, line_hash)
         else:
-            yield _made(Row, (found.number, found.offset, found.value, "", mark, parse.written))
+            yield _new_row(Row, (found.number, found.offset, found.value, "", line_hash, parse.written))
 
 
-def rows_again(file: DataFile, marks: Sequence[int]) -> Iterator[Row]:
-    """As `rows_of`, for a file whose first rows were playable and had these marks; those are not checked again.
+def rows_again(file: DataFile, line_hashes: Sequence[int]) -> Iterator[Row]:
+    """Yield the rows of a file whose first rows were valid and had these hashes, without validating again.
 
-    Ends with the first row that has another mark, or none: it is not the one that was read, and its value is empty.
+    The first row that has a different hash, or none, has the problem " changed" and ends the iteration.
     """
     for index, found in enumerate(iter_jsonl(with_offsets(lines_of(file)), hand_over)):
-        mark = hash(found.line)
-        if index >= len(marks) or mark != marks[index] or isinstance(found, BadLine):
-            yield Row(found.number, found.offset, {}, " changed", mark)
+        line_hash = hash(found.line)
+        if index >= len(line_hashes) or line_hash != line_hashes[index] or isinstance(found, BadLine):
+            yield Row(found.number, found.offset, {}, " changed", line_hash)
             return
-        yield _made(Row, (found.number, found.offset, found.value, "", mark, b""))
+        yield _new_row(Row, (found.number, found.offset, found.value, "", line_hash, b""))
 
 
-def row_at(file: DataFile, offset: int, mark: int) -> Json:
-    """The row that begins at a byte; one that `rows_of` found playable. Raises OperatorError when the file changed."""
+def row_at(file: DataFile, offset: int, line_hash: int) -> Json:
+    """Return the row at a byte offset, which `rows_of` found valid. Raises OperatorError if the file changed."""
     try:
         line = line_at(file, offset)
     except OSError as error:
         raise OperatorError(f"input file {str(file)!r} cannot be read: {error.strerror}") from error
-    if hash(line) != mark:
+    if hash(line) != line_hash:
         raise OperatorError(
-            f"input file {str(file)!r} changed while in use: the row at byte {offset} is not the one that was read "
-            "at the start. Restore the file, then the same command goes on"
+            f"input file {str(file)!r} changed while in use: the row at byte {offset} differs from the one read "
+            "at the start. Restore the file, then repeat the command to continue"
         )
     value: Json = lenient(line)
     return value
 
 
 def exact_objects(file: DataFile, error: type[RollyardError] = OperatorError) -> Iterator[ParsedLine]:
-    """Every object of a data file, whether it can be played or not. Raises `error` naming a line that holds none,
-    OperatorError when the file cannot be read.
+    """Yield every object of a data file, whether it is a valid task or not.
+
+    Raises `error` at a line that is not an object, OperatorError if the file cannot be read.
     """
     return iter_jsonl(with_offsets(lines_of(file)), refuse(file, error=error), parse=ExactParser())
 
 
 def with_seed(metadata: Any, seed: int) -> Json:
-    """`metadata` with the seed in its extra_body. Raises ValueError in words when there is no room for one.
+    """Return `metadata` with the seed in its extra_body. Raises ValueError with a message if it cannot be added.
 
-    The seed travels as NeMo Gym sends it: `metadata.extra_body` is a JSON string that model servers merge into the
+    The seed is sent as NeMo Gym does: `metadata.extra_body` is a JSON string that model servers merge into the
     request to the engine, because the Responses API has no `seed` of its own.
     """
     if metadata is None:
@@ -107,32 +108,32 @@ def with_seed(metadata: Any, seed: int) -> Json:
 
 
 def agent_of(row: Json) -> str | None:
-    """Who plays the row, where it says so itself. Raises ValueError in words."""
-    own = row.get("agent_ref") or {}
-    if not isinstance(own, dict) or not isinstance(own.get("name", ""), str):
-        raise ValueError(f"agent_ref is {own!r}; expected {{name: ...}}")
-    return own.get("name") or None
+    """Return the agent that the row names, or None. Raises ValueError with a readable message."""
+    given = row.get("agent_ref") or {}
+    if not isinstance(given, dict) or not isinstance(given.get("name", ""), str):
+        raise ValueError(f"agent_ref is {given!r}; expected {{name: ...}}")
+    return given.get("name") or None
 
 
 def id_of_row(row: Json) -> str | None:
-    """The id that the row gives itself: a text or a number; other values of these keys are the environment's own.
+    """Return the row's id, a string or a number; other values of these keys belong to the environment.
 
-    Raises ValueError in words for an id that no line of an order file could hold.
+    Raises ValueError with a readable message for an id that does not fit on one line of an order file.
     """
     for key in ID_KEYS:
-        own = row.get(key)
-        if isinstance(own, str | int | float) and not isinstance(own, bool):
-            name = str(own)
+        given = row.get(key)
+        if isinstance(given, str | int | float) and not isinstance(given, bool):
+            name = str(given)
             if name.splitlines() != [name.strip()]:
-                found = "is empty" if not name.strip() else "holds a line break or begins or ends with a space"
-                raise ValueError(f"{key} {found} ({name[:40]!r}); expected a text on one line, or no {key} at all")
+                found = "is empty" if not name.strip() else "contains a line break or starts or ends with a space"
+                raise ValueError(f"{key} {found} ({name[:40]!r}); expected a string on one line, or no {key}")
             return name
     return None
 
 
-def _too_deep(written: bytes, value: Json) -> str:
-    """A row that can be read (1,024 levels) but not be put into an object of a server's and be written (254)."""
-    if written.count(b"{") + written.count(b"[") < DEEPEST:
+def _too_deep(encoded: bytes, value: Json) -> str:
+    """Return a problem if the row can be parsed (1,024 levels) but not encoded as part of a request (254)."""
+    if encoded.count(b"{") + encoded.count(b"[") < DEEPEST:
         return ""
     wrapped: Any = value
     for _ in range(254 - DEEPEST):
@@ -144,35 +145,35 @@ def _too_deep(written: bytes, value: Json) -> str:
     return ""
 
 
-def _asks_nothing(row: Json) -> str:
-    """What is wrong with a row without responses_create_params, which an environment may play if it has a template."""
+def _missing_prompt(row: Json) -> str:
+    """Return what is wrong with a row without responses_create_params; environments with a template accept it."""
     if "responses_create_params" in row:
         return ""
     if "failure_kind" in row:
         return " is a failed attempt of a collection (X_failures.jsonl); expected a task"
     if not row or any(isinstance(row.get(key), list) for key in ("messages", "input")):
         return (
-            f" has {_found(row)}; expected responses_create_params with an `input`, a text or a list, or fields for "
-            "the user_template of an environment"
+            f" has {_keys_of(row)}; expected responses_create_params with an `input` (a string or a list), or fields "
+            "for the user_template of an environment"
         )
     return ""
 
 
-def _found(row: Json) -> str:
+def _keys_of(row: Json) -> str:
     return ", ".join(sorted(row)) or "nothing"
 
 
 def _problem(row: Json) -> str:
     params = row.get("responses_create_params", {})
-    asked = params.get("input") if isinstance(params, dict) else None
-    if not isinstance(params, dict) or not isinstance(asked, str | list | None):
-        return f" has {_found(row)}; expected responses_create_params with an `input`, a text or a list"
-    if problem := _asks_nothing(row):
+    prompt = params.get("input") if isinstance(params, dict) else None
+    if not isinstance(params, dict) or not isinstance(prompt, str | list | None):
+        return f" has {_keys_of(row)}; expected responses_create_params with an `input` (a string or a list)"
+    if problem := _missing_prompt(row):
         return problem
-    if isinstance(asked, list):
-        for place, item in enumerate(asked):
+    if isinstance(prompt, list):
+        for index, item in enumerate(prompt):
             if not isinstance(item, dict):
-                return f": input[{place}] is {json_kind(item)}; expected a message, an object"
+                return f": input[{index}] is {json_kind(item)}; expected a message object"
     try:
         if params.get("metadata") is not None:
             with_seed(params["metadata"], 0)

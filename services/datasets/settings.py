@@ -1,4 +1,4 @@
-"""What a user says of a mixture of data sets: a YAML file, or `+data={...}` on the command line."""
+"""Settings of a mixture of datasets: a YAML file, or `+data={...}` on the command line."""
 
 from __future__ import annotations
 
@@ -17,57 +17,57 @@ from rollyard.services.server.settings import parse_settings
 
 
 class DatasetSettings(BaseModel):
-    """One data set of a mixture. The same file may stand in several."""
+    """One dataset of a mixture. Several datasets may use the same file."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     name: str
-    """Marks its rows (`dataset_name`), but for those that a mixture has marked already."""
+    """Value of `dataset_name` in its rows, unless a row already has one."""
     path: str | None = None
-    """Its rows, here or at s3://: JSON Lines, as they are or compressed (gzip, bzip2, xz, zstd), Parquet or Arrow;
-    default: resources_servers/<name>/data/<split>.jsonl, where that world's prepare.py puts them."""
+    """File of its rows, local or s3://: JSON Lines, optionally compressed (gzip, bzip2, xz, zstd), Parquet or Arrow.
+    Default: resources_servers/<name>/data/<split>.jsonl, where the environment's prepare.py writes them."""
     split: str = "train"
-    """Only names the default path."""
+    """Split in the default path."""
     weight: float = Field(default=1.0, gt=0, allow_inf_nan=False)
-    """Mode `weighted`: how often it is drawn while it lasts. Every row appears once whatever the weight."""
+    """Mode `weighted`: how often the dataset is drawn until it is exhausted. Every row appears once regardless."""
     count: int | None = Field(default=None, ge=1)
-    """Use so many rows: the first of `order`, or some chosen by the seed."""
+    """Number of rows to use: the first of `order`, or a selection determined by the seed."""
     order: str | None = None
-    """A curriculum: a text file, here or at s3://, with an id a line. Kept in every epoch; ids not in it are unused."""
+    """A curriculum: a text file, local or s3://, with one id per line. For every epoch; other rows are unused."""
     shuffle: bool = True
-    """False: without an `order`, the file's own."""
+    """Shuffle the rows, unless there is an `order`. False keeps the file's order."""
     where: dict[str, Condition] = Field(default_factory=dict)
-    """Only rows of which all hold: {difficulty: easy, num_boxes: [1, 2], optimal_moves: {min: 3, max: 8}}."""
+    """Use only rows that match all of: {difficulty: easy, num_boxes: [1, 2], optimal_moves: {min: 3, max: 8}}."""
     agent_name: str | None = None
-    """Who plays its rows that have no agent_ref of their own."""
+    """Agent of the rows that have no agent_ref."""
 
 
 class MixtureSettings(BaseModel):
-    """Any number of data sets, as one."""
+    """Several datasets, as one."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     dataset: Literal["mixed"] = "mixed"
-    """So that files written for other trainers read."""
+    """For compatibility with files written for other trainers."""
     mode: Literal["weighted", "sequential"] = "weighted"
-    """`weighted`: data sets interleaved by their weights. `sequential`: one after the other."""
+    """`weighted` interleaves the datasets by their weights; `sequential` uses them in order."""
     seed: int = 42
-    """Of the shuffles and the interleaving."""
+    """Seed of the shuffles and the interleaving."""
     epoch: int = Field(default=0, ge=0)
-    """Data sets without an order come in another one in each."""
+    """Datasets without an order are reshuffled every epoch."""
     datasets: list[DatasetSettings] = Field(min_length=1)
 
 
 def read_mixture(data: str | dict[str, Any], roots: Sequence[Path]) -> MixtureSettings:
-    """The mixture that a user names: a YAML file's, or what stands below its key `data`; or the settings themselves.
+    """Read a mixture from a YAML file (or its key `data`), or from the settings themselves. Raises OperatorError.
 
-    {file: mix.yaml, epoch: 3} is the file's mixture with another epoch. Raises OperatorError.
+    {file: mix.yaml, epoch: 3} overrides the epoch of the file's mixture.
     """
-    given = {"file": data} if isinstance(data, str) else dict(data)
-    if (file := given.pop("file", None)) is None:
-        return parse_settings(MixtureSettings, given, "data")
+    settings = {"file": data} if isinstance(data, str) else dict(data)
+    if (file := settings.pop("file", None)) is None:
+        return parse_settings(MixtureSettings, settings, "data")
     path = resolve(Path(str(file)), roots)
-    return parse_settings(MixtureSettings, {**_read_yaml(path), **given}, str(path))
+    return parse_settings(MixtureSettings, {**_read_yaml(path), **settings}, str(path))
 
 
 def _read_yaml(path: Path) -> dict[str, Any]:

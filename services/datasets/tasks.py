@@ -1,4 +1,4 @@
-"""Rows in: a data set streamed as tasks, each repeated, none of it held in memory."""
+"""Streams the rows of a dataset as tasks, with repeats, without keeping them in memory."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ class Rollout:
     row: Json
 
     def body(self, params: Mapping[str, Any], *, seeded: bool) -> bytes:
-        """The row with the command's create parameters over its own; `seeded` adds the repeat's number as seed.
+        """Return the `/run` body: the row, with the command's create parameters overriding its own.
 
-        Raises Failure bad_task.
+        `seeded` adds the repeat's number as the seed. Raises Failure bad_task.
         """
         merged = {**self.row.get("responses_create_params", {}), **params}
         if seeded:
@@ -44,48 +44,48 @@ class Rollout:
 
     @property
     def agent_ref(self) -> AgentRef:
-        """The row's own, else the command's agent."""
-        own: AgentRef | None = self.row.get("agent_ref")
-        return {**own, "name": self.agent} if own else {"name": self.agent}
+        """The row's agent_ref with the resolved agent name."""
+        row_agent_ref: AgentRef | None = self.row.get("agent_ref")
+        return {**row_agent_ref, "name": self.agent} if row_agent_ref else {"name": self.agent}
 
 
 class Tasks(Protocol):
-    """What a collection is made of: one file, or a mixture of several (services/datasets/)."""
+    """The tasks of a collection: one file, or a mixture of several."""
 
     count: int
-    """Tasks."""
+    """Number of tasks."""
     agents: set[str]
-    """Who plays them."""
+    """Names of their agents."""
     digest: str
-    """Changes with anything that a rollout could tell."""
+    """Changes whenever the rollouts could differ."""
     files: set[Path]
-    """Where the rows are, as far as they are files of this machine."""
+    """Local files of the rows."""
 
     @property
     def identity(self) -> Json:
-        """What a collection's manifest records of the tasks, and compares when it goes on."""
+        """The part of the tasks that a collection's manifest records, and compares on resume."""
         ...
 
     def rollouts(self, repeats: int) -> Iterator[Rollout]:
-        """Every task's repeats. Raises RollyardError when a row is not the one that was read at the start."""
+        """Yield every task's repeats. Raises RollyardError if a row has changed since it was first read."""
         ...
 
 
 class TaskFile:
-    """An input file, read once to check and identify it, then streamed. A hash of 8 bytes a row stays in memory.
+    """An input file, read once to validate and identify it, then streamed. Only an 8-byte hash per row stays in memory.
 
-    Its identity is of its rows: the same rows compressed or at another place are the same input.
+    Its identity depends only on its rows: the same rows, compressed or in another file, are the same input.
     """
 
     def __init__(self, file: DataFile, *, agent: str | None, limit: int | None) -> None:
-        """Raises OperatorError naming the first row that cannot be played."""
+        """Raises OperatorError at the first invalid row."""
         if isinstance(file, Path) and file.is_fifo():
-            raise OperatorError(f"{file} is a pipe; rows are read twice, so they must be in a file")
+            raise OperatorError(f"{file} is a pipe; rows are read twice, so the input must be a regular file")
         self.file = file
         self.files = {file} if isinstance(file, Path) else set()
         self._agent = agent
         self._limit = limit
-        self._marks = array("q")
+        self._line_hashes = array("q")
         self.agents: set[str] = set()
         digest = hashlib.sha256()
         for row in islice(rows_of(file), limit):
@@ -93,44 +93,43 @@ class TaskFile:
                 raise OperatorError(f"{file}: line {row.line}{row.problem}")
             digest.update(row.text + b"\n")
             self.agents.add(_agent_of_row(row.value, agent, file))
-            self._marks.append(row.mark)
-        self.count = len(self._marks)
+            self._line_hashes.append(row.line_hash)
+        self.count = len(self._line_hashes)
         if self.count == 0:
-            raise OperatorError(f"{file} holds no rows")
+            raise OperatorError(f"{file} has no rows")
         self.digest = digest.hexdigest()
 
     @property
     def identity(self) -> Json:
-        """See `Tasks`."""
         return {"input_sha256": self.digest, "rows": self.count}
 
     def rollouts(self, repeats: int) -> Iterator[Rollout]:
-        """Every task's repeats, tasks in file order. Raises RunError at a row that changed since the first reading."""
+        """Yield every task's repeats in file order. Raises RunError at a row that changed since it was first read."""
         index = -1
-        for index, row in enumerate(islice(rows_again(self.file, self._marks), self._limit)):
+        for index, row in enumerate(islice(rows_again(self.file, self._line_hashes), self._limit)):
             if index == self.count:
                 raise RunError(
-                    f"{self.file}: line {row.line} is new: the file grew while it was in use. To go on with the rows "
-                    f"as they were, repeat the command with +limit={self.count}"
+                    f"{self.file}: line {row.line} is new: the file grew while it was in use. To continue with the "
+                    f"original rows, repeat the command with +limit={self.count}"
                 )
             if row.problem:
                 raise RunError(
-                    f"{self.file}: line {row.line} changed while the file was in use. Restore it, then the same "
-                    "command goes on"
+                    f"{self.file}: line {row.line} changed while the file was in use. Restore it, then repeat the "
+                    "command to continue"
                 )
             agent = _agent_of_row(row.value, self._agent, self.file)
             for repeat in range(repeats):
                 yield Rollout(index, repeat, agent, row.value)
         if index + 1 < self.count:
             raise RunError(
-                f"{self.file} held {self.count} rows, and now ends after {index + 1}. Restore it, then the same "
-                "command goes on"
+                f"{self.file} had {self.count} rows, and now ends after {index + 1}. Restore it, then repeat the "
+                "command to continue"
             )
 
 
 def _agent_of_row(row: Json, default: str | None, file: DataFile) -> str:
-    """Who plays a playable row. Raises OperatorError when nothing says."""
+    """Return the agent of a valid row. Raises OperatorError if there is none."""
     agent = agent_of(row) or default
     if agent is None:
-        raise OperatorError(f"{file} has rows without agent_ref: say who plays them with +agent_name=...")
+        raise OperatorError(f"{file} has rows without agent_ref: set their agent with +agent_name=...")
     return agent

@@ -1,4 +1,4 @@
-"""Copy: bytes kept in a temporary file without a name, so that nothing is left of it whatever ends the process."""
+"""TemporaryCopy: bytes in an unnamed temporary file, which disappears however the process ends."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from rollyard.services.errors import RunError
 
 
 class TemporaryCopy:
-    """Reads like a path: `open("rb")` begins at the first byte, as often as wanted. Lies in TMPDIR."""
+    """A file in TMPDIR that reads like a path: each `open("rb")` starts at the first byte."""
 
     def __init__(self, name: str) -> None:
-        """`name`: what messages call it."""
+        """`name`: its name in messages."""
         self._name = name
         self._fd, path = tempfile.mkstemp(prefix="rollyard-")
         os.unlink(path)  # noqa: PTH108 - the descriptor keeps the bytes
@@ -25,15 +25,15 @@ class TemporaryCopy:
         return self._name
 
     def open(self, mode: Literal["rb", "wb"]) -> BinaryIO:
-        """From the first byte on, independent of other readers. Raises OSError."""
+        """Open from the first byte, independently of other readers. Raises OSError."""
         return open(self, mode)  # noqa: PTH123
 
     def __fspath__(self) -> str:
-        """A path that this process can open."""
+        """Return a path that this process can open."""
         return f"/proc/self/fd/{self._fd}"
 
     def append(self, data: bytes) -> int:
-        """Add bytes at the end; where they begin. Raises RunError when the disk does not take them."""
+        """Append bytes and return their offset. Raises RunError if they cannot be written."""
         at = self._size
         try:
             while data:
@@ -42,7 +42,7 @@ class TemporaryCopy:
                 data = data[written:]
         except OSError as error:
             raise RunError(
-                f"the rows of {self} cannot be copied to {tempfile.gettempdir()}: {error.strerror}. Make room there, "
-                "or name another folder in TMPDIR"
+                f"the rows of {self} cannot be copied to {tempfile.gettempdir()}: {error.strerror}. Free some space "
+                "there, or set TMPDIR to another folder"
             ) from error
         return at

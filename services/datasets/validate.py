@@ -1,4 +1,4 @@
-"""survey: what is in the files of a data set, what is wrong with them, and what they share with others."""
+"""Validate: reports the contents of dataset files, invalid and duplicate rows, and overlap with other files."""
 
 from __future__ import annotations
 
@@ -11,130 +11,131 @@ import numpy as np
 
 from rollyard.services.datasets.data_files import DataFile
 from rollyard.services.datasets.dataset import fingerprint
-from rollyard.services.datasets.overlap import KINDS, USUAL_RUN, Match, TestSets
+from rollyard.services.datasets.overlap import DEFAULT_N, KINDS, Match, TestSets
 from rollyard.services.datasets.rows import agent_of, id_of_row, rows_of
 from rollyard.services.datasets.spread import Spread, spread
 from rollyard.services.types import Json, Record
 
-FIRST = 20
-"""Problems and repetitions that are told one by one."""
+MAX_LISTED = 20
+"""Maximum number of problems and duplicates that are listed individually."""
 
 R = TypeVar("R")
 
 
 class Problem(Record):
-    """A row that cannot be played."""
+    """An invalid row."""
 
     line: int
     problem: str
 
 
 class Repetition(Record):
-    """A row that was there before."""
+    """A row that repeats an earlier one."""
 
     line: int
     path: str
-    """Where it was: the file, and its line."""
+    """File of the earlier row; `first_line` is its line."""
     first_line: int
 
 
 class FileReport(Record):
-    """One file."""
+    """Report on one file."""
 
     path: str
     rows: int
-    """That can be played."""
+    """Number of valid rows."""
     problems: int
     first_problems: list[Problem]
     agents: dict[str, int]
-    """Who plays how many; '' where the row does not say."""
+    """Agent -> number of rows; '' for rows without an agent."""
     keys: dict[str, int]
-    """Top-level keys and how many rows have them."""
+    """Top-level key -> number of rows that have it."""
     prompt_characters: Spread | None
-    """Of all texts in `input`."""
+    """Characters of all texts in `input`, per row."""
     repeated_ids: int
-    """Rows with the id of an earlier one of this file: a mixture refuses them."""
+    """Rows with the id of an earlier row of this file, which a mixture rejects."""
     first_repeated_ids: list[Problem]
     duplicates: int
-    """Rows that ask the same as an earlier one of any of the files: equal but for ids and players."""
+    """Duplicate tasks: rows that equal an earlier row of any file, except for ids and agents."""
     first_duplicates: list[Repetition]
     overlap: dict[str, int]
-    """Rows that are in one of the files to be kept apart from, too, by how it is known: the same row (equal but for ids
-    and players), the same id, the same question, or words in common. A row may be of several kinds."""
+    """Rows that overlap with a test set, by kind: the same row (except for ids and agents), the same id, the same
+    question, or common words. A row may count in several kinds."""
     first_overlap: list[Match]
-    """The first of each kind."""
+    """The first matches of each kind."""
 
 
-def validate(files: Iterable[DataFile], against: Iterable[DataFile] = (), *, run: int = USUAL_RUN) -> list[FileReport]:
-    """Read each of `files` once; `against`: files that must hold other tasks (a test set); `run`: words in a row that
-    make two rows overlap. Raises OperatorError.
+def validate(files: Iterable[DataFile], against: Iterable[DataFile] = (), *, n: int = DEFAULT_N) -> list[FileReport]:
+    """Read each of `files` once and report on it. Raises OperatorError.
+
+    `against`: files that must contain different tasks (a test set); `n`: number of consecutive common words that count
+    as overlap.
     """
-    apart = TestSets(against, run)
+    test_sets = TestSets(against, n)
     seen = _Seen()
-    return [_file(file, seen, apart) for file in files]
+    return [_file(file, seen, test_sets) for file in files]
 
 
 class _Seen:
-    """Fingerprints of rows and where the first of equal ones was; millions of them, so a number says where."""
+    """Fingerprints of rows with the origin of the first equal row, packed into one integer to save memory."""
 
     def __init__(self) -> None:
         self._files: list[DataFile] = []
-        self._places: dict[bytes, int] = {}
+        self._origins: dict[bytes, int] = {}
 
-    def begin(self, file: DataFile) -> None:
-        """The rows that follow are of this file."""
+    def start_file(self, file: DataFile) -> None:
+        """Set the file of the following rows."""
         self._files.append(file)
 
     def add(self, task: bytes, line: int) -> None:
-        """Remember a row; the first of equal ones stays."""
-        self._places.setdefault(task, line << 16 | len(self._files) - 1)
+        """Remember a row, unless an equal one is known."""
+        self._origins.setdefault(task, line << 16 | len(self._files) - 1)
 
     def earlier(self, task: bytes, line: int) -> Repetition | None:
-        """The row at `line` as a repetition of an earlier one; None where it is none."""
-        place = self._places.get(task)
-        if place is None:
+        """Return the row as a repetition of an earlier one, or None."""
+        origin = self._origins.get(task)
+        if origin is None:
             return None
-        return Repetition(line=line, path=str(self._files[place & 0xFFFF]), first_line=place >> 16)
+        return Repetition(line=line, path=str(self._files[origin & 0xFFFF]), first_line=origin >> 16)
 
 
-class _Told(Generic[R]):
-    """Counts all and keeps the first."""
+class _Listed(Generic[R]):
+    """Counts all items and keeps the first ones."""
 
     def __init__(self) -> None:
         self.count = 0
         self.first: list[R] = []
 
     def add(self, one: R) -> None:
-        """One more."""
         self.count += 1
-        if self.count <= FIRST:
+        if self.count <= MAX_LISTED:
             self.first.append(one)
 
 
-def _file(file: DataFile, seen: _Seen, apart: TestSets) -> FileReport:
-    problems, repeated_ids = _Told[Problem](), _Told[Problem]()
-    duplicates = _Told[Repetition]()
-    overlap = {kind: _Told[Match]() for kind in KINDS}
+def _file(file: DataFile, seen: _Seen, test_sets: TestSets) -> FileReport:
+    problems, repeated_ids = _Listed[Problem](), _Listed[Problem]()
+    duplicates = _Listed[Repetition]()
+    overlap = {kind: _Listed[Match]() for kind in KINDS}
     ids = set[int]()
     agents, keys = Counter[str](), Counter[str]()
     lengths = array("q")
-    seen.begin(file)
+    seen.start_file(file)
     for row in rows_of(file):
         if row.problem:
             problems.add(Problem(line=row.line, problem=row.problem.lstrip(": ")))
             continue
-        task = _short(row.value)
+        task = _row_hash(row.value)
         if (repetition := seen.earlier(task, row.line)) is not None:
             duplicates.add(repetition)
-        if len(apart):
-            for match in apart.matches(row.value, row.line):
+        if len(test_sets):
+            for match in test_sets.matches(row.value, row.line):
                 overlap[match.kind].add(match)
         seen.add(task, row.line)
-        if (own := id_of_row(row.value)) is not None:
-            # Hashes take a third of the memory; that two ids share one of 2^61 does not happen.
-            if hash(own) in ids:
-                repeated_ids.add(Problem(line=row.line, problem=f"has the id {own!r} of an earlier row"))
-            ids.add(hash(own))
+        if (row_own_id := id_of_row(row.value)) is not None:
+            # Hashes take a third of the memory of ids; collisions among 2^61 values are negligible.
+            if hash(row_own_id) in ids:
+                repeated_ids.add(Problem(line=row.line, problem=f"has the id {row_own_id!r} of an earlier row"))
+            ids.add(hash(row_own_id))
         agents[agent_of(row.value) or ""] += 1
         keys.update(row.value.keys())
         lengths.append(sum(map(len, texts(row.value))))
@@ -150,27 +151,27 @@ def _file(file: DataFile, seen: _Seen, apart: TestSets) -> FileReport:
         first_repeated_ids=repeated_ids.first,
         duplicates=duplicates.count,
         first_duplicates=duplicates.first,
-        overlap={kind: told.count for kind, told in overlap.items()},
-        first_overlap=[match for told in overlap.values() for match in told.first],
+        overlap={kind: listed.count for kind, listed in overlap.items()},
+        first_overlap=[match for listed in overlap.values() for match in listed.first],
     )
 
 
 def texts(row: Json) -> list[str]:
-    """What the prompt says, message by message; for a row whose prompt its environment makes, the fields' texts."""
-    asked = row.get("responses_create_params", {}).get("input")
-    if asked is None:
+    """Return the texts of the prompt's messages, or of the fields if the environment builds the prompt."""
+    prompt = row.get("responses_create_params", {}).get("input")
+    if prompt is None:
         return [value for value in row.values() if isinstance(value, str)]
-    if isinstance(asked, str):
-        return [asked]
-    said: list[str] = []
-    for item in asked:
+    if isinstance(prompt, str):
+        return [prompt]
+    found: list[str] = []
+    for item in prompt:
         content = item.get("content") if isinstance(item, dict) else None
         for part in content if isinstance(content, list) else [content]:
             text = part.get("text") if isinstance(part, dict) else part
             if isinstance(text, str):
-                said.append(text)
-    return said
+                found.append(text)
+    return found
 
 
-def _short(row: Json) -> bytes:
+def _row_hash(row: Json) -> bytes:
     return bytes.fromhex(fingerprint(row))[:16]

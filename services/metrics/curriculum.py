@@ -1,4 +1,4 @@
-"""curriculum: tasks in the order of how hard a policy finds them, from its rollouts."""
+"""Curriculum: orders tasks by difficulty, as measured by a policy's rollouts."""
 
 from __future__ import annotations
 
@@ -16,61 +16,60 @@ from rollyard.services.metrics.profile import Run
 
 
 def hardest_first(run: Run, k: int) -> list[int]:
-    """Task indices by pass@k, ties by solve rate, then by mean reward, then by index.
+    """Return task indices sorted by pass@k, then solve rate, mean reward and index, hardest first.
 
-    Tasks with fewer than k rollouts, or with none, are left out. Raises OperatorError where nothing is left or nothing
-    says what solved is.
+    Tasks with fewer than k rollouts are omitted. Raises OperatorError if no task is left, or success is not defined.
     """
     grouped = run.by_task
     if grouped is None or grouped.solved is None or grouped.solve_rate is None:
         raise OperatorError(
-            f"{run.profile.path} does not say which rollouts solved which task: give rollouts with success, rewards in "
-            "0..1, or +pass_threshold=..."
+            f"{run.profile.path} does not define which rollouts solved their task: pass rollouts with success, "
+            "rewards in 0..1, or +pass_threshold=..."
         )
-    enough = grouped.measured >= k
-    if not enough.any():
-        most = int(grouped.measured.max())
-        raise OperatorError(f"{run.profile.path} has at most {most} rollouts of a task; pass@{k} needs {k}")
-    rates = pass_at(k, grouped.measured[enough], grouped.solved[enough])
-    task, rate, mean = grouped.task[enough], grouped.solve_rate[enough], grouped.mean[enough]
+    has_k = grouped.measured >= k
+    if not has_k.any():
+        max_rollouts = int(grouped.measured.max())
+        raise OperatorError(f"{run.profile.path} has at most {max_rollouts} rollouts per task; pass@{k} needs {k}")
+    rates = pass_at(k, grouped.measured[has_k], grouped.solved[has_k])
+    task, rate, mean = grouped.task[has_k], grouped.solve_rate[has_k], grouped.mean[has_k]
     return [int(index) for index in task[np.lexsort([task, mean, rate, rates])]]
 
 
 def pass_at(k: int, measured: Ints, solved: Ints) -> Floats:
-    """pass@k of each task: 1 - C(n-c, k) / C(n, k) (Chen et al. 2021, arXiv:2107.03374, equation 1); n >= k."""
+    """Return pass@k of each task: 1 - C(n-c, k) / C(n, k) (Chen et al. 2021, arXiv:2107.03374, equation 1); n >= k."""
     n, c = measured.astype(float)[:, None], solved.astype(float)[:, None]
     step = np.arange(k)
     return np.asarray(1 - np.prod(np.maximum(n - c - step, 0) / (n - step), axis=1))
 
 
 def ids_of(rollouts: Path) -> dict[int, str]:
-    """Task index -> the id that its rollouts carry; tasks without one are left out. Raises OperatorError."""
+    """Return task index -> id, read from the rollouts; tasks without an id are omitted. Raises OperatorError."""
     found: dict[int, str] = {}
     try:
-        for line in iter_jsonl(rollouts, skip):  # a torn tail, and what `load` has refused
+        for line in iter_jsonl(rollouts, skip):  # skip incomplete last lines and rows that `load` has rejected
             index = line.value.get("_ng_task_index")
             if type(index) is not int or index in found:
                 continue
-            with suppress(ValueError):  # an id that no order file could hold is none
-                if (own := id_of_row(line.value)) is not None:
-                    found[index] = own
+            with suppress(ValueError):  # an id that an order file cannot hold is treated as absent
+                if (row_own_id := id_of_row(line.value)) is not None:
+                    found[index] = row_own_id
     except OSError as error:
         raise OperatorError(f"{rollouts} cannot be read: {error.strerror}") from error
     return found
 
 
-def named(order: Sequence[int], told: Mapping[int, str], ids: Sequence[str], rollouts: Path) -> list[str]:
-    """The tasks of an order by id: as their rollouts name them, else as the data have them in that place.
+def order_by_id(order: Sequence[int], ids_of_tasks: Mapping[int, str], ids: Sequence[str], rollouts: Path) -> list[str]:
+    """Return the ids of ordered tasks: from their rollouts, else from the dataset by position.
 
-    Raises OperatorError where the rollouts are of other data.
+    Raises OperatorError if the rollouts belong to a different dataset.
     """
-    names = [told.get(task, ids[task] if task < len(ids) else None) for task in order]
+    names = [ids_of_tasks.get(task, ids[task] if task < len(ids) else None) for task in order]
     known = set(ids)
     for task, name in zip(order, names, strict=True):
         if name not in known:
-            what = "more" if name is None else f"the id {name!r}"
+            found = "no matching row" if name is None else f"the id {name!r}"
             raise OperatorError(
-                f"{rollouts} was collected on other data: its task {task} has {what}, these data have {len(ids)} tasks "
-                f"({', '.join(ids[:3])}, ...). Give the data of the collection"
+                f"{rollouts} was collected on a different dataset: its task {task} has {found}, but this dataset has "
+                f"{len(ids)} tasks ({', '.join(ids[:3])}, ...). Pass the data of that collection"
             )
     return list(dict.fromkeys(filter(None, names)))

@@ -1,1 +1,1 @@
-"""The files of a collection: keys, locks, the manifest, and changes made to them by other programs."""
+"""Collects rollouts and keeps the files of a collection: rollouts, failures, manifest and status."""

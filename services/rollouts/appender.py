@@ -1,4 +1,4 @@
-"""JsonLines: a file that one process appends lines to: whole lines or nothing, and a torn tail is set aside."""
+"""JsonLines: appends complete lines to a file, and moves an incomplete last line to a separate file."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from rollyard.services.io.lines import Lines
 from rollyard.services.io.locked_files import open_locked, replace_locked, unused, write_synced
 
 _CHUNK = 1 << 20
-MEND = "Delete that line, or start over with +overwrite=true, which moves the old files aside."
+REPAIR_HINT = "Delete that line, or start over with +overwrite=true, which moves the old files aside."
 
 
 class JsonLines:
-    """An append-only file with one writer. What was appended is whole; after a crash only the tail can be torn.
+    """An append-only file with one writer. After a crash, only the last line can be incomplete.
 
-    `check` and `verify` find what other programs did to the file while it was open.
+    `check` and `verify` detect changes by other programs while the file is open.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._fd = open_locked(path)
-        self.set_aside = self._heal()
+        self.tail_file = self._move_incomplete_tail()
         self._size = os.fstat(self._fd).st_size
-        self._marks = array("q")
-        """A hash of each line that was read or written: 8 bytes a line."""
-        self._all_marked = self._size == 0
+        self._line_hashes = array("q")
+        """A hash of each line that was read or written, 8 bytes per line."""
+        self._all_hashed = self._size == 0
 
     def append(self, line: bytes) -> None:
-        """Write one line (without its `\\n`). Raises RunError when it cannot be written; the file is then as before."""
+        """Append one line (given without `\\n`). Raises RunError if the write fails; the file is then unchanged."""
         if os.fstat(self._fd).st_size != self._size:
             self.check()
         data = line + b"\n"
@@ -44,77 +44,79 @@ class JsonLines:
         except OSError as error:
             if os.fstat(self._fd).st_size > self._size:
                 os.ftruncate(self._fd, self._size)
-            raise RunError(f"cannot write {self.path}: {error.strerror}. What is in it is whole.") from error
+            raise RunError(
+                f"cannot write {self.path}: {error.strerror}. The lines already in it are complete."
+            ) from error
         self._size += len(data)
-        self._marks.append(hash(data))
+        self._line_hashes.append(hash(data))
 
     def rows(self) -> Iterator[ParsedLine]:
-        """Every line that is not blank. Raises RunError naming one that does not hold an object."""
-        self._marks, self._all_marked = array("q"), True
-        return iter_jsonl(self._marked(), refuse(self.path, MEND), parse=strict)
+        """Yield every line that is not blank. Raises RunError at a line that is not a JSON object."""
+        self._line_hashes, self._all_hashed = array("q"), True
+        return iter_jsonl(self._hashed_lines(), refuse(self.path, REPAIR_HINT), parse=strict)
 
     def check(self) -> None:
-        """Raises RunError when `path` is not the open file any more, or not as long as this process left it."""
+        """Raise RunError if `path` is no longer the open file, or its size has changed."""
         try:
-            found = outside_change(self._fd, self.path, self._size)
+            problem = outside_change(self._fd, self.path, self._size)
         except OSError as error:
-            found = f"{self.path} cannot be looked at any more: {error.strerror}"
-        if found:
-            raise RunError(found)
+            problem = f"{self.path} can no longer be accessed: {error.strerror}"
+        if problem:
+            raise RunError(problem)
 
     def verify(self) -> None:
-        """`check`, then read the file again. Raises RunError naming a line that is not as it was read or written.
+        """Run `check`, then compare every line with its hash. Raises RunError at a line that has changed.
 
         A file that was not empty and was not read with `rows` is only checked.
         """
         self.check()
-        if not self._all_marked:
+        if not self._all_hashed:
             return
         with self.path.open("rb") as file:
-            for number, (line, mark) in enumerate(zip(file, self._marks, strict=False), 1):
-                if hash(line) != mark:
+            for number, (line, line_hash) in enumerate(zip(file, self._line_hashes, strict=False), 1):
+                if hash(line) != line_hash:
                     raise RunError(
                         f"{self.path}: line {number} was changed by another program while the file was being written. "
-                        "Restore or delete that line, then the same command goes on"
+                        "Restore or delete that line, then repeat the command to continue"
                     )
 
     def sync(self) -> None:
-        """Make what was appended survive a power cut."""
+        """Flush appended lines to disk (fsync)."""
         os.fsync(self._fd)
 
     def restart(self, aside: Path) -> None:
-        """Move the file to `aside` and go on with an empty one under the same lock and name. Raises RunError."""
+        """Rename the file to `aside` and continue with an empty one, without releasing the lock. Raises RunError."""
         try:
             fd = replace_locked(self.path, aside)
         except OSError as error:
-            raise RunError(f"{self.path} cannot be moved aside: {error.strerror}") from error
+            raise RunError(f"{self.path} cannot be renamed: {error.strerror}") from error
         os.close(self._fd)
-        self._fd, self._size, self._marks, self._all_marked = fd, 0, array("q"), True
+        self._fd, self._size, self._line_hashes, self._all_hashed = fd, 0, array("q"), True
 
     def close(self) -> None:
-        """Give the file and its lock back."""
+        """Close the file and release its lock."""
         os.close(self._fd)
 
-    def _marked(self) -> Iterator[tuple[int, bytes]]:
+    def _hashed_lines(self) -> Iterator[tuple[int, bytes]]:
         for offset, line in Lines(self.path):
-            self._marks.append(hash(line))
+            self._line_hashes.append(hash(line))
             yield offset, line
 
-    def _heal(self) -> Path | None:
-        """Move what stands after the last `\\n` into a file of its own; its path, if there was anything."""
+    def _move_incomplete_tail(self) -> Path | None:
+        """Move bytes after the last `\\n` to a new file and return its path; None if there are none."""
         size = os.fstat(self._fd).st_size
-        keep, tail = size, b""
-        while keep > 0:
-            start = max(0, keep - _CHUNK)
-            chunk = os.pread(self._fd, keep - start, start)
+        end, tail = size, b""
+        while end > 0:
+            start = max(0, end - _CHUNK)
+            chunk = os.pread(self._fd, end - start, start)
             newline = chunk.rfind(b"\n")
             if newline >= 0:
-                tail, keep = chunk[newline + 1 :] + tail, start + newline + 1
+                tail, end = chunk[newline + 1 :] + tail, start + newline + 1
                 break
-            tail, keep = chunk + tail, start
+            tail, end = chunk + tail, start
         if not tail:
             return None
         aside = unused(self.path.with_name(f"{self.path.stem}_torn{self.path.suffix}"))
         write_synced(aside, tail)
-        os.ftruncate(self._fd, keep)
+        os.ftruncate(self._fd, end)
         return aside

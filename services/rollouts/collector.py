@@ -1,4 +1,4 @@
-"""Collector: how many episodes at once, how often again, when to stop. What is done already is the store's."""
+"""Collector: runs episodes concurrently, retries failed ones, and decides when to stop."""
 
 from __future__ import annotations
 
@@ -8,48 +8,45 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, cast
-
-import orjson
+from typing import Any
 
 from rollyard.services.datasets.tasks import Rollout
 from rollyard.services.errors import Failure, FailureKind, RollyardError, RunError
 from rollyard.services.http.client import ServerClient
 from rollyard.services.http.transport import HttpResponse
-from rollyard.services.rollout_types import RolloutKeys, RolloutRow
+from rollyard.services.rollout_types import RolloutKeys
+from rollyard.services.rollouts.output_row import encode_line, parse_row
 from rollyard.services.rollouts.progress import CollectionProgress
-from rollyard.services.rollouts.rewards import check_reward
 from rollyard.services.rollouts.rollout_keys import task_key
-from rollyard.services.rollouts.run_answer import RESPONSE_BYTES_HEADER, decode_row
 from rollyard.services.rollouts.store import RolloutStore
 from rollyard.services.types import CollectionStatus, FailureRow, State
 
 STATUS_EVERY_S = 1.0
-FAILURES_KEPT = 50
-"""Of the latest failed attempts, for those who look on."""
-ENOUGH_TO_JUDGE = 20
-"""Rollouts ended before the failure rate may stop a collection."""
+MAX_RECENT_FAILURES = 50
+"""How many of the latest failed attempts are kept for status views."""
+MIN_ENDED_FOR_RATE = 20
+"""Number of ended rollouts from which the failure rate may stop the collection."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """How hard a collection tries."""
+    """Concurrency, retries and failure limits of a collection."""
 
     parallel: int = 32
-    """Episodes in flight."""
+    """Maximum number of episodes in flight."""
     max_attempts: int = 3
-    """Per rollout, each on a fresh session."""
+    """Attempts per rollout, each in a new session."""
     rollout_timeout_s: float = 3600.0
-    """Deadline of one attempt."""
+    """Timeout of one attempt."""
     max_failure_rate: float = 0.5
-    """Share of ended rollouts given up above which the collection stops."""
+    """The collection stops if a larger share of its ended rollouts has failed permanently."""
     first_pause_s: float = 0.5
-    """Before the second attempt; doubles, with jitter."""
+    """Pause before the second attempt; doubles with each attempt, with jitter."""
     longest_pause_s: float = 15.0
 
 
 class Collector:
-    """Plays rollouts through their agents and stores what comes back. Holds `limits.parallel` of them and no more."""
+    """Runs rollouts through their agents and stores the results. At most `limits.parallel` are in memory."""
 
     def __init__(
         self,
@@ -76,28 +73,28 @@ class Collector:
         self._workers: list[asyncio.Task[None]] = []
         self._draining = asyncio.Event()
         self._stopped_because = ""
-        self._touched: RunError | None = None
-        """What the pulse found wrong with the files."""
-        self._told: set[str] = set()
-        self.failures: deque[FailureRow] = deque(maxlen=FAILURES_KEPT)
+        self._file_error: RunError | None = None
+        """Set if the heartbeat finds that the files were changed."""
+        self._reported_kinds: set[str] = set()
+        self.failures: deque[FailureRow] = deque(maxlen=MAX_RECENT_FAILURES)
         """The latest failed attempts of this command."""
         self.status: CollectionStatus = progress.status("running")
-        """As it was last written down."""
+        """The status as last written to disk."""
 
     async def run(self) -> State:
-        """Collect until every rollout is measured or given up, or until told to stop.
+        """Collect until every rollout is measured or has permanently failed, or until stopped.
 
-        Raises RunError: the disk is full, or another program touched the files.
+        Raises RunError if the disk is full or another program changed the files.
         """
-        pulse = asyncio.create_task(self._pulse())
+        heartbeat = asyncio.create_task(self._heartbeat())
         self._workers = [asyncio.create_task(self._work()) for _ in range(self._limits.parallel)]
         try:
             done, _ = await asyncio.wait(self._workers, return_when=asyncio.FIRST_EXCEPTION)
             for worker in done:
                 if not worker.cancelled() and (error := worker.exception()):
                     raise error
-            if self._touched is not None:
-                raise self._touched
+            if self._file_error is not None:
+                raise self._file_error
             if self._draining.is_set():
                 self._store.check()
             else:
@@ -109,27 +106,27 @@ class Collector:
             for worker in self._workers:
                 worker.cancel()
             await asyncio.gather(*self._workers, return_exceptions=True)
-            pulse.cancel()
+            heartbeat.cancel()
             state = self._state()
             self._write_status(state)
         return state
 
     @property
     def stopped_because(self) -> str:
-        """Why the collection stopped by itself; empty when it did not."""
+        """Why the collection stopped automatically; empty if it did not."""
         return self._stopped_because
 
     def drain(self) -> None:
-        """Begin no further episode; those in flight are finished."""
+        """Start no further episodes; those in flight are finished."""
         self._draining.set()
 
     def stop(self, why: str) -> None:
-        """End now, because the collection cannot go on."""
+        """Stop immediately, because the collection cannot continue."""
         self._stop(why)
         self.cancel()
 
     def cancel(self) -> None:
-        """End now: episodes in flight are abandoned and will be played again on resume."""
+        """Stop immediately. Episodes in flight are abandoned and will be run again on resume."""
         self._draining.set()
         for worker in self._workers:
             worker.cancel()
@@ -153,7 +150,7 @@ class Collector:
             key = (rollout.task_index, rollout.rollout_index)
             if key in self._store.done or key in self._store.permanently_failed:
                 if rollout.rollout_index == 0:
-                    await asyncio.sleep(0)  # skipping a million rows must not stop the clock
+                    await asyncio.sleep(0)  # skipping a million rows must not block the event loop
                 continue
             self._progress.begin(key)
             try:
@@ -162,7 +159,7 @@ class Collector:
                 self._progress.end(key)
 
     def _next(self) -> Rollout | None:
-        """The next rollout to play; None at the end, and where the input is not what it was when it was read."""
+        """Return the next rollout; None at the end, or if the input changed since it was first read."""
         try:
             return next(self._rollouts, None)
         except RollyardError as error:
@@ -170,7 +167,7 @@ class Collector:
             return None
 
     async def _collect(self, rollout: Rollout) -> None:
-        key, asked = (rollout.task_index, rollout.rollout_index), task_key(rollout.row)
+        key, key_of_task = (rollout.task_index, rollout.rollout_index), task_key(rollout.row)
         earlier = self._store.attempts.get(key, 0)
         try:
             body = rollout.body(self._params, seeded=self._seeded)
@@ -180,25 +177,25 @@ class Collector:
         if self._materialize is not None:
             self._materialize(body)
         for attempt in range(self._limits.max_attempts):
-            begun = time.monotonic()
-            marks: RolloutKeys = {
+            started = time.monotonic()
+            rollout_keys: RolloutKeys = {
                 "_ng_task_index": rollout.task_index,
                 "_ng_rollout_index": rollout.rollout_index,
                 "_ng_attempt_index": earlier + attempt,
-                "_ng_task_key": asked,
+                "_ng_task_key": key_of_task,
                 "agent_ref": rollout.agent_ref,
             }
             try:
-                answer = await self._play(rollout.agent, body)
-                row = _checked(answer, rollout.agent)
-                row.pop("_ng_code", None)  # a row that was a rollout before brings its own
+                response = await self._run_agent(rollout.agent, body)
+                row = parse_row(response, rollout.agent)
+                row.pop("_ng_code", None)  # a rollout used as input already has one
                 if self._store.code_mark:
-                    marks["_ng_code"] = self._store.code_mark
-                row = {**row, **marks}
-                line = _line(row, rollout.agent)
+                    rollout_keys["_ng_code"] = self._store.code_mark
+                row = {**row, **rollout_keys}
+                line = encode_line(row, rollout.agent)
             except Failure as failure:
                 given_up = failure.terminal or attempt + 1 == self._limits.max_attempts
-                self._record(rollout, failure, earlier + attempt, time.monotonic() - begun, given_up=given_up)
+                self._record(rollout, failure, earlier + attempt, time.monotonic() - started, given_up=given_up)
                 if given_up:
                     return
                 await self._pause(attempt)
@@ -209,13 +206,13 @@ class Collector:
             self._progress.count(row)
             return
 
-    async def _play(self, agent: str, body: bytes) -> HttpResponse:
-        """The agent's answer. A rollout that met two versions of a server's code is discarded and played again."""
+    async def _run_agent(self, agent: str, body: bytes) -> HttpResponse:
+        """Return the agent's response. A rollout during which a server's code changed is discarded and run again."""
         while True:
             code_changes = self._store.code_changes
-            answer = await self._client.post(agent, "/run", body, self._limits.rollout_timeout_s)
+            response = await self._client.post(agent, "/run", body, self._limits.rollout_timeout_s)
             if code_changes == self._store.code_changes:
-                return answer
+                return response
 
     def _record(self, rollout: Rollout, failure: Failure, attempt: int, seconds: float, *, given_up: bool) -> None:
         problem = failure.problem
@@ -236,23 +233,23 @@ class Collector:
         self._store.append_failure(row)
         self.failures.append(row)
         self._progress.count_failure(failure.kind, given_up=given_up)
-        if failure.kind not in self._told:
-            # The first of a kind at once; the rest are counted and on the record.
-            self._told.add(failure.kind)
+        if failure.kind not in self._reported_kinds:
+            # Report the first of each kind; the others are only counted and recorded.
+            self._reported_kinds.add(failure.kind)
             where = f"task {rollout.task_index}, repeat {rollout.rollout_index}"
             self._say(f"first failure of kind {failure.kind} ({where}, {problem.server or '?'}): {problem.detail}")
-        self._judge(rollout, failure)
+        self._check_failure_rate(rollout, failure)
 
-    def _judge(self, rollout: Rollout, failure: Failure) -> None:
-        """Too many failures end the collection; so does an agent that is not there at all."""
+    def _check_failure_rate(self, rollout: Rollout, failure: Failure) -> None:
+        """Stop the collection if too many rollouts failed or the agent is unreachable."""
         ended = self._progress.collected + self._progress.given_up
         if failure.kind is FailureKind.UNREACHABLE and failure.problem.server == rollout.agent:
-            self._stop(f"{rollout.agent} cannot be reached any more: {failure.problem.detail}")
-        elif ended >= ENOUGH_TO_JUDGE and self._progress.given_up > self._limits.max_failure_rate * ended:
-            most = self._progress.kinds.most_common(1)[0][0]
+            self._stop(f"{rollout.agent} can no longer be reached: {failure.problem.detail}")
+        elif ended >= MIN_ENDED_FOR_RATE and self._progress.given_up > self._limits.max_failure_rate * ended:
+            most_common = self._progress.kinds.most_common(1)[0][0]
             self._stop(
                 f"{self._progress.given_up} of {ended} rollouts failed, more than max_failure_rate="
-                f"{self._limits.max_failure_rate:g}; most often: {most}"
+                f"{self._limits.max_failure_rate:g}; most often: {most_common}"
             )
 
     def _stop(self, why: str) -> None:
@@ -267,43 +264,19 @@ class Collector:
         except TimeoutError:
             return
 
-    async def _pulse(self) -> None:
-        """Status file, disk sync, and a look at the files, once a second, beside the work."""
+    async def _heartbeat(self) -> None:
+        """Write the status, sync the files and check them for changes, once a second."""
         while True:
             self._write_status("running")
             try:
                 await asyncio.to_thread(self._store.sync)
             except OSError as error:
-                self._stop(f"the disk does not keep what was written: {error}")
+                self._stop(f"fsync failed: {error}")
             try:
-                # Not in a thread: the sizes are compared between two appends.
+                # Not in a thread: no append may happen while the sizes are compared.
                 self._store.check()
             except RunError as error:
-                self._touched = error
+                self._file_error = error
                 self.cancel()
                 return
             await asyncio.sleep(STATUS_EVERY_S)
-
-
-def _checked(answer: HttpResponse, agent: str) -> RolloutRow:
-    """The agent's answer, if it is a rollout: an object with a finite number as reward."""
-    try:
-        row = decode_row(answer.body, answer.headers.get(RESPONSE_BYTES_HEADER))
-    except orjson.JSONDecodeError as error:
-        detail = f"/run answered no JSON ({error}): {answer.body[:200]!r}"
-        raise Failure(FailureKind.MALFORMED_ANSWER, detail, server=agent) from error
-    if not isinstance(row, dict):
-        detail = f"/run answered a JSON {type(row).__name__}; expected an object"
-        raise Failure(FailureKind.MALFORMED_ANSWER, detail, server=agent)
-    check_reward(row, "/run", agent)
-    return cast(RolloutRow, row)
-
-
-def _line(row: RolloutRow, agent: str) -> bytes:
-    """The row as a line. orjson reads deeper nesting than it writes."""
-    try:
-        return orjson.dumps(row)
-    except TypeError as error:
-        raise Failure(
-            FailureKind.MALFORMED_ANSWER, f"/run's answer cannot be stored ({error})", server=agent
-        ) from error

@@ -1,4 +1,4 @@
-"""The manifest of a collection: written when it begins, compared when it goes on."""
+"""The manifest of a collection: written when it starts, compared when it is resumed."""
 
 from __future__ import annotations
 
@@ -17,39 +17,41 @@ from rollyard.services.types import Json, ServerCode
 
 
 def new_manifest(output: Path, identity: Json, versions: Json, code: dict[str, ServerCode]) -> Manifest:
-    """The manifest of a collection that begins now."""
     now = time.time()
     return Manifest(identity=identity, versions=versions, created=now, output=output.name, code=[version_of(code, now)])
 
 
-def continued(
+def resumed_manifest(
     path: Path, output: Path, identity: Json, code: dict[str, ServerCode], *, accept_changed_code: bool
 ) -> Manifest:
-    """The manifest at `path`, for a command that goes on with `output`. Raises OperatorError when it may not."""
+    """Return the manifest at `path` for a command that resumes `output`. Raises OperatorError if it cannot."""
     try:
         manifest = Manifest.model_validate_json(path.read_bytes())
     except (OSError, ValidationError) as error:
         raise OperatorError(
-            f"{output} exists, but {path.name} does not say what it is "
-            f"({type(error).__name__}): choose another output, or +overwrite=true to move it aside"
+            f"{output} exists, but its manifest {path.name} cannot be read "
+            f"({type(error).__name__}): choose another output, or rename the old files with +overwrite=true"
         ) from error
-    if found := list(differences(_reached(manifest.identity, identity), identity)):
-        listed = "\n".join(f"  {name}: {_shown(old)} in the file, {_shown(new)} now" for name, old, new in found)
+    if changed_parameters := list(differences(_reached_settings_only(manifest.identity, identity), identity)):
+        listed = "\n".join(
+            f"  {name}: {_shown(old)} in the file, {_shown(new)} now" for name, old, new in changed_parameters
+        )
         raise OperatorError(
             f"{output} was collected with other parameters:\n{listed}\n"
-            "Repeat the command as it was to go on, choose another output, or +overwrite=true to move it aside."
+            "Repeat the original command to continue, choose another output, or rename the old files with "
+            "+overwrite=true."
         )
     versions = accepted(manifest.code, version_of(code, time.time()), output, accept_changed_code)
     return manifest.model_copy(update={"code": versions, "output": output.name})
 
 
-def encoded(manifest: Manifest) -> bytes:
-    """As it stands in the file."""
+def encode_manifest(manifest: Manifest) -> bytes:
+    """Return the contents of the manifest file."""
     return orjson.dumps(manifest.model_dump(), option=orjson.OPT_INDENT_2)
 
 
 def check_not_shared(output: Path, manifest: Path, others: tuple[Path, ...]) -> None:
-    """Raises OperatorError when `manifest` or one of `others`, files beside `output`, are another collection's."""
+    """Raise OperatorError if `manifest` or one of `others` (sidecars of `output`) belongs to another collection."""
     try:
         owner = Manifest.model_validate_json(manifest.read_bytes()).output or f"{output.stem}.jsonl"
     except (OSError, ValidationError):
@@ -62,13 +64,13 @@ def check_not_shared(output: Path, manifest: Path, others: tuple[Path, ...]) -> 
     for path in others:
         if path.exists() and path.with_name(f"{path.stem}_manifest.json").exists():
             raise OperatorError(
-                f"{path} is a collection's own output, and {output.name} would use that name for a file beside it: "
+                f"{path} is the output of another collection, and {output.name} needs that name for a sidecar file: "
                 "choose another output"
             )
 
 
-def _reached(old: Json, new: Json) -> Json:
-    """`old` without settings of servers that the rows do not reach: manifests used to hold those of all servers."""
+def _reached_settings_only(old: Json, new: Json) -> Json:
+    """Return `old` without the settings of servers that the rows do not reach, which old manifests contain."""
     settings, now = old.get("settings"), new.get("settings")
     if not isinstance(settings, dict) or not isinstance(now, dict):
         return old

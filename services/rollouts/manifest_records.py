@@ -1,4 +1,4 @@
-"""What stands in the manifest of a collection: frozen, and an unknown field is an error."""
+"""Records of a collection's manifest: frozen, and unknown fields are errors."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rollyard.services.types import Json, Record
 
 
 class Manifest(Record):
-    """`X_manifest.json`: the identity of a collection. `identity` must be equal for a resume."""
+    """`X_manifest.json`: the identity of a collection, which must be equal to resume it."""
 
     identity: Json
     versions: Json
@@ -18,4 +18,4 @@ class Manifest(Record):
     output: str = ""
     """File name of the rollouts; empty in manifests written before it was recorded."""
     code: list[CodeVersion] = Field(default_factory=list)
-    """The first one is the collection's own, others were accepted; empty in manifests of before code was recorded."""
+    """The collection's original code, then the accepted changes; empty in manifests older than this field."""

@@ -1,4 +1,4 @@
-"""Tally: what a collection has come to so far; in memory it keeps a few numbers a task."""
+"""Counts of a running collection; a few numbers per task stay in memory."""
 
 from __future__ import annotations
 
@@ -15,74 +15,74 @@ from rollyard.services.types import CollectionStatus, DatasetStatus, State
 
 
 class CollectionProgress:
-    """Counts, and the figures of what is measured."""
+    """Counts of rollouts and failures, and the metrics of the measured rollouts."""
 
     def __init__(self, expected: int, clock: Callable[[], float] = time.monotonic) -> None:
         self.expected = expected
         self.measured = 0
         self.failed = 0
-        """Rollouts given up."""
+        """Permanently failed rollouts, including those of earlier commands."""
         self.failed_attempts = 0
         self.token_turns = 0
-        """Later turns of the model whose tokens are on record."""
+        """Model turns after the first whose token ids were recorded."""
         self.token_breaks = 0
-        """Those of them whose prompt does not begin with the turn before."""
+        """Of those, turns whose prompt does not start with the tokens of the turn before (prefix mismatches)."""
         self.kinds: Counter[str] = Counter()
         self.scores = RunScores()
         self._before = 0
         self._failed_before = 0
         self._running: dict[tuple[int, int], float] = {}
         self._clock = clock
-        self._begun = clock()
+        self._started_at = clock()
 
     def begin(self, key: tuple[int, int]) -> None:
-        """The rollout of that task and repeat is being played from now on."""
+        """Mark the rollout as running."""
         self._running[key] = self._clock()
 
     def end(self, key: tuple[int, int]) -> None:
-        """It is not any more, whatever came of it."""
+        """Mark the rollout as finished."""
         del self._running[key]
 
     def count(self, row: RolloutRow) -> None:
-        """One measured rollout."""
+        """Count one measured rollout."""
         self.measured += 1
         self.scores.add(row)
-        trail = row.get("token_trail")
-        if isinstance(trail, dict):
-            self.token_turns += _count(trail.get("turns"))
-            self.token_breaks += _count(trail.get("breaks"))
+        token_trail = row.get("token_trail")
+        if isinstance(token_trail, dict):
+            self.token_turns += _count(token_trail.get("turns"))
+            self.token_breaks += _count(token_trail.get("breaks"))
 
     def resumed(self) -> None:
-        """What is counted so far was there before: it does not enter the rate."""
+        """Exclude everything counted so far (from earlier commands) from the rate."""
         self._before = self.measured
         self._failed_before = self.failed
-        self._begun = self._clock()
+        self._started_at = self._clock()
 
     def count_failure(self, kind: str, *, given_up: bool) -> None:
-        """One failed attempt; `given_up`: no other follows."""
+        """Count one failed attempt; `given_up` if it is not retried."""
         self.failed_attempts += 1
         self.kinds[kind] += 1
         self.failed += given_up
 
     @property
     def successes(self) -> int | None:
-        """Solved rollouts; None where not every data set reports success."""
+        """Solved rollouts; None unless every dataset reports success."""
         return self.scores.successes
 
     def means(self, *, exact: bool = True) -> RunMeans:
-        """Of what is measured; see `RunScores.means`."""
+        """Return the means over the measured rollouts, as `RunScores.means` does."""
         return self.scores.means(exact=exact)
 
     @property
     def in_flight(self) -> int:
-        """Rollouts being played."""
+        """Number of running rollouts."""
         return len(self._running)
 
     @property
     def oldest_s(self) -> float:
-        """Age of the oldest rollout being played, all of its attempts together; 0 without any."""
-        begun = next(iter(self._running.values()), None)
-        return 0.0 if begun is None else self._clock() - begun
+        """Age of the oldest running rollout, including all of its attempts; 0 if none is running."""
+        started_at = next(iter(self._running.values()), None)
+        return 0.0 if started_at is None else self._clock() - started_at
 
     @property
     def collected(self) -> int:
@@ -91,32 +91,32 @@ class CollectionProgress:
 
     @property
     def given_up(self) -> int:
-        """Rollouts given up by this command."""
+        """Rollouts that permanently failed during this command."""
         return self.failed - self._failed_before
 
     @property
     def drift(self) -> float | None:
-        """Share of later turns that break the trail of tokens; None where no tokens are recorded."""
+        """Share of recorded turns with a prefix mismatch; None if no tokens are recorded."""
         return self.token_breaks / self.token_turns if self.token_turns else None
 
     @property
     def elapsed_s(self) -> float:
-        """Since this command began to collect."""
-        return max(self._clock() - self._begun, 1e-9)
+        """Seconds since this command started to collect."""
+        return max(self._clock() - self._started_at, 1e-9)
 
     @property
     def rate(self) -> float:
-        """Rollouts a second of this command."""
+        """Rollouts per second of this command."""
         return self.collected / self.elapsed_s
 
     @property
     def eta_s(self) -> float | None:
-        """Seconds until the rest is measured at this rate."""
-        left = self.expected - self.measured - self.failed
-        return left / self.rate if self.collected else None
+        """Estimated seconds until the remaining rollouts are measured."""
+        remaining = self.expected - self.measured - self.failed
+        return remaining / self.rate if self.collected else None
 
     def status(self, state: State, note: str = "") -> CollectionStatus:
-        """As it stands, for `X_status.json`."""
+        """Return the current status, for `X_status.json`."""
         means = self.means(exact=state != "running")
         reward, success = means.reward, means.success
         return CollectionStatus(
@@ -134,7 +134,10 @@ class CollectionProgress:
             success_stderr=None if success is None else success.stderr,
             mean_reward=None if reward is None else reward.value,
             reward_stderr=None if reward is None else reward.stderr,
-            datasets={name: _dataset(self.scores.parts[name], *own) for name, own in means.datasets.items()},
+            datasets={
+                name: _dataset(self.scores.parts[name], *means_of_dataset)
+                for name, means_of_dataset in means.datasets.items()
+            },
             rollouts_per_s=round(self.rate, 3),
             eta_s=None if self.eta_s is None else round(self.eta_s, 1),
             failures=dict(self.kinds),
@@ -156,5 +159,5 @@ def _dataset(part: Scores, reward: ClusteredMean, success: ClusteredMean | None)
 
 
 def _count(value: Any) -> int:
-    """A number of turns; 0 for anything else that an environment may have put there."""
+    """Return `value` if it is a plausible count, else 0: environments may put anything there."""
     return value if type(value) is int and 0 <= value < 2**40 else 0

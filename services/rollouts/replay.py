@@ -1,8 +1,8 @@
-"""Replay: an episode as pictures of its board, for those who look on.
+"""Replay: the boards of an episode, for the viewer.
 
-A world's folder may have a `replay.py` with `def replay(row: Json) -> Replay | None`: given a rollout row, its boards
-move by move, or None where the row is not this world's. It reads what is recorded and never plays anything itself
-but its own world's rules; a row is hostile input.
+An environment's folder may have a `replay.py` with `def replay(row: Json) -> Replay | None`: given a rollout row, it
+returns the boards move by move, or None if the row is not of this environment. It derives them from the recorded
+actions and the environment's rules, without running an episode. Rows are untrusted input.
 """
 
 from __future__ import annotations
@@ -16,35 +16,35 @@ class Cell(Record):
     symbol: str
     """One character."""
     name: str
-    """For those who cannot see it."""
+    """Accessible name, for screen readers."""
     looks: str
-    """What the page draws: wall, floor, target, box, box_done, player, player_on_target; unknown ones as text."""
+    """What the viewer draws: wall, floor, target, box, box_done, player, player_on_target. Others are shown as text."""
 
 
 class Frame(Record):
     """The board after a move."""
 
     board: str
-    """One line a row."""
+    """One text line per row of the board."""
     move: str = ""
-    """What was done to get here, in the world's words; empty at the start."""
+    """The move that led here, in the environment's notation; empty at the start."""
     reward: float | None = None
-    """Given for this move."""
+    """Reward of this move."""
     total: float | None = None
-    """Given up to here."""
+    """Sum of rewards up to this move."""
     event: int | None = None
-    """Which tool call of the episode it belongs to, counted from 0 over all calls; None where it belongs to none."""
+    """Index of the move's tool call among all calls of the episode; None if it does not belong to one."""
     note: str = ""
-    """A word about it: blocked, solved, deadlock."""
+    """A short remark: blocked, solved, deadlock."""
 
 
 class Replay(Record):
-    """Boards of an episode, and of the best one where it is known."""
+    """Boards of an episode, and of an optimal solution if one is known."""
 
     cells: list[Cell]
     frames: list[Frame]
     optimal: tuple[Frame, ...] = ()
-    """An optimal play from the same start."""
+    """An optimal solution from the same start."""
     title: str = ""
     note: str = ""
-    """Where what is recorded and the rules disagree, or why nothing better is known."""
+    """Where the record and the rules disagree, or why no optimal solution is known."""

@@ -1,6 +1,6 @@
-"""What counts as a reward, checked wherever one arrives from outside: in `/verify` answers and in files.
+"""Validates rewards that come from outside: in `/verify` responses and in files.
 
-Verdicts of our own environments hold the same bound as a constraint (services/types.py).
+Rollyard's own environments declare the same bound as a field constraint (services/types.py).
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ EXPECTED = f"expected a finite number of at most {MOST_REWARD:g}"
 
 
 def is_reward(value: Any) -> bool:
-    """True for a finite number up to `MOST_REWARD`. JSON's true is not a number."""
+    """Return True for a finite number up to `MOST_REWARD` in magnitude; JSON's true is not a number."""
     return is_number(value, MOST_REWARD)
 
 
 def check_reward(answer: Json, endpoint: str, server: str) -> None:
-    """Raises Failure malformed_answer, blaming `server`, unless `answer` carries a finite number as reward."""
+    """Raise Failure malformed_answer, attributed to `server`, unless `answer` has a finite number as reward."""
     reward = answer.get("reward")
     if not is_reward(reward):
-        detail = f"{endpoint} answered reward {reward!r:.100}; {EXPECTED}"
+        detail = f"{endpoint} returned reward {reward!r:.100}; {EXPECTED}"
         raise Failure(FailureKind.MALFORMED_ANSWER, detail, server=server)

@@ -1,9 +1,9 @@
-"""The answer of `/run`: its response, which is nearly all of it, is encoded by the agent once and stored as it came.
+"""Encodes and parses the body that `/run` returns, so that the collector stores its large `response` member verbatim.
 
-The agent puts the response last and gives its length in a header. The collector then parses the answer in two parts:
-the short one becomes a dict, to which it adds its own keys, and the response is only checked to be a JSON object on one
-line. The row is written from the dict, so it holds each of its keys once, whatever the agent sent. To programs that do
-not know the header the answer is JSON like any other, and an answer without the header is parsed as a whole.
+The agent puts the response last and sends its length in a header. The collector then parses the body in two parts: the
+short one becomes a dict, to which it adds its own keys, and the response is only checked to be a JSON object on one
+line. The row is written from the dict, so it contains each key once, whatever the agent sent. For other programs the
+body is ordinary JSON, and a body without the header is parsed as a whole.
 """
 
 from __future__ import annotations
@@ -16,37 +16,37 @@ import orjson
 from rollyard.services.types import Json
 
 RESPONSE_BYTES_HEADER = "x-rollyard-response-bytes"
-"""Length of the response, which stands at the end of the answer, just before the closing brace."""
+"""Length in bytes of the response, which is at the end of the body, just before the closing brace."""
 _MEMBER = b'"response":'
-_LONGEST_LENGTH = 10
-"""Digits of the header's number."""
+_MAX_DIGITS = 10
+"""Maximum number of digits in the header."""
 
 
 def encode_response(response: Mapping[str, Any]) -> bytes:
-    """Raises TypeError for what is nested too deep to be written as part of a row."""
+    """Return `response` as JSON. Raises TypeError if it is nested too deeply to be part of a row."""
     return orjson.dumps({"response": response})[len(_MEMBER) + 1 : -1]
 
 
 def encode_row(row: Mapping[str, Any], response: bytes) -> bytes:
-    """`row` with an encoded response in the place of its own. Raises TypeError for what JSON cannot hold."""
-    written = dict(row)
-    written.pop("response", None)  # so that it is the last key, wherever it stood
-    written["response"] = orjson.Fragment(response)
-    return orjson.dumps(written)
+    """Return `row` as JSON with the encoded response as its last member. Raises TypeError for values outside JSON."""
+    complete = dict(row)
+    complete.pop("response", None)  # so that it becomes the last key
+    complete["response"] = orjson.Fragment(response)
+    return orjson.dumps(complete)
 
 
 def decode_row(body: bytes, response_bytes: str | None) -> Any:
-    """The JSON value of an answer; `response` is an `orjson.Fragment` where the header gives its true length.
+    """Parse a body; `response` becomes an `orjson.Fragment` if the header gives its correct length.
 
     Raises orjson.JSONDecodeError.
     """
-    row = None if response_bytes is None else _in_two_parts(body, response_bytes)
+    row = None if response_bytes is None else _parse_in_two_parts(body, response_bytes)
     return orjson.loads(body) if row is None else row
 
 
-def _in_two_parts(body: bytes, response_bytes: str) -> Json | None:
-    """None for an answer that is not what the header says: it is then parsed as one."""
-    if not (response_bytes.isascii() and response_bytes.isdigit() and len(response_bytes) <= _LONGEST_LENGTH):
+def _parse_in_two_parts(body: bytes, response_bytes: str) -> Json | None:
+    """Return None if the body does not match the header; it is then parsed as a whole."""
+    if not (response_bytes.isascii() and response_bytes.isdigit() and len(response_bytes) <= _MAX_DIGITS):
         return None
     start = len(body) - 1 - int(response_bytes)
     if start < len(_MEMBER) or not body.startswith(_MEMBER, start - len(_MEMBER)) or not body.endswith(b"}"):

@@ -1,4 +1,4 @@
-"""The status that a collection keeps beside its output, as other commands read it."""
+"""Reads the status file that a collection keeps next to its output."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rollyard.services.types import CollectionStatus
 
 
 def read_status(output: Path) -> CollectionStatus | None:
-    """The status of the collection that writes `output`; None where there is none that can be read."""
+    """Return the status of the collection that writes `output`; None if it is absent or unreadable."""
     try:
         return CollectionStatus.model_validate_json(StorePaths(output).status.read_bytes())
     except (OSError, ValidationError):
@@ -20,5 +20,5 @@ def read_status(output: Path) -> CollectionStatus | None:
 
 
 def is_running(status: CollectionStatus | None, silent_s: float) -> bool:
-    """Whether the collection goes on now: one that was killed leaves a status that is older than `silent_s`."""
+    """Return whether the collection is running: a killed one leaves a status older than `silent_s`."""
     return status is not None and status.state == "running" and time.time() - status.updated < silent_s

@@ -1,6 +1,6 @@
 """Reports collection status to the head, where ng_status, the viewer and Prometheus read it.
 
-Also asks the head whether a server came back with other code.
+Also checks with the head whether a server restarted with different code.
 """
 
 from __future__ import annotations
@@ -19,20 +19,18 @@ from rollyard.services.rollouts.collector import STATUS_EVERY_S, Collector
 
 @contextlib.asynccontextmanager
 async def reporting(
-    link: RegistryClient, output: Path, collector: Collector, follower: CodeFollower
+    registry_client: RegistryClient, output: Path, collector: Collector, follower: CodeFollower
 ) -> AsyncIterator[None]:
-    """Report before the start, once a second, and at the end. A head that does not answer does not stop the
-    collection.
-    """
+    """Report before the start, once a second, and at the end. An unresponsive head does not stop the collection."""
 
     async def report_collection() -> None:
         with contextlib.suppress(Failure):
-            await link.report_collection(_now(output, collector, follower))
+            await registry_client.report_collection(_current_report(output, collector, follower))
 
     async def follow_code() -> None:
         with contextlib.suppress(Failure):
             if await follower.look():
-                await report_collection()  # the head holds the reloaded server back until then
+                await report_collection()  # until then, the head withholds the reloaded server
 
     async def keep_reporting() -> None:
         while True:
@@ -40,7 +38,7 @@ async def reporting(
             await report_collection()
             await follow_code()
 
-    # The head knows of the collection before its first rollout begins: a reload waits until its rows are marked.
+    # The head must know the collection before its first rollout starts, so that a reload waits until rows are marked.
     await report_collection()
     await follow_code()
     task = asyncio.create_task(keep_reporting())
@@ -51,6 +49,6 @@ async def reporting(
         await report_collection()
 
 
-def _now(output: Path, collector: Collector, follower: CodeFollower) -> Collection:
+def _current_report(output: Path, collector: Collector, follower: CodeFollower) -> Collection:
     status, failures = collector.status, list(collector.failures)
     return Collection(output=str(output.absolute()), status=status, failures=failures, code=follower.digests)

@@ -1,1 +1,1 @@
-"""Processes of a run: starting, watching, restarting and stopping servers on one machine or many."""
+"""Processes of a run: start, watch, restart and stop servers on one host or several."""

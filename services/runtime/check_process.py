@@ -1,4 +1,4 @@
-"""A server made in a process of its own, to find what would stop its start."""
+"""Constructs a server in a separate process to find out whether it would start."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rollyard.services.types import Keys, Launch
 
 
 async def check_in_process(spec: ServerSpec, keys: Keys, launcher: Launcher) -> None:
-    """Load the server's code that is on disk now, make the server, and end. Raises OperatorError or RunError."""
+    """Load the server's current code, construct the server, and exit. Raises OperatorError or RunError on failure."""
     launch = Launch(
         name=spec.name,
         instance=spec.name,
@@ -34,6 +34,6 @@ async def check_in_process(spec: ServerSpec, keys: Keys, launcher: Launcher) -> 
         finally:
             process.kill()
         if status:
-            said = log.read_text("utf-8", "replace").strip().splitlines()
+            lines = log.read_text("utf-8", "replace").strip().splitlines()
             kind = OperatorError if status == EXIT_OPERATOR else RunError
-            raise kind(said[-1] if said else f"{spec.name} ended with exit status {status} when it was checked")
+            raise kind(lines[-1] if lines else f"{spec.name} exited with status {status} during the check")

@@ -1,4 +1,4 @@
-"""CodeWatcher: tells when code or configs on disk are not what the run uses, and reloads servers on request."""
+"""CodeWatcher: reports when code or configs on disk differ from those in use, and can reload servers."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ log = logging.getLogger(__name__)
 
 INTERVAL_S = 0.5
 PARALLEL = 4
-"""Servers that are checked and reloaded at the same time: each costs a second of CPU or more."""
+"""Maximum number of servers checked and reloaded concurrently; each takes a second of CPU or more."""
 _MOST_FILES = 6
 
 Reload = Callable[[str], Awaitable[None]]
-"""Starts the server of that name again. Raises OperatorError or RunError if it cannot start with the new code."""
+"""Restarts the named server. Raises OperatorError or RunError if it cannot start with the new code."""
 
 
 class CodeWatcher:
-    """Looks at the files of the servers that run on this machine, twice a second."""
+    """Checks the files of the servers on this host every `INTERVAL_S` seconds."""
 
     def __init__(
         self,
@@ -35,9 +35,9 @@ class CodeWatcher:
         remedy: str,
         reload: Reload | None = None,
     ) -> None:
-        """`configs`: digests of the config files as they were read; `servers`: those to look at.
+        """`configs`: digests of the config files as they were read; `servers`: names of the servers to watch.
 
-        `remedy`: what a user does to run changed code.
+        `remedy`: how the user can run the changed code (end of each message).
         """
         self._registry = registry
         self._servers = servers
@@ -46,25 +46,25 @@ class CodeWatcher:
         self._remedy = remedy
         self._reload_server = reload
         self._reported: dict[str, frozenset[str]] = {}
-        """Server name -> changed files that were reported."""
+        """Server name -> changed files that have been reported."""
         self._reported_configs: frozenset[Path] = frozenset()
         self._tried: dict[str, Mapping[str, str]] = {}
-        """Server name -> the changes with which it was last checked and reloaded."""
+        """Server name -> the changes (file -> digest) of its last reload attempt."""
         self._refused: set[str] = set()
-        """Servers that could not start with the code that is on disk."""
+        """Servers that could not start with the code on disk."""
 
     async def run(self) -> None:
-        """Look until cancelled."""
+        """Watch until cancelled."""
         try:
             while True:
                 await asyncio.sleep(INTERVAL_S)
                 await self.look()
         except Exception as error:
-            log.warning("the code is no longer watched", exc_info=error)
+            log.warning("stopped watching the code", exc_info=error)
             self._say(f"ng_run no longer notices changed code ({type(error).__name__}: {error})")
 
     async def look(self) -> None:
-        """Look once; report and reload what changed."""
+        """Check the files once, then report or reload what changed."""
         for name in self._servers:
             if name in self._registry.code and name in self._registry.sources:
                 self._disk.follow(name, self._registry.code[name], self._registry.sources[name])
@@ -91,16 +91,16 @@ class CodeWatcher:
             self._say(f"{_described(new, self._loaded())}; {self._remedy}")
         if back:
             differ = "differs" if len(back) == 1 else "differ"
-            self._say(f"{_listed(back)} no longer {differ} from what the servers loaded")
+            self._say(f"{_joined(back)} no longer {differ} from what the servers loaded")
 
     def _report_configs(self, changed: frozenset[Path]) -> None:
         if new := changed - self._reported_configs:
             has = "has" if len(new) == 1 else "have"
-            what = f"{_listed(map(_shown, new))} {has} changed"
-            self._say(f"{what}; configs are read at the start: restart ng_run to use the new ones")
+            what = f"{_joined(map(_shown, new))} {has} changed"
+            self._say(f"{what}; configs are only read at startup: restart ng_run to apply the changes")
         if back := self._reported_configs - changed:
             differ = "differs" if len(back) == 1 else "differ"
-            self._say(f"{_listed(map(_shown, back))} no longer {differ} from what was read at the start")
+            self._say(f"{_joined(map(_shown, back))} no longer {differ} from what was read at startup")
         self._reported_configs = changed
 
     def _loaded(self) -> set[str]:
@@ -121,30 +121,30 @@ class CodeWatcher:
                     self._registry.reloading.discard(name)
                     self._refused.add(name)
                     why = str(error).removeprefix(f"{name}: ")
-                    goes_on = "; its old code keeps running" if self._registry.directory().servers[name] else ""
-                    self._say(f"{name} cannot start with the changed code: {why}{goes_on}")
+                    running = "; its old code keeps running" if self._registry.directory().servers[name] else ""
+                    self._say(f"{name} cannot start with the changed code: {why}{running}")
 
         for name in self._tried.keys() - changes.servers.keys():
             del self._tried[name]
             if name in self._refused:
                 self._refused.discard(name)
-                self._say(f"{name} runs the code that is on disk again")
+                self._say(f"{name} again runs the code that is on disk")
         changed = {name: files for name, files in changes.servers.items() if self._tried.get(name) != files}
         if not changed:
             return
         self._tried |= changed
         files = {file: digest for own in changed.values() for file, digest in own.items()}
-        self._say(f"{_described(files, self._loaded())}; reloading {_listed(changed)}")
+        self._say(f"{_described(files, self._loaded())}; reloading {_joined(changed)}")
         await asyncio.gather(*(one(name) for name in changed))
 
 
 def _described(files: Mapping[str, str], loaded: Collection[str]) -> str:
-    """What happened to the files, of which `loaded` were there when the servers started."""
+    """Describe the changes; `loaded` are the files that existed when the servers started."""
     removed = {name for name, digest in files.items() if digest == REMOVED}
     added = files.keys() - removed - set(loaded)
     changed = files.keys() - removed - added
     parts = [
-        f"{_listed(names)} {one if len(names) == 1 else many}"
+        f"{_joined(names)} {one if len(names) == 1 else many}"
         for names, one, many in (
             (changed, "has changed", "have changed"),
             (added, "was added", "were added"),
@@ -155,7 +155,7 @@ def _described(files: Mapping[str, str], loaded: Collection[str]) -> str:
     return ", ".join(parts)
 
 
-def _listed(names: Iterable[str]) -> str:
+def _joined(names: Iterable[str]) -> str:
     ordered = sorted(names)
     shown = ordered[:_MOST_FILES]
     more = len(ordered) - len(shown)

@@ -1,4 +1,4 @@
-"""Hosted: a Server listening on a socket of this process, known to the head and heard by it until it stops."""
+"""HostedServer: a server that listens in this process, registered with the head and sending heartbeats."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ PHASE_S = 0.5
 
 
 class _Connection(BoundedProtocol, PeerProtocol):
-    """One connection of a caller: within bounds, and of a known user."""
+    """A connection with request limits and peer-user checks."""
 
 
 class _Listener(uvicorn.Server):
-    """uvicorn, without its signal handlers: the process decides when to stop, and may host several."""
+    """uvicorn without its signal handlers: the process decides when to stop, and may host several servers."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -43,7 +43,7 @@ class _Listener(uvicorn.Server):
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """A listening socket that the caller keeps: no gap between choosing a port and owning it. Raises OSError."""
+    """Return a listening socket, so that no other process can take the chosen port. Raises OSError."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     sock = socket.socket(family, socket.SOCK_STREAM)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -58,13 +58,13 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 def bind_for(name: str, settings: ServerSettings) -> socket.socket:
-    """The socket of a server. Raises RunError: which server, which port, who has it."""
+    """Bind the server's socket. Raises RunError naming the server, the port and the process that holds it."""
     try:
         return bind(settings.host, settings.port)
     except OSError as error:
         owner = owner_of_port(settings.port) if settings.port else ""
-        told = f"{name} cannot listen on {settings.host}:{settings.port}{owner}: {error.strerror or error}"
-        raise RunError(told) from error
+        message = f"{name} cannot listen on {settings.host}:{settings.port}{owner}: {error.strerror or error}"
+        raise RunError(message) from error
 
 
 class HostedServer:
@@ -110,13 +110,13 @@ class HostedServer:
         server.measure(self._lag)
 
     async def listen(self) -> None:
-        """Answer requests from now on; `/ready` says 503 until `start`."""
+        """Accept requests; `/ready` returns 503 until `start` has completed."""
         self._peers.open()
-        self._serving = asyncio.create_task(self._listener.serve(sockets=[]))  # it accepts none itself
+        self._serving = asyncio.create_task(self._listener.serve(sockets=[]))  # no sockets: `_connections` accepts
         while not self._listener.started:
             if self._serving.done():
                 self._serving.result()
-                raise RunError(f"{self.server.name} stopped listening on {self.url} before it had begun")
+                raise RunError(f"{self.server.name} stopped listening on {self.url} during startup")
             await asyncio.sleep(0.002)
         self._lag.start()
         config, state = self._listener.config, self._listener.server_state
@@ -124,14 +124,14 @@ class HostedServer:
         self._connections.start(self._socket, partial(_Connection, self._connections, **about))
 
     async def start(self) -> None:
-        """Run the server's own start, then be ready."""
+        """Run the server's startup, then mark it ready."""
         await self.server.start()
         self.server.ready = True
 
     async def join(
         self, instance: str, head: RegistryClient, book: AddressBook, loaded: LoadedCode | None = None
     ) -> None:
-        """Listen, register with the code that was `loaded`, start, say ready, and send heartbeats from then on."""
+        """Listen, register with the head, start, report ready, and send heartbeats from then on."""
         await self.listen()
         registration = Registration(
             name=self.server.name,
@@ -142,16 +142,16 @@ class HostedServer:
             sources=loaded.sources if loaded else None,
         )
         await head.register(registration)
-        telling = asyncio.create_task(self._tell(registration, head))
+        reporting = asyncio.create_task(self._report_phase(registration, head))
         try:
             await self.start()
         finally:
-            telling.cancel()
+            reporting.cancel()
         await head.register(registration.model_copy(update={"ready": True}))
         self._heartbeat_task = asyncio.create_task(self._send_heartbeats(registration, head, book))
 
     async def stop(self) -> None:
-        """Stop answering, let running requests end (a few seconds), give everything back."""
+        """Stop accepting requests, let running ones finish (a few seconds), and release all resources."""
         self.server.ready = False
         if self._heartbeat_task is not None:
             self._heartbeat_task.cancel()
@@ -164,15 +164,15 @@ class HostedServer:
         self._peers.close()
         await self.server.stop()
 
-    async def _tell(self, registration: Registration, head: RegistryClient) -> None:
-        """Say what the start is doing, whenever that changes."""
-        told = ""
+    async def _report_phase(self, registration: Registration, head: RegistryClient) -> None:
+        """Report the startup phase to the head whenever it changes."""
+        message = ""
         while True:
             await asyncio.sleep(PHASE_S)
-            if (phase := self.server.phase) != told:
+            if (phase := self.server.phase) != message:
                 with contextlib.suppress(Failure):
                     await head.register(registration.model_copy(update={"phase": phase}))
-                    told = phase
+                    message = phase
 
     async def _send_heartbeats(self, registration: Registration, head: RegistryClient, book: AddressBook) -> None:
         ready = registration.model_copy(update={"ready": True})
@@ -188,7 +188,7 @@ class HostedServer:
             try:
                 book.update(await head.send_heartbeat(heartbeat))
             except Failure as failure:
-                log.warning("the head did not take a heartbeat: %s", failure)
+                log.warning("the head did not accept a heartbeat: %s", failure)
                 with contextlib.suppress(Failure):
                     await head.register(ready)
             await asyncio.sleep(HEARTBEAT_S)

@@ -1,4 +1,4 @@
-"""Launcher: where a server's process is started. Here: this machine, the shared interpreter."""
+"""Launcher: starts server processes. LocalLauncher starts them on this host."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from rollyard.services.types import Launch
 
 
 class Process(Protocol):
-    """A started server process, wherever it runs."""
+    """A server process on this host or another."""
 
     @property
     def pid(self) -> int:
-        """Its process id on its machine."""
+        """Process id on its host."""
         ...
 
     async def wait(self) -> int:
-        """Exit status, once it and all that it started have been ended (negative: the signal)."""
+        """Wait for the process and its children to end; return the exit status (negative: signal number)."""
         ...
 
     def terminate(self) -> None:
-        """Ask it to stop."""
+        """Request a graceful stop."""
         ...
 
     def kill(self) -> None:
-        """End it."""
+        """Kill the process."""
         ...
 
 
@@ -42,12 +42,12 @@ class Launcher(Protocol):
     """Starts server processes."""
 
     async def launch(self, launch: Launch, log: Path) -> Process:
-        """Start the process that `launch` describes; what it prints goes to `log`."""
+        """Start the process that `launch` describes; its output goes to `log`."""
         ...
 
 
 class LocalProcess:
-    """A child of this process that leads a process group of its own: whatever it started ends with it."""
+    """A child process that leads its own process group; the group is killed when it ends."""
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self._process = process
@@ -57,8 +57,8 @@ class LocalProcess:
         threading.Thread(target=self._watch, daemon=True).start()
 
     @classmethod
-    async def start(cls, command: Sequence[str], told: bytes, log: Path, environment: Mapping[str, str]) -> Self:
-        """Run `command` with `told` on its standard input; what it prints goes to `log`. Raises OSError."""
+    async def start(cls, command: Sequence[str], stdin_data: bytes, log: Path, environment: Mapping[str, str]) -> Self:
+        """Run `command` with `stdin_data` on its standard input; its output goes to `log`. Raises OSError."""
         with log.open("ab") as output:
             process = subprocess.Popen(  # noqa: ASYNC220 (it takes milliseconds)
                 command,
@@ -69,58 +69,58 @@ class LocalProcess:
                 start_new_session=True,  # Ctrl-C reaches the supervisor alone, which stops servers in order
             )
         started = cls(process)
-        await asyncio.to_thread(_feed, process, told)
+        await asyncio.to_thread(_feed, process, stdin_data)
         return started
 
     async def wait(self) -> int:
-        """As `Process.wait`."""
         return await asyncio.shield(self._ended)
 
     def terminate(self) -> None:
-        """As `Process.terminate`."""
         self._signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """As `Process.kill`; the whole group."""
+        """Kill the whole process group."""
         self._signal(signal.SIGKILL)
 
     def _signal(self, number: signal.Signals) -> None:
-        # Once the process is reaped, its number may be the group of a stranger.
+        # Once the process is reaped, its id may belong to an unrelated process group.
         if self._process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.pid, number)
 
     def _watch(self) -> None:
         os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
-        with contextlib.suppress(RuntimeError):  # the loop is closed: this process ends too
+        with contextlib.suppress(RuntimeError):  # the loop is closed because this process is exiting
             self._loop.call_soon_threadsafe(self._reap)
 
     def _reap(self) -> None:
-        self.kill()  # what it may have left in its group
+        self.kill()  # children left in the group
         self._ended.set_result(self._process.wait())
 
 
-def _feed(process: subprocess.Popen[bytes], told: bytes) -> None:
+def _feed(process: subprocess.Popen[bytes], stdin_data: bytes) -> None:
     assert process.stdin is not None
     with contextlib.suppress(BrokenPipeError):
-        process.stdin.write(told)
+        process.stdin.write(stdin_data)
         process.stdin.flush()
     with contextlib.suppress(BrokenPipeError):
         process.stdin.close()
 
 
 class LocalLauncher:
-    """Starts servers as children of this process. They die with it, whatever it dies of."""
+    """Starts servers as children of this process, which the kernel kills when it ends."""
 
     def __init__(self, cache: Path) -> None:
         self._cache = cache
 
     async def launch(self, launch: Launch, log: Path) -> Process:
-        """See `Launcher.launch`. A folder that asks for its own environment gets it first."""
+        """Start the process, after building its own Python environment if its folder requires one."""
         python = Path(sys.executable)
         folder = Path(launch.folder)
         if asks_for_isolation(folder):
             python = await asyncio.to_thread(interpreter_for, folder, self._cache)
         environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
-        told = launch.model_dump_json().encode()
-        return await LocalProcess.start([str(python), "-m", "rollyard.services.runtime.serve"], told, log, environment)
+        stdin_data = launch.model_dump_json().encode()
+        return await LocalProcess.start(
+            [str(python), "-m", "rollyard.services.runtime.serve"], stdin_data, log, environment
+        )

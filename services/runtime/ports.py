@@ -1,4 +1,4 @@
-"""Who owns a TCP port of this machine, for error messages (Linux's /proc)."""
+"""Finds the process that listens on a TCP port of this host, for error messages (Linux's /proc)."""
 
 from __future__ import annotations
 
@@ -8,16 +8,21 @@ _LISTEN = "0A"
 
 
 def owner_of_port(port: int) -> str:
-    """`, held by process 123 (ng_run)` when it can be found out, else nothing."""
+    """Return `, held by process 123 (ng_run)`, or an empty string if the owner cannot be determined."""
     inodes = set(_listening_inodes(port))
     for process in Path("/proc").glob("[0-9]*"):
         try:
             for descriptor in (process / "fd").iterdir():
                 target = str(descriptor.readlink())
                 if target.startswith("socket:[") and target[8:-1] in inodes:
-                    words = (process / "cmdline").read_bytes().decode("utf-8", "replace").split("\0")
+                    command_line = (process / "cmdline").read_bytes().decode("utf-8", "replace").split("\0")
                     program = next(
-                        (word for word in words if "python" not in word and not word.startswith("-")), words[0]
+                        (
+                            argument
+                            for argument in command_line
+                            if "python" not in argument and not argument.startswith("-")
+                        ),
+                        command_line[0],
                     )
                     return f", held by process {process.name} ({Path(program).name})"
         except OSError:

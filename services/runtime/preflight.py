@@ -1,8 +1,8 @@
-"""Preflight: what would stop a run's start, found before anything is started.
+"""Preflight: finds what would prevent a run from starting, before anything is started.
 
-Every server is made as its own process would make it and asked what it lacks; ports are bound and given back. Servers
-with an environment of their own are made in it, in a process that ends. `ng_run` does this before each start, so that
-`+dry_run=true` and the start stop with the same line.
+Every server is constructed as in its own process and runs its checks; ports are bound and released. Servers with their
+own Python environment are constructed in it, in a process that exits. `ng_run` does this before each start, so that
+`+dry_run=true` and the start fail with the same message.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from rollyard.services.types import Directory, Keys
 
 
 class Preflight:
-    """The servers of a config, made and not started. Close it when done."""
+    """Constructs the servers of a config without starting them. Close it when done."""
 
     def __init__(self, specs: Sequence[ServerSpec], keys: Keys, environ: Mapping[str, str]) -> None:
         self._specs = specs
@@ -37,9 +37,9 @@ class Preflight:
         self._servers: list[Server] = []
 
     async def check(self, cache: Path, *, head: tuple[str, int] | None, colocate: bool) -> None:
-        """Raises OperatorError or RunError: the first thing that would stop a start on this machine.
+        """Raise OperatorError or RunError for the first problem that would prevent a start on this host.
 
-        `head`: host and port, where the head starts here, too.
+        `head`: host and port, if the head also starts here.
         """
         if colocate:
             refuse_isolated(self._specs)
@@ -56,13 +56,13 @@ class Preflight:
         self._check_ports(head)
 
     async def advice(self) -> list[str]:
-        """What would fail later although the start works, with the server's name."""
+        """Return warnings about what would fail after a successful start, each with the server's name."""
         found = await asyncio.gather(*(server.advice() for server in self._servers), return_exceptions=True)
         pairs = zip(self._servers, found, strict=True)
         return [f"{server.name}: {text}" for server, texts in pairs if isinstance(texts, list) for text in texts]
 
     async def close(self) -> None:
-        """Give the connections back."""
+        """Close the connections."""
         await self._transport.close()
         await self._endpoints.close()
 
@@ -79,23 +79,25 @@ class Preflight:
         self._servers.append(server)
 
     def _check_ports(self, head: tuple[str, int] | None) -> None:
-        """All fixed ports at once: two servers may ask for the same one."""
-        with contextlib.ExitStack() as held:
+        """Bind all fixed ports at the same time, because two servers may be configured with the same one."""
+        with contextlib.ExitStack() as sockets:
             if head is not None:
-                held.enter_context(contextlib.closing(_head_socket(*head)))
-            taken: dict[tuple[str, int], str] = {}
+                sockets.enter_context(contextlib.closing(_head_socket(*head)))
+            owners: dict[tuple[str, int], str] = {}
             for spec in self._specs:
-                place = (spec.settings.host, spec.settings.port)
-                if place[1] and (other := taken.setdefault(place, spec.name)) != spec.name:
-                    raise OperatorError(f"{other} and {spec.name} both ask for port {place[1]} of {place[0]}")
-                held.enter_context(contextlib.closing(bind_for(spec.name, spec.settings)))
+                address = (spec.settings.host, spec.settings.port)
+                if address[1] and (other := owners.setdefault(address, spec.name)) != spec.name:
+                    raise OperatorError(
+                        f"{other} and {spec.name} are both configured with port {address[1]} on {address[0]}"
+                    )
+                sockets.enter_context(contextlib.closing(bind_for(spec.name, spec.settings)))
 
     async def _unused_user(self) -> Directory:
         return Directory(run_id=self._keys.run_id, servers={}, families={}, settings={})
 
 
 def _head_socket(host: str, port: int) -> socket.socket:
-    """On another port where its own is taken, as the head does. Raises RunError."""
+    """Bind the head's port, or a free one if it is taken, as the head does. Raises RunError."""
     with contextlib.suppress(OSError):
         return bind(host, port)
     try:

@@ -1,4 +1,4 @@
-"""What a process of this stack asks of the machine: end with its parent, many sockets, a calm garbage collector."""
+"""Process settings for servers: die with the parent, many open files, fewer garbage collections."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ _PR_SET_PDEATHSIG = 1
 
 
 def die_with_parent(parent_pid: int) -> None:
-    """Ask the kernel to end this process when its parent dies, whatever the parent died of."""
+    """Have the kernel kill this process when its parent ends for any reason."""
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent_pid:
-        sys.exit("the process that started this server is gone already")
+        sys.exit("the process that started this server has already exited")
 
 
 def raise_file_limit() -> int:
-    """As many open files as the system lets this process have: each episode in flight takes a few sockets."""
+    """Raise the open-file limit to the hard limit and return it: each episode in flight uses a few sockets."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     return hard
 
 
 def tune_gc() -> None:
-    """What exists now lives for ever, and short-lived JSON needs no search for cycles every 700 objects.
+    """Freeze existing objects and collect less often than Python's default of every 700 new objects.
 
-    A full collection walks through every conversation in memory while the event loop waits: a thousand million new
-    objects pass between two of them.
+    A full collection traverses every conversation in memory while the event loop waits, so it runs only once per
+    1,000 million new objects.
     """
     gc.collect()
     gc.freeze()

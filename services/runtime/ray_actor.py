@@ -1,6 +1,6 @@
-"""ServerHost: the Ray actor beside one server process. Ray carries this module to the node as it stands.
+"""ServerHost: the Ray actor that runs one server process. Ray pickles this module by value.
 
-It starts `services/runtime/serve.py` as its child, passes signals on, and hands out what the server prints.
+It starts `services/runtime/serve.py` as its child, forwards signals, and returns the server's output.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from rollyard.services.types import Json
 
 
 class ServerHost:
-    """The actor beside one server process. Sent to the node as it stands: a worker needs no package of ours for it."""
+    """The actor that runs one server process. Pickled by value, so Ray workers need not import Rollyard."""
 
     def __init__(self) -> None:
-        self._output = tempfile.TemporaryFile()  # noqa: SIM115  # lives as long as the actor and leaves no file behind
+        self._output = tempfile.TemporaryFile()  # noqa: SIM115  # lives as long as the actor and leaves no file
 
     async def start(
         self, launch: Json, python: str, folder: str, environ: dict[str, str], cache: str | None, on_network: bool
     ) -> int:
-        """Start the server; its process id. With `cache`, in the environment that its folder asks for."""
+        """Start the server and return its process id. With `cache`, use the environment that its folder requires."""
         import ray
 
         if cache is not None:
@@ -35,25 +35,27 @@ class ServerHost:
             python = str(await asyncio.to_thread(interpreter_for, Path(launch["folder"]), Path(cache)))
         launch = {**launch, "parent_pid": os.getpid()}
         if on_network:
-            here = ray.util.get_node_ip_address()
-            launch |= {"advertise": here, "settings": {"host": here, **launch["settings"]}}
-        # Ray's workers have a PYTHONPATH of their own; the server runs with that of the ng_run that placed it.
-        own = {name: value for name, value in os.environ.items() if name != "PYTHONPATH" and name[:4] != "RAY_"}
+            node_ip = ray.util.get_node_ip_address()
+            launch |= {"advertise": node_ip, "settings": {"host": node_ip, **launch["settings"]}}
+        # Ray's workers set their own PYTHONPATH; the server must use that of the ng_run that placed it.
+        node_environ = {
+            name: value for name, value in os.environ.items() if name != "PYTHONPATH" and name[:4] != "RAY_"
+        }
         self._process = subprocess.Popen(  # noqa: ASYNC220 (it takes milliseconds)
             [python, "-m", "rollyard.services.runtime.serve"],
             stdin=subprocess.PIPE,
             stdout=self._output,
             stderr=self._output,
             cwd=folder,
-            env={**environ, **own, "PYTHONUNBUFFERED": "1"},
+            env={**environ, **node_environ, "PYTHONUNBUFFERED": "1"},
             start_new_session=True,
         )
         self._ended = asyncio.create_task(self._watch())
-        await asyncio.to_thread(self._tell, json.dumps(launch).encode())
+        await asyncio.to_thread(self._write_stdin, json.dumps(launch).encode())
         return self._process.pid
 
     async def follow(self, offset: int, most: int) -> tuple[bytes, int | None]:
-        """What it printed from `offset` on, waiting a second for it at most; with the last of it, the exit status."""
+        """Return output from `offset` on, waiting at most a second, and the exit status with the last piece."""
         if os.fstat(self._output.fileno()).st_size < offset + most:
             await asyncio.wait({self._ended}, timeout=1.0)
         ended = self._ended.done()
@@ -61,21 +63,21 @@ class ServerHost:
         return text, self._ended.result() if ended and len(text) < most else None
 
     async def send(self, number: int) -> None:
-        """Signal the server and whatever it started."""
-        # Once the process is reaped, its number may be the group of a stranger.
+        """Send a signal to the server's process group."""
+        # Once the process is reaped, its id may belong to an unrelated process group.
         if self._process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, number)
 
     async def _watch(self) -> int:
         await asyncio.to_thread(os.waitid, os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT)
-        await self.send(signal.SIGKILL)  # what it may have left in its group
+        await self.send(signal.SIGKILL)  # children left in the group
         return self._process.wait()
 
-    def _tell(self, told: bytes) -> None:
+    def _write_stdin(self, stdin_data: bytes) -> None:
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.write(told)
+            self._process.stdin.write(stdin_data)
             self._process.stdin.flush()
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.close()

@@ -1,14 +1,15 @@
-"""RayLauncher: servers as children of small actors on the nodes of a Ray cluster that runs already.
+"""RayLauncher: starts servers on the nodes of an existing Ray cluster, each as the child of a small actor.
 
-Per server one actor that asks for no CPU, so a busy cluster never makes it wait. It starts `services/runtime/serve.py`
-as its child; the child dies with it (`die_with_parent`), and Ray ends it with its node or with ng_run, whatever those
-died of. The Supervisor restarts servers, Ray restarts nothing. A cluster is only joined, never started or stopped.
+Each server has one actor with `num_cpus=0`, so that a busy cluster does not delay it. The actor starts
+`services/runtime/serve.py` as its child. The child dies with the actor (`die_with_parent`), and Ray ends the actor when
+its node or ng_run ends. The Supervisor restarts servers; Ray's own restarts are disabled. Rollyard connects to clusters
+but never starts or stops one.
 
-On one machine servers stay on loopback. On several they spread, listen on their node's address, and the run needs a
-token. What a server is told, token included, travels through Ray, which by default trusts its whole network.
+On a single host, servers stay on loopback. On several, they are spread, listen on their node's address, and the run
+needs a token. The launch message, which includes the token, is sent through Ray, which by default trusts its network.
 
-Every node needs the same installation at the same path, the servers' folders and the working directory too. A server
-sees its node's environment, and of ng_run's what the node does not set.
+Every node needs the same installation at the same path, and the same server folders and working directory. A server
+gets its node's environment variables, plus those of ng_run that the node does not set.
 """
 
 from __future__ import annotations
@@ -40,26 +41,26 @@ T = TypeVar("T")
 
 CONNECT_S = 15.0
 START_S = 45.0
-"""A start takes about a second. Ray itself gives a lost cluster 60 s and then ends ng_run: say why before."""
+"""A start takes about a second. Ray terminates ng_run after losing its cluster for 60 s; report the cause before."""
 BUILD_S = 900.0
-"""The same, where a folder's own environment may have to be installed on the node first."""
+"""The same limit if a folder's own Python environment may have to be installed on the node first."""
 SILENCE_S = 30.0
-"""An actor that says nothing for so long counts as dead: it answers every second."""
+"""An actor that sends nothing for this long counts as dead; a live one responds every second."""
 CHUNK = 1 << 20
-"""Bytes of log in one answer."""
-_HINT = "Start one with `ray start --head --port=6379` (further machines join it with `ray start --address=HOST:6379`)"
+"""Maximum bytes of log per response."""
+_HINT = "Start one with `ray start --head --port=6379` (other hosts join it with `ray start --address=HOST:6379`)"
 
 
 class _RayProcess:
-    def __init__(self, ray: Any, actor: Any, pid: int, log: Path, leave: Callable[[], None]) -> None:
+    def __init__(self, ray: Any, actor: Any, pid: int, log: Path, on_end: Callable[[], None]) -> None:
         self._ray = ray
         self._actor = actor
         self.pid = pid
-        self._following = asyncio.create_task(self._follow(log))
-        self._following.add_done_callback(lambda _: leave())
+        self._follow_task = asyncio.create_task(self._follow(log))
+        self._follow_task.add_done_callback(lambda _: on_end())
 
     async def wait(self) -> int:
-        return await self._following
+        return await self._follow_task
 
     def terminate(self) -> None:
         self._signal(signal.SIGTERM)
@@ -68,7 +69,7 @@ class _RayProcess:
         self._signal(signal.SIGKILL)
 
     def _signal(self, number: signal.Signals) -> None:
-        if not self._following.done():
+        if not self._follow_task.done():
             self._actor.send.remote(int(number))
 
     async def _follow(self, log: Path) -> int:
@@ -81,62 +82,62 @@ class _RayProcess:
                 if status is not None:
                     return int(status)
         except TimeoutError:
-            _append(log, f"its Ray actor said nothing for {SILENCE_S:g} s\n".encode())
+            _append(log, f"its Ray actor has not responded for {SILENCE_S:g} s\n".encode())
         except self._ray.exceptions.RayError as error:
-            _append(log, f"its Ray actor is gone: {_first_line(error)}\n".encode())
+            _append(log, f"its Ray actor has died: {_first_line(error)}\n".encode())
         finally:
-            # Waits for the cluster's head, which may be gone.
+            # In a thread, because `ray.kill` blocks while the cluster's head is unreachable.
             threading.Thread(target=self._end_actor, daemon=True).start()
         return -signal.SIGKILL
 
     def _end_actor(self) -> None:
-        with contextlib.suppress(Exception):  # of Ray, when the actor or the cluster is gone already
+        with contextlib.suppress(Exception):  # Ray raises if the actor or the cluster no longer exists
             self._ray.kill(self._actor)
 
 
 class RayLauncher:
-    """Starts servers on the nodes of a cluster; see `on_cluster`."""
+    """Starts servers on the nodes of a cluster. Create it with `on_cluster`."""
 
     def __init__(self, ray: Any, cache: Path) -> None:
         self._ray = ray
         self._cache = cache
         self.node_ip: str = ray.util.get_node_ip_address()
-        """This machine, as the cluster knows it."""
+        """This host's address in the cluster."""
         self.machines = _alive(ray)
         self.on_network = self.machines != {self.node_ip}
-        """Servers live on several machines: the head must listen on `node_ip`, and a token is needed."""
+        """True if servers run on several hosts: the head must listen on `node_ip`, and a token is needed."""
         ray.cloudpickle.register_pickle_by_value(ray_actor)
         self._placed: list[tuple[str, str]] = []
-        """(machine, server's name) of every process that lives or starts."""
+        """(host, server name) of every running or starting process."""
         self._kind = ray.remote(num_cpus=0, max_restarts=0)(ray_actor.ServerHost)
 
     async def launch(self, launch: Launch, log: Path) -> Process:
-        """See `Launcher.launch`. Raises OperatorError, or ConnectionError when the cluster starts nothing."""
+        """Start the process on a node. Raises OperatorError, or ConnectionError if the cluster cannot start it."""
         errors = self._ray.exceptions
         isolated = asks_for_isolation(Path(launch.folder))
         limit_s = BUILD_S if isolated else START_S
-        place: tuple[str, str] | None = None
+        placement: tuple[str, str] | None = None
         try:
             machines = await self._candidates()
-            place = self._roomiest(machines, launch.name), launch.name
-            self._placed.append(place)
-            # Every Ray node offers one `node:IP`; a grain of it holds the actor there.
-            actor = self._kind.options(resources={f"node:{place[0]}": 0.001}).remote()
-            pid = await self._started(self._start(actor, launch, isolated), place[0], limit_s)
+            placement = self._least_loaded(machines, launch.name), launch.name
+            self._placed.append(placement)
+            # Every Ray node has a resource `node:IP`; requesting a fraction of it places the actor there.
+            actor = self._kind.options(resources={f"node:{placement[0]}": 0.001}).remote()
+            pid = await self._wait_for_pid(self._start(actor, launch, isolated), placement[0], limit_s)
         except BaseException as error:
-            if place is not None:
-                self._placed.remove(place)
+            if placement is not None:
+                self._placed.remove(placement)
             if isinstance(error, errors.RayTaskError):
                 raise OperatorError(f"{launch.name} cannot be started on its Ray node: {error.cause}") from None
             if isinstance(error, errors.RayError | TimeoutError):
-                why = _first_line(error) or f"nothing heard from the cluster for {limit_s:g} s"
+                why = _first_line(error) or f"no response from the cluster for {limit_s:g} s"
                 raise ConnectionError(f"Ray did not start {launch.instance}: {why}") from error
             raise
-        return _RayProcess(self._ray, actor, pid, log, partial(self._placed.remove, place))
+        return _RayProcess(self._ray, actor, pid, log, partial(self._placed.remove, placement))
 
     def _start(self, actor: Any, launch: Launch, isolated: bool) -> Any:
         if self.on_network and is_loopback(str(launch.settings.get("host", "127.0.0.1"))):
-            # The node fills in its own address.
+            # ServerHost fills in its node's address.
             settings = {key: value for key, value in launch.settings.items() if key != "host"}
             launch = launch.model_copy(update={"settings": settings})
         return actor.start.remote(
@@ -148,8 +149,8 @@ class RayLauncher:
             self.on_network,
         )
 
-    async def _started(self, starting: Any, machine: str, limit_s: float) -> int:
-        """The process id, unless the machine is lost meanwhile: Ray would wait for its return."""
+    async def _wait_for_pid(self, starting: Any, machine: str, limit_s: float) -> int:
+        """Return the process id. Raises ConnectionError if the host leaves the cluster; Ray would keep waiting."""
         task = asyncio.ensure_future(starting)
         deadline = time.monotonic() + limit_s
         try:
@@ -163,25 +164,26 @@ class RayLauncher:
             task.cancel()
 
     async def _candidates(self) -> set[str]:
-        """Where a server may go. A machine that joins a loopback run later could not reach it: it stays here."""
+        """Return the hosts that may run a server. A host that joins later cannot reach a run on loopback."""
         if not self.on_network:
             return {self.node_ip}
         return await _in_thread(partial(_alive, self._ray), START_S)
 
-    def _roomiest(self, machines: set[str], name: str) -> str:
-        """The one with the fewest replicas of that server, then with the fewest servers.
+    def _least_loaded(self, machines: set[str], name: str) -> str:
+        """Return the host with the fewest replicas of that server, then with the fewest servers.
 
-        Ray's own SPREAD does not spread actors that ask for nothing: all five of a test landed on one of two nodes.
+        Ray's SPREAD strategy does not spread actors that request no resources: in a test, all five were placed on
+        one of two nodes.
         """
         if not machines:
-            raise ConnectionError("no machine of the Ray cluster is alive")
+            raise ConnectionError("no host of the Ray cluster is alive")
         servers = Counter(machine for machine, _ in self._placed)
         return min(sorted(machines), key=lambda machine: (self._placed.count((machine, name)), servers[machine]))
 
 
 @contextlib.asynccontextmanager
 async def on_cluster(address: str, cache: Path) -> AsyncIterator[RayLauncher]:
-    """A launcher on the cluster at `address` (HOST:PORT or auto). Raises OperatorError, RunError within seconds."""
+    """Connect to the cluster at `address` (HOST:PORT or auto). Raises OperatorError or RunError within seconds."""
     await check_cluster(address)
     import ray
 
@@ -197,11 +199,9 @@ async def on_cluster(address: str, cache: Path) -> AsyncIterator[RayLauncher]:
     try:
         launcher = await _in_thread(connect, CONNECT_S)
     except TimeoutError:
-        raise RunError(f"no Ray cluster at {address}: no answer within {CONNECT_S:g} s. {_HINT}") from None
+        raise RunError(f"no Ray cluster at {address}: no response within {CONNECT_S:g} s. {_HINT}") from None
     except Exception as error:
-        raise RunError(
-            f"no Ray cluster at {address} that this machine can use: {_first_line(error)}. {_HINT}"
-        ) from error
+        raise RunError(f"no usable Ray cluster at {address}: {_first_line(error)}. {_HINT}") from error
     try:
         yield launcher
     finally:
@@ -210,17 +210,17 @@ async def on_cluster(address: str, cache: Path) -> AsyncIterator[RayLauncher]:
 
 
 async def check_cluster(address: str) -> None:
-    """Refuse at once what Ray would wait minutes for. Raises OperatorError, RunError."""
+    """Fail fast on a bad address; Ray would wait minutes. Raises OperatorError or RunError."""
     require("ray", "ray", "+ray_head_node_address")
     await check_ray_address(address, "+ray_head_node_address=", CONNECT_S / 3, _HINT)
 
 
 async def _in_thread(call: Callable[[], T], limit_s: float) -> T:
-    """`call` in a thread that the program's exit does not wait for, unlike asyncio.to_thread. Raises TimeoutError."""
+    """Run `call` in a daemon thread: unlike asyncio.to_thread, exit does not wait for it. Raises TimeoutError."""
     done: Future[T] = Future()
 
     def run() -> None:
-        with contextlib.suppress(InvalidStateError):  # nobody waits any more
+        with contextlib.suppress(InvalidStateError):  # the caller has timed out
             try:
                 done.set_result(call())
             except Exception as error:
@@ -235,7 +235,7 @@ def _alive(ray: Any) -> set[str]:
 
 
 def _append(log: Path, text: bytes) -> None:
-    # A full disk costs log lines, not the watch over the server.
+    # A full disk must not stop the monitoring of the server.
     with contextlib.suppress(OSError), log.open("ab") as file:
         file.write(text)
 

@@ -1,4 +1,4 @@
-"""A run's folder, `.rollyard/runs/<time>-<run id>/`: logs, config, and `head.json` by which other commands find it."""
+"""A run's directory, `.rollyard/runs/<time>-<run id>/`: logs, config, and the `head.json` that other commands read."""
 
 from __future__ import annotations
 
@@ -19,20 +19,18 @@ HOME = Path(".rollyard") / "runs"
 
 
 class RunFolder:
-    """One run's folder."""
-
     def __init__(self, path: Path) -> None:
         self.path = path
         self.logs = path / "logs"
 
     @property
     def base(self) -> Path:
-        """The folder in which the run was started."""
+        """The working directory in which the run was started."""
         return self.path.absolute().parents[len(HOME.parts)]
 
     @classmethod
     def create(cls, base: Path, run_id: str) -> RunFolder:
-        """A new folder below `base`, named so that the newest sorts last."""
+        """Create a directory below `base`; names sort by start time."""
         folder = cls(base / HOME / f"{time.strftime('%Y%m%d-%H%M%S')}-{run_id}")
         try:
             folder.logs.mkdir(parents=True)
@@ -42,39 +40,39 @@ class RunFolder:
 
     @staticmethod
     def check(base: Path) -> None:
-        """Raises what `create` would; makes nothing."""
-        above = base / HOME
-        while not os.path.lexists(above):
-            above = above.parent
+        """Raise OperatorError if `create` would, without creating anything."""
+        parent = base / HOME
+        while not os.path.lexists(parent):
+            parent = parent.parent
         try:
-            with tempfile.TemporaryFile(dir=above):
+            with tempfile.TemporaryFile(dir=parent):
                 pass
         except OSError as error:
             raise _unwritable(base, error) from error
 
     def write_head(self, head: HeadFile) -> None:
-        """Tell other commands where the head is. Readable by its owner only: it may hold the run token."""
+        """Write `head.json` for other commands. Only its owner can read it, because it may contain the run token."""
         path = self.path / "head.json"
         with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
             file.write(orjson.dumps(head.model_dump()))
 
     def write_config(self, tree: Json) -> None:
-        """The run's merged config, for later reading; give it without its secrets."""
+        """Write the run's merged config. The caller removes secrets."""
         text = yaml.safe_dump(tree, sort_keys=False, allow_unicode=True)
         (self.path / "config.yaml").write_text(text, encoding="utf-8")
 
     def forget_head(self) -> None:
-        """The run is over."""
+        """Delete `head.json`, so that commands no longer find the run."""
         (self.path / "head.json").unlink(missing_ok=True)
 
 
 def _unwritable(base: Path, error: OSError) -> OperatorError:
-    told = f"a run writes its logs below {base / HOME}, which cannot be made: {error.strerror}"
-    return OperatorError(f"{told}. Start it from a folder that you may write to.")
+    message = f"cannot create {base / HOME}, where a run writes its logs: {error.strerror}"
+    return OperatorError(f"{message}. Start the run from a folder that you may write to.")
 
 
 def running_heads(base: Path) -> list[HeadFile]:
-    """Heads of this user's runs that were started from `base` and whose process is alive, newest first."""
+    """Return the heads of this user's live runs that were started from `base`, newest first."""
     heads: list[HeadFile] = []
     for path in sorted((base / HOME).glob("*/head.json"), reverse=True):
         try:
@@ -87,19 +85,19 @@ def running_heads(base: Path) -> list[HeadFile]:
 
 
 def _read_own(path: Path) -> bytes:
-    """The file's bytes. Raises PermissionError where another user made it: the folder may be shared, the run is not."""
+    """Return the file's bytes. Raises PermissionError if another user owns it, because the folder may be shared."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     with os.fdopen(descriptor, "rb") as file:
         found = os.fstat(descriptor)
         if found.st_uid != os.geteuid() or not stat.S_ISREG(found.st_mode):
-            raise PermissionError(f"{path} is not a file of this user")
+            raise PermissionError(f"{path} is not owned by this user")
         return file.read()
 
 
-def _same_folder(told: str, base: Path) -> bool:
-    """Whether a run that was started in `told` is one of `base`: false for a link into another run's folder."""
+def _same_folder(started_in: str, base: Path) -> bool:
+    """Return whether `started_in` is `base`; false if the run directory is only a link into another folder's."""
     try:
-        return not told or Path(told).samefile(base)
+        return not started_in or Path(started_in).samefile(base)
     except FileNotFoundError:  # the folder was renamed since
         return True
 
@@ -107,6 +105,6 @@ def _same_folder(told: str, base: Path) -> bool:
 def _alive(pid: int) -> bool:
     try:
         os.kill(pid, 0)
-    except (ProcessLookupError, PermissionError):  # gone, or the number of another user's process by now
+    except (ProcessLookupError, PermissionError):  # exited, or the id now belongs to another user's process
         return False
     return True

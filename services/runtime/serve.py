@@ -1,4 +1,4 @@
-"""One server in one process: `python -m rollyard.services.runtime.serve`, told everything through standard input."""
+"""Runs one server in one process: `python -m rollyard.services.runtime.serve`, with its Launch on standard input."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from rollyard.services.types import Launch
 async def serve(
     launch: Launch, environ: Mapping[str, str], stop: asyncio.Event, say: Callable[[str], None] | None = None
 ) -> None:
-    """Host the server until `stop`; `say` hears when it is ready."""
+    """Host the server until `stop`; call `say` with a line when it is ready."""
     kind = load_server(launch.family, Path(launch.folder), str(launch.settings.get("entrypoint", "app.py")))
     loaded = loaded_code(Path(launch.folder), kind, FAMILIES, launch.settings)
     settings = parse_settings(kind.Settings, launch.settings, launch.name)
@@ -46,7 +46,7 @@ async def serve(
         await transport.close()
         await endpoints.close()
         return
-    # A fixed port belongs to one replica only; the others take free ones.
+    # Only the first replica uses a fixed port; the Supervisor gives the others port 0.
     hosted = HostedServer(server, bind_for(launch.name, settings), advertise=launch.advertise, lag=lag)
     joining = asyncio.create_task(hosted.join(launch.instance, head, book, loaded))
     stopping = asyncio.create_task(stop.wait())
@@ -75,9 +75,9 @@ async def serve_until_signalled(launch: Launch, environ: Mapping[str, str]) -> N
 
 
 def main() -> None:
-    """Read the launch from standard input and serve."""
+    """Read the Launch message from standard input and serve."""
     launch = Launch.model_validate_json(sys.stdin.buffer.read())
-    with plain_output():  # logs are looked at in terminals
+    with plain_output():  # logs are viewed in terminals
         _main(launch)
 
 

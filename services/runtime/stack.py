@@ -1,4 +1,4 @@
-"""Stack: a whole run, up and down. Its head here; its servers as processes, or all in this process (`colocate`)."""
+"""Stack: starts and stops a whole run. The head runs in this process, servers in their own or here too (`colocate`)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from rollyard.services.runtime.hosting import HostedServer, bind, bind_for
 from rollyard.services.runtime.launcher import Launcher
 from rollyard.services.runtime.ports import owner_of_port
 from rollyard.services.runtime.run_dir import RunFolder
-from rollyard.services.runtime.supervisor import TELL_EVERY_S, StartupProgress, Supervisor
+from rollyard.services.runtime.supervisor import REPORT_EVERY_S, StartupProgress, Supervisor
 from rollyard.services.server.app import Context
 from rollyard.services.server.settings import ServerSettings
 from rollyard.services.types import AccessRules, Directory, HeadFile, Keys
@@ -40,17 +40,17 @@ def new_keys(token: str | None = None, access: AccessRules | None = None) -> Key
 
 
 def refuse_isolated(servers: Iterable[ServerSpec]) -> None:
-    """Raises OperatorError where not all servers can share a process."""
-    if alone := [spec.name for spec in servers if spec.isolated]:
-        listed = ", ".join(alone)
+    """Raise OperatorError unless all servers can share one process."""
+    if isolated := [spec.name for spec in servers if spec.isolated]:
+        listed = ", ".join(isolated)
         raise OperatorError(
-            f"{listed}: asks for an environment of its own, so it cannot run in one process "
-            "with the others: leave +colocate=true away"
+            f"{listed}: requires its own Python environment, so it cannot share a process "
+            "with the other servers: drop +colocate=true"
         )
 
 
 class Stack:
-    """One run. `start`, then `stop` whatever happened; both print what a person wants to know through `say`."""
+    """One run. Call `start`, then always `stop`; both print status lines through `say`."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class Stack:
         here: Sequence[ServerSpec] | None = None,
         reloads: bool = False,
     ) -> None:
-        """`here` are the servers that this process starts, by default all; the others join from elsewhere.
+        """`here`: the servers that this process starts (default: all); the others join from other hosts.
 
         `reloads`: `reload` will be called when code changes.
         """
@@ -77,7 +77,7 @@ class Stack:
         self.keys = keys
         self.folder = folder
         lag = LoopLag()
-        # While this process was too busy to read heartbeats, no instance has been silent.
+        # The registry's clock excludes loop lag, during which this process cannot read heartbeats.
         self._here = list(config.servers if here is None else here)
         elsewhere = {spec.name for spec in config.servers} - {spec.name for spec in self._here}
         self.registry = ServerRegistry(
@@ -102,11 +102,11 @@ class Stack:
 
     @property
     def has_processes(self) -> bool:
-        """False when all servers share this process."""
+        """False if all servers share this process."""
         return self._launcher is not None
 
     async def start(self) -> None:
-        """Everything up and ready. Raises RunError, OperatorError: what is not, and why."""
+        """Start everything and wait until it is ready. Raises RunError or OperatorError with what failed and why."""
         await self._head.listen()
         await self._head.start()
         self.folder.write_head(
@@ -134,14 +134,14 @@ class Stack:
                 restarts=self._restarts,
             )
             await self._supervisor.start()
-        await self._others()
+        await self._wait_for_remote()
         count = len(self.config.servers)
         self._say(f"All {count} / {count} servers ready!")
 
     async def reload(self, name: str) -> None:
-        """Start a server again with the code that is on disk now. Its sessions end.
+        """Restart a server with the code that is now on disk. Its sessions end.
 
-        Raises OperatorError or RunError if the server cannot start with that code; then the old processes go on.
+        Raises OperatorError or RunError if the server cannot start with that code; its old processes then keep running.
         """
         assert self._launcher is not None and self._supervisor is not None
         spec = next(spec for spec in self._here if spec.name == name)
@@ -149,7 +149,7 @@ class Stack:
         await self._supervisor.reload(name)
 
     async def stop(self) -> None:
-        """Everything down; nothing left behind."""
+        """Stop the head and all servers that this process started."""
         if self._supervisor is not None:
             await self._supervisor.stop()
         await asyncio.gather(*(hosted.stop() for hosted in self._hosted_servers))
@@ -161,26 +161,26 @@ class Stack:
     async def _directory(self) -> Directory:
         return self.registry.directory()
 
-    async def _others(self) -> None:
-        """Wait for the servers that are started elsewhere, for as long as that takes."""
-        awaited, told_at = {spec.name for spec in self.config.servers} - {spec.name for spec in self._here}, 0.0
-        while awaited:
-            for shown in self.registry.instances():
-                if shown.ready and shown.server_name in awaited:
-                    awaited.remove(shown.server_name)
-                    self._say(f"  {shown.server_name:<36} ready  {shown.url}")
-            if awaited and time.monotonic() > told_at + TELL_EVERY_S:
-                told_at = time.monotonic()
-                self._say(f"waiting for {', '.join(sorted(awaited))}, started elsewhere")
+    async def _wait_for_remote(self) -> None:
+        """Wait, without a limit, for the servers that other hosts start."""
+        pending, reported_at = {spec.name for spec in self.config.servers} - {spec.name for spec in self._here}, 0.0
+        while pending:
+            for instance in self.registry.instances():
+                if instance.ready and instance.server_name in pending:
+                    pending.remove(instance.server_name)
+                    self._say(f"  {instance.server_name:<36} ready  {instance.url}")
+            if pending and time.monotonic() > reported_at + REPORT_EVERY_S:
+                reported_at = time.monotonic()
+                self._say(f"waiting for {', '.join(sorted(pending))} to join from other hosts")
             await asyncio.sleep(0.1)
 
     async def _start_here(self) -> None:
-        """The servers in this process. They still listen, for commands and clients; among themselves no socket."""
+        """Start the servers in this process. They listen for other clients, but call each other without sockets."""
         if not self._here:
             return
         self._transport.mount(self.head_url, self._head.server)
-        link = RegistryClient(self._transport, self.head_url, self.keys)
-        began = time.monotonic()
+        registry_client = RegistryClient(self._transport, self.head_url, self.keys)
+        started = time.monotonic()
 
         refuse_isolated(self._here)
 
@@ -195,29 +195,29 @@ class Stack:
             try:
                 instance = f"{spec.name}#1"
                 self.registry.expect(instance)
-                await hosted.join(instance, link, self._book, loaded)
+                await hosted.join(instance, registry_client, self._book, loaded)
             except (RollyardError, asyncio.CancelledError):
                 raise
             except Exception as error:
                 raise RunError(f"{spec.name} cannot start: {type(error).__name__}: {error}") from error
-            self._say(f"  {spec.name:<36} ready  {hosted.url:<28} {time.monotonic() - began:5.1f} s")
+            self._say(f"  {spec.name:<36} ready  {hosted.url:<28} {time.monotonic() - started:5.1f} s")
 
-        async def tell() -> None:
+        async def report_phases() -> None:
             progress = StartupProgress(self._say)
             while True:
                 await asyncio.sleep(1.0)
-                for shown in self.registry.instances():
-                    progress.tell(shown.server_name, "" if shown.ready else shown.phase)
+                for instance in self.registry.instances():
+                    progress.report(instance.server_name, "" if instance.ready else instance.phase)
 
         limit_s = max(spec.settings.start_timeout_s or self._ready_timeout_s for spec in self._here)
-        telling = asyncio.create_task(tell())
+        reporting = asyncio.create_task(report_phases())
         try:
             await asyncio.wait_for(asyncio.gather(*(join(spec) for spec in self._here)), limit_s)
         except TimeoutError as error:
             late = ", ".join(sorted(name for name, urls in self.registry.directory().servers.items() if not urls))
             raise RunError(f"not ready within {limit_s:g} s: {late}") from error
         finally:
-            telling.cancel()
+            reporting.cancel()
 
     def _bind_head(self, host: str, port: int) -> socket.socket:
         try:

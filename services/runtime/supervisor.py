@@ -1,7 +1,7 @@
-"""Supervisor: all of a run's server processes up, watched, and down again.
+"""Supervisor: starts, watches, restarts and stops a run's server processes.
 
-A process that ends before it was ever ready stops the start: the log's end says why. One that dies later is started
-again, with a pause that doubles, while the run goes on.
+A process that ends before it was ever ready fails the start, with the end of its log. One that dies later is restarted
+after a pause that doubles each time.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ log = logging.getLogger(__name__)
 
 STOP_GRACE_S = 6.0
 LOG_TAIL_LINES = 20
-TELL_EVERY_S = 15.0
-"""A server that is getting ready is mentioned so often, and when its phase changes."""
-GIVE_UP_FIRST_S = 10.0
-"""A server with a start_timeout_s of its own gives up by itself, saying why, before it is given up on."""
+REPORT_EVERY_S = 15.0
+"""Interval of the lines about a server that is starting; a new phase is reported immediately."""
+TIMEOUT_MARGIN_S = 10.0
+"""Added to a server's own start_timeout_s, so that the server fails first and reports the cause itself."""
 
 
 @dataclass(slots=True)
@@ -42,13 +42,13 @@ class _Replica:
     process: Process | None = None
     was_ready: bool = False
     status: int = 0
-    """With which its process ended last."""
+    """Exit status of its last process."""
     since: float = 0.0
     pause_s: float = 0.0
-    keeper: asyncio.Task[None] | None = None
-    """Waits for its process and starts the next one."""
+    watch_task: asyncio.Task[None] | None = None
+    """Waits for the process to end and restarts it."""
     replacing: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set while `reload` ends its process: the keeper does not start the next one."""
+    """Set while `reload` ends the process, so that `watch_task` does not restart it."""
 
     @property
     def title(self) -> str:
@@ -56,24 +56,24 @@ class _Replica:
 
 
 class StartupProgress:
-    """Lines about servers that are getting ready: another phase at once, more of the same (3/8, 4/8) now and then."""
+    """Prints the phases of starting servers: new phases at once, counts (3/8, 4/8) every `REPORT_EVERY_S`."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self._say = say
-        self._began = time.monotonic()
-        self._told: dict[str, tuple[str, float]] = {}
+        self._started_at = time.monotonic()
+        self._reported: dict[str, tuple[str, float]] = {}
 
-    def tell(self, title: str, phase: str) -> None:
-        """`title` is in `phase` now; nothing is said of a server that tells none."""
+    def report(self, title: str, phase: str) -> None:
+        """Report that `title` is in `phase`; an empty phase prints nothing."""
         kind, now = phase.rstrip("0123456789/ "), time.monotonic()
-        told, told_at = self._told.get(title, ("", 0.0))
-        if phase and (kind != told or now - told_at > TELL_EVERY_S):
-            self._told[title] = kind, now
-            self._say(f"  {title:<36} {phase}, {now - self._began:.0f} s")
+        reported, reported_at = self._reported.get(title, ("", 0.0))
+        if phase and (kind != reported or now - reported_at > REPORT_EVERY_S):
+            self._reported[title] = kind, now
+            self._say(f"  {title:<36} {phase}, {now - self._started_at:.0f} s")
 
 
 class Supervisor:
-    """Starts every replica of every server and keeps it running."""
+    """Starts all replicas of all servers and keeps them running."""
 
     def __init__(
         self,
@@ -100,15 +100,16 @@ class Supervisor:
         self._restarts = restarts or Restarts()
         self._parent_pid = os.getpid() if parent_pid is None else parent_pid
         self._waiting: list[_Replica] = []
-        """Not ready yet since the start."""
+        """Replicas that were not ready yet when `start` last looked."""
         self._watch_tasks: list[asyncio.Task[None]] = []
         self._stopping = asyncio.Event()
-        self._began = time.monotonic()
+        self._started_at = time.monotonic()
         self._progress = StartupProgress(say)
 
     async def start(self) -> None:
-        """Start all and wait until each is ready. Raises RunError or OperatorError naming the one that is not, with its
-        log's end.
+        """Start all replicas and wait until they are ready.
+
+        Raises RunError or OperatorError naming the one that failed, with the end of its log.
         """
         self._waiting = list(self._watched)
         await asyncio.gather(*(self._spawn(watched) for watched in self._watched))
@@ -118,33 +119,36 @@ class Supervisor:
                 if self._registry.is_ready(watched.instance):
                     watched.was_ready = True
                     waiting.remove(watched)
-                    self._say(self._line(watched))
+                    self._say(self._ready_line(watched))
                 elif watched.process is None and not watched.was_ready:
-                    # What its settings or this machine lack is the operator's to mend, whichever process found it.
+                    # A configuration error stays an OperatorError, whichever process found it.
                     kind = OperatorError if watched.status == EXIT_OPERATOR else RunError
                     raise kind(f"{watched.title} ended before it was ready.\n{self._log_end(watched)}")
                 else:
-                    self._progress.tell(watched.title, self._registry.phase(watched.instance))
-            late = [watched for watched in waiting if time.monotonic() > self._began + self._patience_s(watched)]
+                    self._progress.report(watched.title, self._registry.phase(watched.instance))
+            late = [watched for watched in waiting if time.monotonic() > self._started_at + self._timeout_s(watched)]
             if late:
-                laggards = ", ".join(watched.title for watched in late)
-                raise RunError(f"not ready within {self._limit(late[0])}: {laggards}.\n{self._log_end(late[0])}")
+                names = ", ".join(watched.title for watched in late)
+                raise RunError(
+                    f"not ready within {self._describe_timeout(late[0])}: {names}.\n{self._log_end(late[0])}"
+                )
             await asyncio.sleep(0.02)
 
     async def reload(self, name: str) -> None:
-        """End every process of the server, and start as many with the code that is on disk now.
+        """Replace every process of the server, using the code that is now on disk.
 
-        This is not a crash: nothing pauses, and no restart is counted. Returns before the new processes are ready.
+        Unlike a crash, this neither pauses nor counts as a restart. Returns before the new processes are ready.
         """
         task = asyncio.create_task(self._reload([watched for watched in self._watched if watched.spec.name == name]))
         self._watch_tasks.append(task)
-        await asyncio.shield(task)  # half a reload would leave the server without a keeper
+        await asyncio.shield(task)  # an interrupted reload would leave the server unwatched
 
     async def _reload(self, replicas: list[_Replica]) -> None:
-        # All end before the first one starts: two replicas never run different code.
+        # All processes end before the first new one starts, so that replicas never run different code.
         await asyncio.gather(*(self._end(watched) for watched in replicas))
         if replicas[0].spec.settings.port:
-            # Others know the new process's address already, and may call it before it is in the directory.
+            # The address stays the same, so servers could call the new process before it is in their
+            # directory: wait until every instance has fetched a directory without it.
             before = self._registry.last_seen()
             while before & self._registry.last_seen() and not self._stopping.is_set():
                 before &= self._registry.last_seen()
@@ -155,48 +159,48 @@ class Supervisor:
         for watched in replicas:
             watched.replacing.clear()
             watched.pause_s = 0.0
-            watched.keeper = asyncio.create_task(self._start_again(watched))
-            self._watch_tasks.append(watched.keeper)
+            watched.watch_task = asyncio.create_task(self._restart_until_started(watched))
+            self._watch_tasks.append(watched.watch_task)
 
     async def _end(self, watched: _Replica) -> None:
         watched.replacing.set()
-        while watched.keeper is not None and not watched.keeper.done():
+        while watched.watch_task is not None and not watched.watch_task.done():
             if watched.process is not None:
                 watched.process.terminate()
-            _, late = await asyncio.wait([watched.keeper], timeout=STOP_GRACE_S)
+            _, late = await asyncio.wait([watched.watch_task], timeout=STOP_GRACE_S)
             if late and watched.process is not None:
                 watched.process.kill()
 
     async def stop(self) -> None:
-        """Stop every server: ask, wait a few seconds, end."""
+        """Stop every server: terminate, wait a few seconds, kill."""
         self._stopping.set()
         processes = [watched.process for watched in self._watched if watched.process is not None]
         for process in processes:
             process.terminate()
-        keepers = [keeper for keeper in self._watch_tasks if not keeper.done()]
-        if keepers:
-            _, late = await asyncio.wait(keepers, timeout=STOP_GRACE_S)
+        watch_tasks = [watch_task for watch_task in self._watch_tasks if not watch_task.done()]
+        if watch_tasks:
+            _, late = await asyncio.wait(watch_tasks, timeout=STOP_GRACE_S)
             for process in processes if late else ():
                 process.kill()
-            for keeper in late:
-                await asyncio.wait([keeper], timeout=STOP_GRACE_S)
-                keeper.cancel()
+            for watch_task in late:
+                await asyncio.wait([watch_task], timeout=STOP_GRACE_S)
+                watch_task.cancel()
 
-    def _patience_s(self, watched: _Replica) -> float:
-        own = watched.spec.settings.start_timeout_s
-        return self._ready_timeout_s if own is None else own + GIVE_UP_FIRST_S
+    def _timeout_s(self, watched: _Replica) -> float:
+        own_timeout_s = watched.spec.settings.start_timeout_s
+        return self._ready_timeout_s if own_timeout_s is None else own_timeout_s + TIMEOUT_MARGIN_S
 
-    def _limit(self, watched: _Replica) -> str:
-        own = watched.spec.settings.start_timeout_s
-        hint = "raise it with +ready_timeout_s=..." if own is None else "raise its start_timeout_s"
-        return f"{self._patience_s(watched):g} s ({hint})"
+    def _describe_timeout(self, watched: _Replica) -> str:
+        own_timeout_s = watched.spec.settings.start_timeout_s
+        hint = "raise it with +ready_timeout_s=..." if own_timeout_s is None else "raise its start_timeout_s"
+        return f"{self._timeout_s(watched):g} s ({hint})"
 
     async def _spawn(self, watched: _Replica) -> None:
         watched.starts += 1
         watched.instance = f"{watched.title}#{watched.starts}"
         watched.since = time.monotonic()
         spec = watched.spec
-        # The second replica of a server with a fixed port takes a free one.
+        # Only the first replica uses a fixed port; the others take free ones.
         settings: Json = {**spec.raw, "port": 0} if watched.replica else spec.raw
         launch = Launch(
             name=spec.name,
@@ -212,12 +216,12 @@ class Supervisor:
         )
         self._registry.expect(watched.instance)
         watched.process = await self._launcher.launch(launch, self._log(watched))
-        watched.keeper = asyncio.create_task(self._keep(watched, watched.process))
-        self._watch_tasks.append(watched.keeper)
+        watched.watch_task = asyncio.create_task(self._watch(watched, watched.process))
+        self._watch_tasks.append(watched.watch_task)
         if self._stopping.is_set():
             watched.process.kill()
 
-    async def _keep(self, watched: _Replica, process: Process) -> None:
+    async def _watch(self, watched: _Replica, process: Process) -> None:
         status = await process.wait()
         watched.status = status
         watched.was_ready = watched.was_ready or self._registry.is_ready(watched.instance)
@@ -227,23 +231,23 @@ class Supervisor:
             return
         if not watched.was_ready:
             return  # start() reports it
-        lived = time.monotonic() - watched.since
-        if lived > self._restarts.calm_after_s:
+        uptime_s = time.monotonic() - watched.since
+        if uptime_s > self._restarts.calm_after_s:
             watched.pause_s = 0.0
         while not self._stopping.is_set():
             watched.pause_s = self._restarts.next_pause_s(watched.pause_s)
-            again = f"starting it again in {watched.pause_s:g} s"
+            again = f"restarting it in {watched.pause_s:g} s"
             self._say(
-                f"{watched.title} ended ({_ending(status)}) after {lived:.1f} s; {again}; log: {self._log(watched)}"
+                f"{watched.title} ended ({_ending(status)}) after {uptime_s:.1f} s; {again}; log: {self._log(watched)}"
             )
             if await self._is_interrupted(watched):
                 return
             self._registry.restarts[watched.spec.name] = self._registry.restarts.get(watched.spec.name, 0) + 1
-            if await self._started(watched):
+            if await self._try_spawn(watched):
                 return
 
     async def _is_interrupted(self, watched: _Replica) -> bool:
-        """Pause. True as soon as the run stops or a reload starts the server."""
+        """Pause before a restart; return True as soon as the run stops or a reload takes over."""
         waits = [asyncio.create_task(event.wait()) for event in (self._stopping, watched.replacing)]
         try:
             done, _ = await asyncio.wait(waits, timeout=watched.pause_s, return_when=asyncio.FIRST_COMPLETED)
@@ -252,34 +256,34 @@ class Supervisor:
             for task in waits:
                 task.cancel()
 
-    async def _start_again(self, watched: _Replica) -> None:
-        while not await self._started(watched):
+    async def _restart_until_started(self, watched: _Replica) -> None:
+        while not await self._try_spawn(watched):
             watched.pause_s = self._restarts.next_pause_s(watched.pause_s)
             if await self._is_interrupted(watched):
                 return
 
-    async def _started(self, watched: _Replica) -> bool:
+    async def _try_spawn(self, watched: _Replica) -> bool:
         try:
             await self._spawn(watched)
-        except Exception as error:  # whatever a launcher raises, the server is tried again
+        except Exception as error:  # retry on anything that a launcher raises
             log.warning("%s cannot be started", watched.title, exc_info=error)
             self._say(f"{watched.title} cannot be started: {error or type(error).__name__}")
             return False
-        if watched not in self._waiting:  # of those `start` tells
+        if watched not in self._waiting:  # `start` reports those
             self._watch_tasks.append(asyncio.create_task(self._announce(watched, watched.instance)))
         return True
 
     async def _announce(self, watched: _Replica, instance: str) -> None:
-        """Say when the instance is ready, unless it ends before."""
+        """Print a line when the instance is ready, unless it ends first."""
         while watched.process is not None and watched.instance == instance and not self._stopping.is_set():
             if self._registry.is_ready(instance):
-                self._say(self._line(watched))
+                self._say(self._ready_line(watched))
                 return
             await asyncio.sleep(0.1)
 
-    def _line(self, watched: _Replica) -> str:
+    def _ready_line(self, watched: _Replica) -> str:
         url = next((shown.url for shown in self._registry.instances() if shown.process_name == watched.instance), "")
-        return f"  {watched.title:<36} ready  {url or '':<28} {time.monotonic() - self._began:5.1f} s"
+        return f"  {watched.title:<36} ready  {url or '':<28} {time.monotonic() - self._started_at:5.1f} s"
 
     def _log(self, watched: _Replica) -> Path:
         return self._log_dir / f"{watched.title}.log"

@@ -1,27 +1,26 @@
-"""The sandbox: untrusted Python, tests that it cannot see, and a verdict that it cannot write.
+"""Sandbox: runs untrusted Python against tests that it cannot see, with a verdict that it cannot forge.
 
     sandbox = Sandbox(Limits())
-    await sandbox.start()                        # OperatorError when this machine offers no isolation
+    await sandbox.start()                        # OperatorError if this host has no isolation
     outcome = await sandbox.run(Trial(code="def f(x): return x + 1", names=("f",), tests=("assert f(1) == 2",)))
     outcome.passed, outcome.reason
 
     server ──order──────────────────────────────┐
-      │  one socket a job                       ▼
-    zygote ──fork── warden ──fork── tests (pid 1) ──fork── answer
-    in bubblewrap,  the clock       secret, expected       the untrusted code:
-    knows no job                    values                 calls come in, data goes out
+      │  one socket per job                     ▼
+    zygote ──fork── monitor ─fork── tests (pid 1) ──fork── answer
+    in bubblewrap,  deadline        secret, expected       untrusted code:
+    sees no job                     values                 receives calls, returns data
 
-Each answer runs in a fresh process with user, process, mount and IPC namespaces of its own inside bubblewrap's (which
-adds network and host name), without capabilities, behind a seccomp filter and resource limits, with an empty
-environment, a /tmp of its own and nothing to see of the host but a read-only Python. Where namespaces cannot be had,
-Landlock and seccomp stand in (`Layers` says what is in force). The tests run in another process, which the answer was
-forked from before the tests were read; values cross between the two as plain data. So `sys.exit(0)`, an `__eq__` that
-is always true, patched builtins and a look at frames, memory or /proc reach nothing that makes a pass.
+Each answer runs in a new process with its own user, process, mount and IPC namespaces inside bubblewrap's (which adds
+network and host name), without capabilities, behind a seccomp filter and resource limits, with an empty environment, a
+private /tmp and no view of the host except a read-only Python. Where namespaces are not available, Landlock and seccomp
+are used instead (`Layers` lists what is enforced). The tests run in another process, from which the answer was forked
+before the tests were read; values are exchanged between the two as plain data. So `sys.exit(0)`, an `__eq__` that is
+always true, patched builtins, or inspecting frames, memory or /proc cannot produce a pass.
 
-What it does not protect against: a hole in the kernel itself or in the CPU (for that: a virtual machine); an answer
-that learns from its arguments which test it is in, or has seen the expected values in its prompt; use of the machine
-up to the limits, which count per process (memory: `memory_mb` for each of `processes`); without namespaces, an answer
-that asks for the machine's name, users' numbers, whether a file or process exists, or the state of public system calls,
-and one that starts as many threads as the machine runs already. The tests and what stands beside them in a row are
-trusted as much as the row's author.
+It does not protect against: vulnerabilities of the kernel or the CPU (use a virtual machine); an answer that infers the
+test from its arguments, or has seen the expected values in its prompt; resource use up to the limits, which count per
+process (memory: `memory_mb` for each of `processes`); without namespaces, an answer that queries the host name, user
+ids, whether a file or process exists, or the state of public system calls, and one that starts as many threads as the
+host already runs. The tests and the other fields of a row are trusted as much as the row's author.
 """

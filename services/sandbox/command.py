@@ -1,4 +1,4 @@
-"""The command lines that start a zygote: in bubblewrap, or plainly where Landlock has to do."""
+"""Builds the command lines that start a zygote: in bubblewrap, or directly if Landlock is used."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from rollyard.services.sandbox.inside.privileges import NOBODY
 from rollyard.services.sandbox.python_runtime import PythonRuntime
 
 _INSIDE = Path(__file__).resolve().parent / "inside"
-_SEEN_AT = "/jail"
+_MOUNT_POINT = "/jail"
 _FLAGS = ("-S", "-s", "-P", "-B", "-u", "-W", "ignore")
-"""No site-packages, no folder of the caller, no files written, no buffering, no warnings."""
+"""No site-packages, no working directory on sys.path, no bytecode files, no buffering, no warnings."""
 _ZYGOTE = "rollyard.services.sandbox.inside.zygote"
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/urandom")
 
@@ -31,38 +31,38 @@ class Command:
 
 
 def find_bubblewrap() -> str | None:
-    """The program, if it is installed."""
+    """Return the path of bubblewrap, or None if it is not installed."""
     return shutil.which("bwrap")
 
 
 def bubblewrap(program: str, python: PythonRuntime) -> Command:
-    """A zygote in namespaces of its own, with the Python and nothing else in view, all of it read-only."""
-    files = [*python.files, (str(_INSIDE), f"{_SEEN_AT}/rollyard/services/sandbox/inside")]
+    """Return a command for a zygote in its own namespaces, which sees only a read-only Python."""
+    files = [*python.files, (str(_INSIDE), f"{_MOUNT_POINT}/rollyard/services/sandbox/inside")]
     before = [program, "--unshare-user", "--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts"]
     before += ["--unshare-cgroup-try", "--uid", str(NOBODY), "--gid", str(NOBODY), "--hostname", "jail"]
     before += ["--die-with-parent", "--new-session", "--clearenv"]
-    for name, value in _environment(python, _SEEN_AT).items():
+    for name, value in _environment(python, _MOUNT_POINT).items():
         before += ["--setenv", name, value]
-    hidden = [f"{folder}/site-packages" for folder in python.places if Path(folder, "site-packages").is_dir()]
+    hidden = [f"{folder}/site-packages" for folder in python.paths if Path(folder, "site-packages").is_dir()]
     after = [word for folder in hidden for word in ("--tmpfs", folder, "--remount-ro", folder)]
     after += [word for device in _DEVICES for word in ("--dev-bind", device, device)]
     after += ["--dir", "/tmp", "--proc", "/proc", "--remount-ro", "/", "--chdir", "/"]
     after += [python.program, *_FLAGS, "-m", _ZYGOTE]
-    told = {"root": str(IMPORT_ROOT), "files": files, "before": before, "after": after}
+    entry_arguments = {"root": str(IMPORT_ROOT), "files": files, "before": before, "after": after}
     base = os.path.realpath(getattr(sys, "_base_executable", sys.executable))
-    return Command([base, "-I", "-S", bubblewrap_entry.__file__, json.dumps(told)], {})
+    return Command([base, "-I", "-S", bubblewrap_entry.__file__, json.dumps(entry_arguments)], {})
 
 
 def plain(python: PythonRuntime) -> Command:
-    """A zygote without namespaces: what it forks is locked in by Landlock and seccomp."""
+    """Return a command for a zygote without namespaces, whose children are confined by Landlock and seccomp."""
     return Command([python.program, *_FLAGS, "-m", _ZYGOTE], _environment(python, str(IMPORT_ROOT)))
 
 
 def readable(python: PythonRuntime) -> tuple[str, ...]:
-    """What Landlock has to leave in view."""
-    return (*python.places, str(_INSIDE), *_DEVICES)
+    """Return the paths that must stay readable under Landlock."""
+    return (*python.paths, str(_INSIDE), *_DEVICES)
 
 
 def _environment(python: PythonRuntime, root: str) -> dict[str, str]:
-    """For the zygote alone, which clears it: sets come in the same order on every day."""
+    """Environment of the zygote, which clears it. PYTHONHASHSEED makes the order of sets reproducible."""
     return {"PYTHONPATH": root, "PYTHONHASHSEED": "0", "LD_LIBRARY_PATH": python.library_path, "LC_ALL": "C.UTF-8"}

@@ -1,6 +1,6 @@
-"""Which isolation this machine offers: each is started and tried, never assumed.
+"""Isolation modes of this host, and the trials that test them.
 
-The trial that decides has a positive control, because a jail in which nothing works also keeps everything in.
+The deciding trial includes positive controls, because a jail in which nothing works would also seem to isolate.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ MIB = 1 << 20
 
 @dataclass(frozen=True)
 class IsolationMode:
-    """One way to lock answers in."""
+    """A method of isolating answers."""
 
     name: str
     command: command.Command
@@ -26,14 +26,14 @@ class IsolationMode:
     landlock: bool
     seccomp: bool
     isolates: bool = True
-    """False: answers run as ordinary processes of this user."""
+    """False if answers run as ordinary processes of this user."""
 
-    def plan(self, limits: Limits, offered: KernelFeatures, python: PythonRuntime) -> Plan:
-        """What the zygote is told."""
+    def plan(self, limits: Limits, features: KernelFeatures, python: PythonRuntime) -> Plan:
+        """Return the plan for the zygote."""
         return Plan(
             namespaces=self.namespaces,
-            landlock=self.landlock and offered.landlock > 0,
-            seccomp=self.seccomp and offered.seccomp,
+            landlock=self.landlock and features.landlock > 0,
+            seccomp=self.seccomp and features.seccomp,
             readable=command.readable(python),
             cpu_s=limits.cpu_s,
             wall_s=limits.wall_s,
@@ -45,35 +45,35 @@ class IsolationMode:
             output=limits.output_kb * 1024,
         )
 
-    def lacks(self, offered: KernelFeatures) -> str:
-        """Why the mode cannot hold on this kernel; empty when it can."""
-        if self.landlock and not offered.landlock:
+    def lacks(self, features: KernelFeatures) -> str:
+        """Return why the mode cannot isolate on this kernel; empty if it can."""
+        if self.landlock and not features.landlock:
             return "the kernel has no Landlock"
-        if self.landlock and not offered.seccomp:
-            return "the kernel has no seccomp, and Landlock alone does not hold sockets and signals"
+        if self.landlock and not features.seccomp:
+            return "the kernel has no seccomp, and Landlock alone does not restrict sockets and signals"
         return ""
 
-    def layers(self, offered: KernelFeatures, refused: tuple[str, ...]) -> Layers:
-        """What is in force; `refused` are the better modes with their reasons."""
+    def layers(self, features: KernelFeatures, refused: tuple[str, ...]) -> Layers:
+        """Return the enforced layers; `refused` are the better modes with the reasons why they failed."""
         found = ["limits on CPU, memory, files and output", "deadline for the whole process tree", "empty environment"]
         found += ["no capabilities", "no new privileges"] if self.isolates else []
         missing = list(refused)
         if self.namespaces:
-            found += ["user, process, mount, IPC, network and host name namespaces", "read-only Python alone in view"]
+            found += ["user, process, mount, IPC, network and host name namespaces", "only a read-only Python visible"]
             found += ["private /tmp", "limit on processes"]
         if self.landlock:
-            found += [f"Landlock {offered.landlock}: read-only Python alone in view"]
+            found += [f"Landlock {features.landlock}: only a read-only Python readable"]
             found += ["no child processes, signals or changes to files", "bound on threads"]
             missing += ["namespaces", "private /tmp (no file can be written)"]
-        if self.seccomp and offered.seccomp:
+        if self.seccomp and features.seccomp:
             found += ["seccomp"]
         elif self.isolates:
-            missing += ["seccomp: the kernel has none"]
+            missing += ["seccomp (not supported by the kernel)"]
         return Layers(mode=self.name, in_force=tuple(found), missing=tuple(missing))
 
 
 def modes(python: PythonRuntime, bubblewrap: str | None, *, unsandboxed: bool) -> list[IsolationMode]:
-    """Those that may be tried, best first. `bubblewrap` is its program, if there is one."""
+    """Return the modes to try, best first. `bubblewrap` is the path of its program, if installed."""
     found = []
     if bubblewrap is not None:
         wrapped = command.bubblewrap(bubblewrap, python)
@@ -118,8 +118,8 @@ def tried(name):
         *(f"assert tried({name!r}) is None" for name in ("files", "folders", "network", "write", "signal")),
     ),
 )
-"""The first two must go through: the jail works. The others must fail inside: it holds."""
+"""The first two tests show that the jail works, the others that it isolates."""
 WORKS = CONTROL.model_copy(update={"tests": CONTROL.tests[:2]})
-"""The first two alone."""
+"""Only the first two tests, for a mode that does not isolate."""
 REFUTED = Trial(code="def doubled(x):\n    return 2 * x", names=("doubled",), tests=("assert doubled(21) == 41",))
-"""Must be found wrong: the tests are looked at."""
+"""Must be graded as wrong, which shows that the tests are evaluated."""

@@ -1,4 +1,4 @@
-"""The files that make up a Python: its program, its standard library, the shared libraries that these load."""
+"""Finds the files of a Python: its program, standard library and shared libraries."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 
 from rollyard.services.errors import OperatorError
 
-_LOOK = """
+_INSPECT = """
 import json, os, re, sys, sysconfig
 for folder in sys.path:
     for name in os.listdir(folder) if os.path.isdir(folder) else ():
@@ -36,40 +36,40 @@ print(json.dumps({
 
 @dataclass(frozen=True)
 class PythonRuntime:
-    """An interpreter and what must be in view for it to run."""
+    """An interpreter and the files that must be visible for it to run."""
 
     program: str
     files: tuple[tuple[str, str], ...]
-    """(where it is, where it must be seen)."""
+    """(path on the host, path in the jail)."""
     library_path: str
-    """Folders of its shared libraries, for the loader."""
+    """LD_LIBRARY_PATH with the folders of its shared libraries."""
 
     @property
-    def places(self) -> tuple[str, ...]:
-        """Where its files are."""
+    def paths(self) -> tuple[str, ...]:
+        """Paths of its files on the host."""
         return tuple(sorted({source for source, _ in self.files}))
 
 
 @lru_cache
 def find_python(program: str | None = None) -> PythonRuntime:
-    """The Python called `program`, by default the one that runs this. Raises OperatorError."""
-    asked = program or str(getattr(sys, "_base_executable", sys.executable))
-    asked = str(Path(asked).absolute()) if os.sep in asked else asked
+    """Inspect the Python `program` (default: the current interpreter). Raises OperatorError."""
+    interpreter = program or str(getattr(sys, "_base_executable", sys.executable))
+    interpreter = str(Path(interpreter).absolute()) if os.sep in interpreter else interpreter
     try:
-        # An empty folder to work in: -S -s -P keep everything but the standard library away, this keeps the rest.
+        # -S -s -P hide everything but the standard library; an empty working directory hides the rest.
         with tempfile.TemporaryDirectory(prefix="rollyard-look-") as empty:
-            command = [asked, "-S", "-s", "-P", "-c", _LOOK]
+            command = [interpreter, "-S", "-s", "-P", "-c", _INSPECT]
             done = subprocess.run(command, cwd=empty, env={}, capture_output=True, check=True, timeout=60)
         found = json.loads(done.stdout)
     except (OSError, ValueError, subprocess.SubprocessError) as error:
         raise OperatorError(
-            f"the sandbox cannot use the Python {asked}: {error}. Name another (sandbox_python)"
+            f"the sandbox cannot use the Python {interpreter}: {error}. Set another one with sandbox_python"
         ) from error
     files = {(found["program"], found["program"]), *((folder, folder) for folder in found["library"])}
-    inside = tuple(f"{folder}/" for folder in found["library"])
+    library_prefixes = tuple(f"{folder}/" for folder in found["library"])
     folders = []
     for path in found["mapped"]:
-        if not path.startswith(inside):
+        if not path.startswith(library_prefixes):
             folders.append(str(Path(path).parent))
             files |= {(path, name) for name in _names_of(Path(path))}
     if (loader := loader_of(Path(found["program"]))) is not None:
@@ -80,23 +80,25 @@ def find_python(program: str | None = None) -> PythonRuntime:
 
 
 def _names_of(library: Path) -> set[str]:
-    """The library's path and the links beside it that lead to it: the loader asks for `libz.so.1`."""
+    """Return the library's path and the links to it in its folder: the loader looks for e.g. `libz.so.1`."""
     stem = library.name.partition(".so")[0]
     links = {str(path) for path in library.parent.glob(f"{stem}.so*") if path.is_symlink() and path.samefile(library)}
     return {str(library)} | links
 
 
 def loader_of(program: Path) -> Path | None:
-    """The dynamic loader that an ELF program names; None for a static one. Raises OperatorError."""
+    """Return the dynamic loader of an ELF program; None for a static one. Raises OperatorError."""
     with program.open("rb") as file:
         head = file.read(64)
         if head[:5] != b"\x7fELF\x02" or len(head) < 64:
-            raise OperatorError(f"{program} is not a 64-bit ELF program; name the interpreter itself, not a wrapper")
+            raise OperatorError(
+                f"{program} is not a 64-bit ELF program; set the interpreter itself, not a wrapper script"
+            )
         offset, size, count = struct.unpack_from("=Q", head, 32)[0], *struct.unpack_from("=HH", head, 54)
         for number in range(count):
             file.seek(offset + number * size)
-            kind, _, start, _, _, length = struct.unpack_from("=IIQQQQ", file.read(size))
-            if kind == 3:  # PT_INTERP
-                file.seek(start)  # at the file's end where the program was patched for its place, as uv and conda do
+            segment_type, _, start, _, _, length = struct.unpack_from("=IIQQQQ", file.read(size))
+            if segment_type == 3:  # PT_INTERP
+                file.seek(start)  # at the end of the file if uv or conda relocated the program
                 return Path(file.read(length).rstrip(b"\0").decode())
     return None

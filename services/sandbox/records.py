@@ -1,4 +1,4 @@
-"""What goes into the sandbox and what comes out."""
+"""Inputs and outputs of the sandbox."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from rollyard.services.types import Record
 
 
 class Limits(Record):
-    """What one answer may use."""
+    """Resource limits of one answer."""
 
     cpu_s: int = Field(default=5, ge=1)
-    """Seconds of CPU of any one process; load on the machine does not count against an answer."""
+    """CPU seconds of each process, which do not depend on the load of the host."""
     wall_s: float = Field(default=15.0, gt=0)
-    """Seconds from the start of the work, for an answer that sleeps; those it waits for a processor are not counted."""
+    """Deadline in seconds from the start of the trial. Time spent waiting for a CPU does not count."""
     memory_mb: int = Field(default=512, ge=64)
-    """Address space of a process."""
+    """Address space of each process."""
     processes: int = Field(default=8, ge=1)
-    """Processes and threads at a time, its own included."""
+    """Maximum number of simultaneous processes and threads, including the first."""
     file_size_mb: int = Field(default=8, ge=0)
     open_files: int = Field(default=64, ge=16)
     tmp_mb: int = Field(default=32, ge=1)
     """Size of its private /tmp."""
     output_kb: int = Field(default=16, ge=0)
-    """Of what it prints so much is kept; the rest is read and forgotten."""
+    """How much of its output is kept; the rest is discarded."""
 
 
-MOST_TIMES = 100
-"""The largest `Trial.times`."""
+MAX_TIMES = 100
+"""Maximum of `Trial.times`."""
 
 
 class Trial(Record):
@@ -38,69 +38,68 @@ class Trial(Record):
     code: str
     """The untrusted program."""
     names: tuple[str, ...]
-    """What the tests use of it."""
+    """Names of the program that the tests use."""
     tests: tuple[str, ...]
-    """Pieces of Python, in order; the first that raises ends the trial."""
+    """Pieces of Python code, run in order; the first that raises ends the trial."""
     prelude: str = ""
-    """Python for the tests alone, run before `names` are looked up, which replace what it defines."""
+    """Python code run in the tests' process before `names` are looked up; `names` override its definitions."""
     setup: str = ""
-    """Python for the tests alone, run once `names` are there."""
+    """Python code run in the tests' process after `names` have been looked up."""
     forgiving: bool = False
-    """Pass over top-level statements that raise (a demonstration, a test of its own), if `names` get there."""
-    times: int = Field(default=1, ge=1, le=MOST_TIMES)
-    """How many times the sandbox's limits of CPU and clock it may use: more where a reference solution is slow."""
+    """Skip top-level statements that raise (demonstrations, the answer's own tests), if `names` are defined."""
+    times: int = Field(default=1, ge=1, le=MAX_TIMES)
+    """Multiple of the sandbox's CPU and time limits, for tasks with a slow reference solution."""
 
 
 class Ending(StrEnum):
-    """How a trial ended. Only the first is a pass, and only it carries the tests' secret."""
+    """How a trial ended. Only PASSED is a pass, and only it carries the tests' secret."""
 
     PASSED = "passed"
-    """The last test was reached and went through."""
+    """All tests passed."""
     WRONG = "wrong"
     """A test's assertion failed."""
     RAISED = "raised"
     """The answer, or a test that uses it, raised something else."""
     GONE = "gone"
-    """The answer's process ended or hung up before the tests did."""
+    """The answer's process exited or closed the connection before the tests ended."""
     CPU = "cpu"
-    """It used up its CPU time."""
+    """The answer exceeded its CPU limit."""
     DEADLINE = "deadline"
-    """It waited, or made the tests wait, past the deadline."""
+    """The trial exceeded its deadline."""
     BROKEN = "broken"
     """The tests' process ended without a report."""
     BAD_TESTS = "bad_tests"
-    """The tests are no Python, or fail without the answer: the row is to blame."""
+    """The tests are not valid Python, or fail without the answer: the row is invalid."""
 
 
 class Layers(Record):
-    """What stands between an answer and this machine."""
+    """The isolation between an answer and this host."""
 
     mode: str
     """bubblewrap, landlock or none."""
     in_force: tuple[str, ...]
     missing: tuple[str, ...] = ()
-    """Each with its reason."""
+    """Missing layers, each with a reason."""
 
 
 class Outcome(Record):
-    """What became of a trial."""
+    """The result of a trial."""
 
     ending: Ending
     tests_passed: int
     tests: int
     reason: str
-    """A sentence; empty for a pass."""
+    """Why the trial failed; empty for a pass."""
     passed_over: str
-    """What the program's first statement raised that was passed over; empty if none was."""
+    """Error of the first skipped statement; empty if none was skipped."""
     output: str
-    """The first of what the answer printed."""
+    """The start of the answer's output."""
     output_cut: bool
     cpu_s: float
     wall_s: float
     layers: tuple[str, ...]
-    """Those in force."""
+    """Enforced layers of isolation."""
 
     @property
     def passed(self) -> bool:
-        """All tests went through."""
         return self.ending is Ending.PASSED

@@ -1,4 +1,4 @@
-"""Sandbox: trials in, outcomes out; as many at once as there are processors."""
+"""Sandbox: runs trials, concurrently up to the number of CPUs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import IO, Any
 from rollyard.services.errors import Failure, FailureKind, OperatorError
 from rollyard.services.sandbox.command import find_bubblewrap
 from rollyard.services.sandbox.inside.channel import framed
-from rollyard.services.sandbox.inside.deadline import MOST_DELAY
+from rollyard.services.sandbox.inside.deadline import MAX_EXTENSION
 from rollyard.services.sandbox.isolation_modes import CONTROL, REFUTED, WORKS, IsolationMode, modes
 from rollyard.services.sandbox.python_runtime import find_python
 from rollyard.services.sandbox.records import Ending, Layers, Limits, Outcome, Trial
@@ -24,11 +24,11 @@ from rollyard.services.types import Json
 log = logging.getLogger(__name__)
 
 _GRACE_S = 30.0
-"""Beyond the deadline, for the warden to say what happened."""
+"""Extra time after the deadline for the monitor to report."""
 
 
 class Sandbox:
-    """Runs untrusted Python. `services/sandbox/__init__.py` says how, and what it does not protect against."""
+    """Runs untrusted Python. `services/sandbox/__init__.py` describes the isolation and its limits."""
 
     def __init__(
         self,
@@ -39,9 +39,8 @@ class Sandbox:
         bubblewrap: str | None = "",
         allow_unsandboxed: bool = False,
     ) -> None:
-        """At most `slots` trials at once (None: one a processor).
-
-        `bubblewrap` is its program; "" looks for it, None does without.
+        """`slots`: maximum number of concurrent trials (None: one per CPU).
+        `bubblewrap`: path of its program; "" searches for it, None disables it.
         """
         self._limits = limits
         self._slots = asyncio.Semaphore(slots or len(os.sched_getaffinity(0)))
@@ -55,23 +54,23 @@ class Sandbox:
         self.layers = Layers(mode="none", in_force=())
 
     async def start(self) -> None:
-        """Find the best isolation that holds here. Raises OperatorError when none does and none was not allowed."""
+        """Start with the best isolation that works here. Raises OperatorError if none works, unless that is allowed."""
         python = await asyncio.to_thread(find_python, self._python)
         self._errors = tempfile.TemporaryFile(prefix="rollyard-sandbox-")  # noqa: SIM115 (closed by stop)
-        refused = [] if self._bubblewrap else ["bubblewrap: not there (apt-get install bubblewrap)"]
+        refused = [] if self._bubblewrap else ["bubblewrap: not installed (apt-get install bubblewrap)"]
         for mode in modes(python, self._bubblewrap, unsandboxed=self._allow_unsandboxed):
             self._mode = mode
-            why = await self._tried(mode, tuple(refused))
+            why = await self._test_mode(mode, tuple(refused))
             if not why:
                 if not mode.isolates:
-                    log.warning("answers run UNSANDBOXED, as this user: %s", "; ".join(refused))
+                    log.warning("answers run UNSANDBOXED, as the current user: %s", "; ".join(refused))
                 return
             refused.append(f"{mode.name}: {why}")
             await self._end_zygote()
         await self.stop()
         raise OperatorError(
-            f"no isolation for untrusted code works here: {'; '.join(refused)}. Install bubblewrap and allow user "
-            "namespaces, or set allow_unsandboxed: true where answers may do all that this user may"
+            f"no isolation for untrusted code works on this host: {'; '.join(refused)}. Install bubblewrap and allow "
+            "user namespaces, or set allow_unsandboxed: true to run answers with all rights of the current user"
         )
 
     async def stop(self) -> None:
@@ -87,45 +86,46 @@ class Sandbox:
             await zygote.stop()
 
     async def run(self, trial: Trial) -> Outcome:
-        """The outcome; clocks run from the start of the work, not in the queue. Raises Failure: no jail, no verdict."""
+        """Run a trial; time in the queue does not count. Raises Failure if no jail can be created."""
         async with self._slots:
             for attempt in (1, 2):
                 try:
-                    return await self._run(trial, await self._zygote_alive())
+                    return await self._run(trial, await self._ensure_zygote())
                 except ZygoteDied as error:
                     log.warning("the sandbox's zygote died (attempt %d): %s", attempt, error)
                     last = error
-            raise Failure(FailureKind.SERVER_ERROR, f"the sandbox does not come up: {last}")
+            raise Failure(FailureKind.SERVER_ERROR, f"the sandbox does not start: {last}")
 
-    async def _tried(self, mode: IsolationMode, refused: tuple[str, ...]) -> str:
-        """Start the mode and see whether it works and holds; why not, or nothing."""
+    async def _test_mode(self, mode: IsolationMode, refused: tuple[str, ...]) -> str:
+        """Start the mode and test whether it works and isolates; return why not, or ""."""
         try:
-            zygote = await self._zygote_alive()
-            if why := mode.lacks(zygote.offered):
+            zygote = await self._ensure_zygote()
+            if why := mode.lacks(zygote.features):
                 return why
-            self.layers = mode.layers(zygote.offered, refused)
-            control = await self._run(CONTROL if mode.isolates else WORKS, zygote)
-            refuted = await self._run(REFUTED, zygote)
+            self.layers = mode.layers(zygote.features, refused)
+            control_outcome = await self._run(CONTROL if mode.isolates else WORKS, zygote)
+            refuted_outcome = await self._run(REFUTED, zygote)
         except (ZygoteDied, Failure) as error:
             return str(error)
-        if refuted.ending is not Ending.WRONG:
-            return f"a wrong answer was found {refuted.ending} ({refuted.reason})"
-        if not control.passed:
-            return f"the trial of the jail ended {control.ending}: {control.reason} {control.output[-500:]}".strip()
+        if refuted_outcome.ending is not Ending.WRONG:
+            return f"a wrong answer was graded as {refuted_outcome.ending} ({refuted_outcome.reason})"
+        if not control_outcome.passed:
+            found = f"{control_outcome.ending}: {control_outcome.reason} {control_outcome.output[-500:]}"
+            return f"the test of the jail ended as {found}".strip()
         return ""
 
-    async def _zygote_alive(self) -> ZygoteClient:
+    async def _ensure_zygote(self) -> ZygoteClient:
         async with self._starting:
             if self._zygote is not None and self._zygote.alive:
                 return self._zygote
             if self._mode is None or self._errors is None:
-                raise ZygoteDied("the sandbox is not started")
+                raise ZygoteDied("the sandbox has not been started")
             await self._end_zygote()
-            self._errors.seek(0)  # the zygote writes where this stands: the description is shared
+            self._errors.seek(0)  # the zygote shares this file offset
             self._errors.truncate()
             zygote = await ZygoteClient.start(self._mode.command, self._errors)
             python = await asyncio.to_thread(find_python, self._python)
-            await zygote.instruct(self._mode.plan(self._limits, zygote.offered, python))
+            await zygote.send_plan(self._mode.plan(self._limits, zygote.features, python))
             self._zygote = zygote
             return zygote
 
@@ -134,22 +134,22 @@ class Sandbox:
         order = framed({**trial.model_dump(), "secret": secret})
         with zygote.jail(trial.times) as jail:
             try:
-                async with asyncio.timeout(MOST_DELAY * trial.times * self._limits.wall_s + _GRACE_S):
-                    told = await _exchanged(jail, order)
+                async with asyncio.timeout(MAX_EXTENSION * trial.times * self._limits.wall_s + _GRACE_S):
+                    result = await _exchange(jail, order)
             except TimeoutError as error:
                 raise ZygoteDied("a jail did not report after its deadline") from error
-        if told is None:
-            raise ZygoteDied(f"a jail ended without a word. {zygote.stderr_tail()}")
-        return self._outcome(trial, told, secret)
+        if result is None:
+            raise ZygoteDied(f"a jail ended without a report. {zygote.stderr_tail()}")
+        return self._outcome(trial, result, secret)
 
-    def _outcome(self, trial: Trial, told: Json, secret: str) -> Outcome:
-        report: Json = told["report"]
+    def _outcome(self, trial: Trial, result: Json, secret: str) -> Outcome:
+        report: Json = result["report"]
         state = report.get("state")
-        if told["ended"] == "no_jail" or state == "no_jail":
-            raise Failure(FailureKind.SERVER_ERROR, f"a jail could not be made: {report.get('reason')}")
-        reason, passed_over = _text(report.get("reason", "")), _text(report.get("passed_over", ""))
-        if told["ended"] == "deadline":
-            ending, reason = Ending.DEADLINE, f"no end after {trial.times * self._limits.wall_s:g} s"
+        if result["ended"] == "no_jail" or state == "no_jail":
+            raise Failure(FailureKind.SERVER_ERROR, f"a jail could not be created: {report.get('reason')}")
+        reason, passed_over = _to_valid_text(report.get("reason", "")), _to_valid_text(report.get("passed_over", ""))
+        if result["ended"] == "deadline":
+            ending, reason = Ending.DEADLINE, f"not finished after {trial.times * self._limits.wall_s:g} s"
         elif state == Ending.PASSED:
             genuine = secrets.compare_digest(str(report.get("secret")), secret)
             ending = Ending.PASSED if genuine else Ending.BROKEN
@@ -165,21 +165,21 @@ class Sandbox:
             tests=len(trial.tests),
             reason=reason,
             passed_over=passed_over,
-            output=told["output"],
-            output_cut=told["output_cut"],
-            cpu_s=told["cpu_s"],
-            wall_s=told["wall_s"],
+            output=result["output"],
+            output_cut=result["output_cut"],
+            cpu_s=result["cpu_s"],
+            wall_s=result["wall_s"],
             layers=self.layers.in_force,
         )
 
 
-def _text(told: object) -> str:
-    """An answer's words may hold half a surrogate pair, which no JSON of ours takes: a loss must stay one."""
-    return str(told).encode(errors="replace").decode()
+def _to_valid_text(result: object) -> str:
+    """Replace lone surrogates, which an answer may produce and orjson rejects, so that a failed trial stays one."""
+    return str(result).encode(errors="replace").decode()
 
 
-async def _exchanged(jail: socket.socket, order: bytes) -> Any:
-    """Send the order, read what comes back until the jail hangs up; None if nothing does."""
+async def _exchange(jail: socket.socket, order: bytes) -> Any:
+    """Send the order and read the result until the jail disconnects; None if there is none."""
     loop = asyncio.get_running_loop()
     try:
         await loop.sock_sendall(jail, order)

@@ -1,4 +1,4 @@
-"""The server's end of one zygote: started, asked for jails, ended."""
+"""Starts a zygote, requests jails from it, and stops it."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ _START_S = 20.0
 
 
 class ZygoteDied(Exception):
-    """The process that jails are forked from is not there; the text is what it said last."""
+    """The zygote is not running; the text is its last message."""
 
 
 @dataclass(frozen=True)
 class KernelFeatures:
-    """What the kernel gives the zygote."""
+    """Kernel features that the zygote can use."""
 
     seccomp: bool
     landlock: int
-    """Its version; 0: none."""
+    """Landlock version; 0 if not supported."""
 
 
 class ZygoteClient:
@@ -39,17 +39,17 @@ class ZygoteClient:
         self._process = process
         self._control = control
         self._errors = errors
-        self.offered = KernelFeatures(False, 0)
+        self.features = KernelFeatures(False, 0)
 
     @classmethod
     async def start(cls, command: Command, errors: IO[bytes]) -> ZygoteClient:
         """Start `command`; its standard error goes to the file `errors`. Raises ZygoteDied."""
-        ours, theirs = socket.socketpair()
+        own_end, child_end = socket.socketpair()
         try:
-            # From this thread, which must outlive it: bubblewrap dies with the thread that started it.
+            # Not in a worker thread: bubblewrap dies with the thread that started it.
             process = subprocess.Popen(  # noqa: ASYNC220 (it takes milliseconds)
                 command.words,
-                stdin=theirs.fileno(),
+                stdin=child_end.fileno(),
                 stdout=subprocess.DEVNULL,
                 stderr=errors,
                 cwd="/",
@@ -57,52 +57,52 @@ class ZygoteClient:
                 start_new_session=True,
             )
         except OSError as error:
-            ours.close()
+            own_end.close()
             raise ZygoteDied(f"{command.words[0]} cannot be run: {error}") from error
         finally:
-            theirs.close()
-        ours.setblocking(False)
-        link = cls(process, ours, errors)
+            child_end.close()
+        own_end.setblocking(False)
+        zygote = cls(process, own_end, errors)
         try:
             async with asyncio.timeout(_START_S):
-                link.offered = KernelFeatures(**await link._greeting())
+                zygote.features = KernelFeatures(**await zygote._greeting())
         except (TimeoutError, ValueError, OSError) as error:
-            await link.stop()
-            raise ZygoteDied(link.stderr_tail() or f"no greeting: {error!r}") from error
-        return link
+            await zygote.stop()
+            raise ZygoteDied(zygote.stderr_tail() or f"no greeting: {error!r}") from error
+        return zygote
 
-    async def instruct(self, plan: Plan) -> None:
-        """How it locks answers in; once, before the first job. Raises OSError."""
+    async def send_plan(self, plan: Plan) -> None:
+        """Send the plan, once, before the first job. Raises OSError."""
         await asyncio.get_running_loop().sock_sendall(self._control, framed(plan.fields()))
 
     @property
     def alive(self) -> bool:
-        """Whether its process runs."""
+        """True while its process runs."""
         return self._process.poll() is None
 
     def jail(self, times: int = 1) -> socket.socket:
-        """The socket of a new jail with `times` the plan's time: the order goes in, the outcome comes out.
+        """Create a jail with `times` the plan's time limits; return the socket for its order and result.
 
         Raises ZygoteDied.
         """
-        ours, theirs = socket.socketpair()
-        with theirs:
+        own_end, child_end = socket.socketpair()
+        with child_end:
             try:
-                socket.send_fds(self._control, [bytes([times])], [theirs.fileno()])
+                socket.send_fds(self._control, [bytes([times])], [child_end.fileno()])
             except OSError as error:
-                ours.close()
+                own_end.close()
                 raise ZygoteDied(f"{error}. {self.stderr_tail()}") from error
-        ours.setblocking(False)
-        return ours
+        own_end.setblocking(False)
+        return own_end
 
     async def stop(self) -> None:
-        """End it and every jail of its."""
+        """Kill the zygote and all of its jails."""
         self._control.close()
         self._process.kill()
         await asyncio.to_thread(self._process.wait)
 
     def stderr_tail(self) -> str:
-        """The last line of its standard error."""
+        """Return the last line of its standard error."""
         path = Path(f"/proc/self/fd/{self._errors.fileno()}")
         return path.read_bytes()[-1500:].decode(errors="replace").strip().rpartition("\n")[2]
 
@@ -112,7 +112,7 @@ class ZygoteClient:
         while len(received) < 4 or len(received) < 4 + struct.unpack("=I", received[:4])[0]:
             piece = await loop.sock_recv(self._control, 4096)
             if not piece:
-                raise OSError("it ended")
+                raise OSError("the zygote exited")
             received += piece
         greeting: Json = json.loads(received[4:])
         return greeting

@@ -25,7 +25,7 @@ class ProgressFile:
     """Remembers for trackers that cannot be asked, as Weights & Biases offline cannot."""
 
     def __init__(self, output: Path, tracker: str, run_id: str) -> None:
-        self.path = StorePaths(output).beside("tracked.json")
+        self.path = StorePaths(output).sidecar("tracked.json")
         self._key = f"{tracker}/{run_id}"
 
     @property

@@ -1,5 +1,5 @@
-"""One run in several places: the head in one, servers that join it in others, each started by its own ng_run.
+"""One run on several hosts: one ng_run starts the head, others start servers that join it.
 
-All of them are given the same config files and the same run token. `keys.py` derives the run's identity from the token,
-`choice.py` reads which servers start in this place, `joining.py` serves them until they are told to stop.
+All of them use the same config files and the same run token. `derived_keys.py` derives the run's identity from the
+token, `server_selection.py` selects the servers to start on this host, and `join.py` serves them until stopped.
 """

@@ -1,4 +1,4 @@
-"""The keys of a run whose parts start independently: derived from the one secret that they share."""
+"""Derives the keys of a distributed run from the token that its parts share."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from rollyard.services.errors import OperatorError
 from rollyard.services.types import Keys
 
 SHORTEST = 16
-"""Characters of a token. The secret that signs sessions is made of it, and no better than it is."""
+"""Minimum token length in characters. The session secret is derived from the token and is no stronger than it."""
 
 
 def shared_keys(token: str | None) -> Keys:
-    """The same keys wherever the token is the same; neither key tells the token. Raises OperatorError."""
+    """Return the same keys for the same token; the keys do not reveal it. Raises OperatorError on a weak token."""
     if not token or len(token) < SHORTEST:
-        found = "there is none" if not token else f"this one has {len(token)}"
+        found = "none is set" if not token else f"this one has {len(token)}"
         raise OperatorError(
-            f"the parts of a run that start apart share a token of at least {SHORTEST} characters, and {found}: "
-            "export ROLLYARD_TOKEN=$(openssl rand -hex 16), the same for every part"
+            f"the parts of a distributed run need a common token of at least {SHORTEST} characters, but {found}: "
+            "set the same one for every part, e.g. export ROLLYARD_TOKEN=$(openssl rand -hex 16)"
         )
     return Keys(run_id=_derived(token, "run id")[:8], secret=_derived(token, "session secret"), token=token)
 

@@ -1,4 +1,4 @@
-"""Serving some servers of a run whose head is elsewhere, until they are told to stop."""
+"""Serves part of a run's servers for a head on another host, until stopped."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ from rollyard.services.http.transport import HttpTransport
 from rollyard.services.runtime.serve import serve
 from rollyard.services.types import Directory, Json, Keys, Launch
 
-_AGAIN_S = 0.5
-_NOT_YET = (FailureKind.UNREACHABLE, FailureKind.TIMEOUT)
+_RETRY_S = 0.5
+_RETRYABLE = (FailureKind.UNREACHABLE, FailureKind.TIMEOUT)
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where servers listen, and how others find them there."""
+class ListenAddress:
+    """Where servers listen, and the address that they advertise."""
 
     head_url: str
     host: str | None = None
-    """Address to bind, where a server's settings name none."""
+    """Address to bind unless a server's settings set one."""
     advertise: str | None = None
-    """Name by which others reach this machine; default: its own name."""
+    """Name under which other hosts reach this one; default: its host name."""
 
     def launch(self, spec: ServerSpec, keys: Keys) -> Launch:
-        """What the server is told."""
+        """Return the launch message for the server."""
         settings: Json = {"host": self.host, **spec.raw} if self.host else spec.raw
         bound = str(settings.get("host", spec.settings.host))
         open_to_others = not is_loopback(bound)
         name = self.advertise or (socket.gethostname() if bound in ("0.0.0.0", "::") else None)
         return Launch(
             name=spec.name,
-            # Two of one name are replicas: also those that one machine starts twice.
+            # Servers with the same name are replicas, even if one host starts both, so instance names must differ.
             instance=f"{spec.name}@{name or bound}#{secrets.token_hex(3)}",
             family=spec.family,
             implementation=spec.implementation,
@@ -56,28 +56,28 @@ async def join_run(
     config: RunConfig,
     specs: list[ServerSpec],
     keys: Keys,
-    place: Place,
+    address: ListenAddress,
     stop: asyncio.Event,
     *,
     environ: Mapping[str, str],
     say: Callable[[str], None],
-    patience_s: float,
+    timeout_s: float,
 ) -> None:
-    """Serve `specs` until `stop`. Raises OperatorError or RunError: the head is not there, or not of this run."""
-    if alone := [spec.name for spec in specs if spec.isolated]:
-        listed = ", ".join(alone)
+    """Serve `specs` until `stop`. Raises OperatorError or RunError if the head is unreachable or of another run."""
+    if isolated := [spec.name for spec in specs if spec.isolated]:
+        listed = ", ".join(isolated)
         raise OperatorError(
-            f"{listed}: asks for an environment of its own, which a server that joins a head from elsewhere does not "
-            "get: install its requirements beside the stack there, or start it with the head"
+            f"{listed}: requires its own Python environment, which servers that join a remote head cannot have. "
+            "Install its requirements next to Rollyard on this host, or start it together with the head"
         )
-    looking = asyncio.create_task(_directory(keys, place.head_url, say, patience_s))
+    finding_head = asyncio.create_task(_directory(keys, address.head_url, say, timeout_s))
     stopped = asyncio.create_task(stop.wait())
-    await asyncio.wait({looking, stopped}, return_when=asyncio.FIRST_COMPLETED)
-    if not looking.done():
-        looking.cancel()
+    await asyncio.wait({finding_head, stopped}, return_when=asyncio.FIRST_COMPLETED)
+    if not finding_head.done():
+        finding_head.cancel()
         return
-    _check_same(config, specs, looking.result(), place.head_url)
-    serving = [asyncio.create_task(serve(place.launch(spec, keys), environ, stop, say)) for spec in specs]
+    _check_same(config, specs, finding_head.result(), address.head_url)
+    serving = [asyncio.create_task(serve(address.launch(spec, keys), environ, stop, say)) for spec in specs]
     try:
         await asyncio.wait(serving, return_when=asyncio.FIRST_COMPLETED)
     finally:
@@ -88,10 +88,10 @@ async def join_run(
             raise error
 
 
-async def _directory(keys: Keys, head_url: str, say: Callable[[str], None], patience_s: float) -> Directory:
-    """The head's, as soon as it answers."""
+async def _directory(keys: Keys, head_url: str, say: Callable[[str], None], timeout_s: float) -> Directory:
+    """Wait for the head and return its directory."""
     transport = HttpTransport()
-    link, began, told = RegistryClient(transport, head_url, keys), time.monotonic(), False
+    link, started, reported = RegistryClient(transport, head_url, keys), time.monotonic(), False
     try:
         while True:
             try:
@@ -102,30 +102,32 @@ async def _directory(keys: Keys, head_url: str, say: Callable[[str], None], pati
                         f"the head at {head_url} belongs to another run: every part of a run needs the same token "
                         "(ROLLYARD_TOKEN)"
                     ) from failure
-                if failure.kind not in _NOT_YET or time.monotonic() > began + patience_s:
+                if failure.kind not in _RETRYABLE or time.monotonic() > started + timeout_s:
                     detail = failure.problem.detail
-                    raise RunError(f"no head at {head_url} within {patience_s:g} s: {detail}") from failure
-                if not told:
+                    raise RunError(f"no head at {head_url} within {timeout_s:g} s: {detail}") from failure
+                if not reported:
                     say(f"waiting for the head at {head_url}")
-                    told = True
-            await asyncio.sleep(_AGAIN_S)
+                    reported = True
+            await asyncio.sleep(_RETRY_S)
     finally:
         await transport.close()
 
 
 def _check_same(config: RunConfig, specs: list[ServerSpec], directory: Directory, head_url: str) -> None:
-    """Both sides were given the same configs. Raises OperatorError."""
-    ours = config.identity()
+    """Raise OperatorError unless the head uses the same settings for these servers."""
+    own_settings = config.identity()
     for spec in specs:
-        theirs = directory.settings.get(spec.name)
-        if theirs is None:
+        head_settings = directory.settings.get(spec.name)
+        if head_settings is None:
             have = ", ".join(sorted(directory.servers))
             raise OperatorError(f"the head at {head_url} has no server {spec.name!r} in its configs (it has {have})")
-        different = [
-            key for key in {**theirs, **ours[spec.name]} if theirs.get(key, ...) != ours[spec.name].get(key, ...)
+        differing = [
+            key
+            for key in {**head_settings, **own_settings[spec.name]}
+            if head_settings.get(key, ...) != own_settings[spec.name].get(key, ...)
         ]
-        if different:
-            listed = ", ".join(sorted(different))
+        if differing:
+            listed = ", ".join(sorted(differing))
             raise OperatorError(
-                f"{spec.name} is configured otherwise at the head ({listed}): start every part with the same configs"
+                f"{spec.name} has different settings at the head ({listed}): start every part with the same configs"
             )

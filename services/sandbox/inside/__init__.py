@@ -1,1 +1,1 @@
-"""What runs in the jail: the standard library only, because nothing else can be seen from there."""
+"""Code that runs in the jail. It uses only the standard library, because nothing else is visible there."""

@@ -1,6 +1,7 @@
-"""The answer's process: runs the untrusted code and does what the tests ask of it.
+"""The answer's process: runs the untrusted code and executes requests from the tests.
 
-Nothing here is protected from the answer. It holds no test, no expected value and no secret; whatever it sends is data.
+Nothing here is protected from the answer. The process contains no test, expected value or secret, and everything it
+sends is treated as data.
 """
 
 from __future__ import annotations
@@ -19,47 +20,47 @@ from rollyard.services.sandbox.inside.program_runner import run
 from rollyard.services.sandbox.inside.value_codec import decode, encode
 
 MODULE = "answer"
-"""The answer's `__name__`: what stands under `if __name__ == "__main__":` is not run."""
+"""The answer's `__name__`, so that code under `if __name__ == "__main__":` is not run."""
 
 
 class AnswerProcess:
-    """The answer's names, and the objects that the tests know by number."""
+    """Holds the answer's module, and the objects that the tests refer to by number."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
         self._module = types.ModuleType(MODULE)
-        # As in a program that is run, not imported: the module itself, with what `site`, which is not loaded, adds.
+        # As in a main program, `__builtins__` is the module itself, with `exit` and `quit`, which `site` would add.
         self._module.__dict__["__builtins__"] = builtins
         vars(builtins).update(exit=sys.exit, quit=sys.exit)
-        self._kept: list[Any] = []
+        self._objects: list[Any] = []
         self._numbers: dict[int, int] = {}
         sys.modules[MODULE] = self._module
 
     def serve(self) -> None:
-        """Answer requests until the tests hang up (raises Closed)."""
+        """Execute requests until the tests disconnect (raises ChannelClosed)."""
         while True:
             self._answer(*self._channel.receive())
 
     def _answer(self, verb: str, number: int, *arguments: Any) -> None:
         try:
-            reply = self._done(verb, number, arguments)
-        except BaseException as error:  # SystemExit too is for the tests to hear of
+            reply = self._execute(verb, number, arguments)
+        except BaseException as error:  # including SystemExit, which is reported to the tests
             reply = ["raised", *describe_exception(error)]
         with contextlib.suppress(Exception):
             sys.stdout.flush()
         self._channel.send(reply)
 
-    def _done(self, verb: str, number: int, arguments: tuple[Any, ...]) -> list[Any]:
+    def _execute(self, verb: str, number: int, arguments: tuple[Any, ...]) -> list[Any]:
         if verb == "run":
-            code, wanted = arguments
-            return ["value", run(code, wanted, self._module.__dict__)]
+            code, required_names = arguments
+            return ["value", run(code, required_names, self._module.__dict__)]
         if verb == "name":
-            return self._named(arguments[0])
-        given = [decode(argument, self._found) for argument in arguments]
-        value = _USES[verb](self._kept[number], *given)
+            return self._look_up(arguments[0])
+        given = [decode(argument, self._find) for argument in arguments]
+        value = _OPERATIONS[verb](self._objects[number], *given)
         return ["value", encode(value, self._keep)]
 
-    def _named(self, name: str) -> list[Any]:
+    def _look_up(self, name: str) -> list[Any]:
         if name not in self._module.__dict__:
             raise NameError(f"the answer defines no {name!r}")
         value = self._module.__dict__[name]
@@ -70,34 +71,34 @@ class AnswerProcess:
     def _keep(self, value: Any) -> int:
         if isinstance(value, _TestFunction):
             return value.number
-        if (number := self._numbers.get(id(value))) is None:  # what is kept lives on, and so its id is its own
-            number = self._numbers[id(value)] = len(self._kept)
-            self._kept.append(value)
+        if (number := self._numbers.get(id(value))) is None:  # kept objects stay alive, so ids are unique
+            number = self._numbers[id(value)] = len(self._objects)
+            self._objects.append(value)
         return number
 
-    def _found(self, number: int) -> Any:
-        return self._kept[number] if number >= 0 else _TestFunction(number, self._call_back)
+    def _find(self, number: int) -> Any:
+        return self._objects[number] if number >= 0 else _TestFunction(number, self._call_back)
 
     def _call_back(self, number: int, *given: Any) -> Any:
         self._channel.send(["lent", number, *[encode(part, self._keep) for part in given]])
         while True:
             kind, *rest = self._channel.receive()
             if kind == "value":
-                return decode(rest[0], self._found)
+                return decode(rest[0], self._find)
             if kind == "raised":
                 raise to_exception(*rest)
-            self._answer(kind, *rest)  # the tests' function uses what it was given
+            self._answer(kind, *rest)  # the tests' function uses one of its arguments
 
 
 class _TestFunction:
-    """A function of the tests."""
+    """A function of the tests, callable by the answer."""
 
     def __init__(self, number: int, call: Callable[..., Any]) -> None:
         self.number = number
         self._call = call
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
-        """Have the tests call it. Raises what it raises there."""
+        """Call the function in the tests' process. Raises what it raises there."""
         return self._call(self.number, list(arguments), named)
 
 
@@ -105,7 +106,7 @@ def _call(target: Any, arguments: list[Any], named: dict[str, Any]) -> Any:
     return target(*arguments, **named)
 
 
-_USES: dict[str, Callable[..., Any]] = {
+_OPERATIONS: dict[str, Callable[..., Any]] = {
     "call": _call,
     "read": getattr,
     "set": setattr,

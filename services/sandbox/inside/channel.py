@@ -1,4 +1,4 @@
-"""Messages over a socket: JSON behind its length. Safe to read from somebody who wants to do harm."""
+"""Length-prefixed JSON messages over a socket. Reading from a malicious peer is safe."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import socket
 import struct
 from typing import Any
 
-LARGEST = 32 * 1024 * 1024
+MAX_MESSAGE_BYTES = 32 * 1024 * 1024
 
 
 class ChannelClosed(Exception):
-    """The other side is gone, or what it sent is no message."""
+    """The peer has disconnected, or sent an invalid message."""
 
 
 def framed(message: Any) -> bytes:
-    """`message` as it goes over the wire. Raises TypeError for what JSON cannot say."""
+    """Encode `message` with its length. Raises TypeError for values outside JSON."""
     body = json.dumps(message).encode()
     return struct.pack("=I", len(body)) + body
 
@@ -27,17 +27,17 @@ class Channel:
         self._end = end
 
     def send(self, message: Any) -> None:
-        """Raises Closed when nobody listens, TypeError for what JSON cannot say."""
+        """Send a message. Raises ChannelClosed if the peer has disconnected, TypeError for values outside JSON."""
         try:
             self._end.sendall(framed(message))
         except OSError as error:
             raise ChannelClosed(str(error)) from error
 
     def receive(self) -> Any:
-        """The next message. Raises Closed."""
+        """Return the next message. Raises ChannelClosed."""
         (length,) = struct.unpack("=I", self._exactly(4))
-        if length > LARGEST:
-            raise ChannelClosed(f"a message of {length} bytes; at most {LARGEST} are read")
+        if length > MAX_MESSAGE_BYTES:
+            raise ChannelClosed(f"a message of {length} bytes is larger than the limit of {MAX_MESSAGE_BYTES}")
         try:
             return json.loads(self._exactly(length))
         except (ValueError, RecursionError) as error:

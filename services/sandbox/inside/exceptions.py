@@ -1,31 +1,31 @@
-"""Exceptions across the wire: a name and a text there, an ordinary exception of Python's own here."""
+"""Transfers exceptions between processes as name and text, and rebuilds built-in ones."""
 
 from __future__ import annotations
 
 import builtins
 
-_NEVER_REVIVED = (AssertionError, StopIteration, StopAsyncIteration)
-"""Assertions are for the tests to raise; the others would end a test's own `map(f, cases)` before its cases do."""
+_NEVER_RAISED = (AssertionError, StopIteration, StopAsyncIteration)
+"""Only tests may raise assertions; the others would end a test's own `map(f, cases)` early."""
 
 
 class ForeignException(Exception):
-    """The other side raised something that is no ordinary exception of Python's own, or none that it may raise here."""
+    """The other process raised an exception that is not a built-in one, or may not be raised here."""
 
 
 def describe_exception(error: BaseException) -> list[str]:
-    """Name and text."""
+    """Return name and text."""
     try:
         return [type(error).__name__, str(error)[:2000]]
     except Exception:
-        return [type(error).__name__, "(its text cannot be made)"]
+        return [type(error).__name__, "(str() failed)"]
 
 
 def to_exception(name: str, text: str) -> Exception:
-    """What the other side has told of."""
+    """Rebuild the exception that the other process described."""
     known = getattr(builtins, name, None)
-    if isinstance(known, type) and issubclass(known, Exception) and not issubclass(known, _NEVER_REVIVED):
+    if isinstance(known, type) and issubclass(known, Exception) and not issubclass(known, _NEVER_RAISED):
         try:
             return known(text)
-        except TypeError:  # UnicodeDecodeError and the like want more than a text
+        except TypeError:  # e.g. UnicodeDecodeError takes more arguments
             pass
     return ForeignException(f"{name}: {text}")

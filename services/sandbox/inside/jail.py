@@ -1,4 +1,4 @@
-"""Locking in: fresh namespaces, an empty /tmp and /proc, limits, and then the doors that shut behind a process."""
+"""Confines a process: new namespaces, an empty /tmp and /proc, resource limits, and irrevocable restrictions."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ import resource
 from rollyard.services.sandbox.inside import landlock, libc, seccomp
 from rollyard.services.sandbox.inside.jail_plan import Plan
 
-_OWN = libc.CLONE_NEWPID | libc.CLONE_NEWNS | libc.CLONE_NEWIPC
-_KEEPERS = 2
-"""Processes of ours that count against the limit: the warden and the tests."""
-_ROOM = 256
-"""For what the machine starts meanwhile, where the limit cannot be on one jail alone."""
+_NAMESPACES = libc.CLONE_NEWPID | libc.CLONE_NEWNS | libc.CLONE_NEWIPC
+_OWN_PROCESSES = 2
+"""Rollyard's own processes that count against the limit: the monitor and the tests."""
+_THREAD_HEADROOM = 256
+"""Headroom for other threads that the user starts, if the limit cannot apply to one jail alone."""
 
 
 def separate() -> None:
-    """Fresh namespaces: the next child is process 1 of its own. Raises OSError.
+    """Enter new namespaces; the next child becomes process 1. Raises OSError.
 
-    A user namespace of its own makes the limit on processes this answer's alone.
+    With its own user namespace, the process limit applies to this answer alone.
     """
-    libc.enter_user_namespace(os.getuid(), os.getgid(), _OWN)
+    libc.enter_user_namespace(os.getuid(), os.getgid(), _NAMESPACES)
 
 
 def furnish(plan: Plan) -> None:
-    """A /tmp of its own and nothing in /proc, or else nothing but the Python to open. Raises OSError."""
+    """Mount a private /tmp and an empty /proc, or restrict file access with Landlock. Raises OSError."""
     if plan.landlock:
         _bound_threads(plan)
-        # The answer locks itself in once more, further in: then the tests may signal it, and it not them.
+        # The answer restricts itself again later, so that the tests may signal it, but not vice versa.
         libc.no_new_privileges()
         landlock.restrict(plan.rules)
     if not plan.namespaces:
@@ -36,7 +36,7 @@ def furnish(plan: Plan) -> None:
     below = [path for path in plan.readable if path.startswith("/tmp/") and os.path.exists(path)]  # noqa: PTH110
     kept = [(path, os.open(path, os.O_PATH)) for path in below]
     libc.mount("tmpfs", "/tmp", "tmpfs", flags, f"size={plan.tmp_size},nr_inodes=4096,mode=700")
-    for path, opened in kept:  # a Python that lies below /tmp stays in view
+    for path, opened in kept:  # keep a Python below /tmp visible
         _bind(opened, path)
     libc.mount("tmpfs", "/proc", "tmpfs", flags | libc.MS_RDONLY, "size=0,nr_inodes=1,mode=555")
 
@@ -52,7 +52,7 @@ def _bind(opened: int, path: str) -> None:
 
 
 def confine(plan: Plan, *, answer: bool) -> None:
-    """Limits and doors that no later step opens again; the `answer` is given less than the tests. Raises OSError."""
+    """Apply irrevocable limits and restrictions, stricter for the `answer` than for the tests. Raises OSError."""
     limits = {
         resource.RLIMIT_CORE: 0,
         resource.RLIMIT_AS: plan.memory,
@@ -62,10 +62,10 @@ def confine(plan: Plan, *, answer: bool) -> None:
         resource.RLIMIT_MSGQUEUE: 0,
     }
     if plan.namespaces:
-        limits[resource.RLIMIT_NPROC] = plan.processes + _KEEPERS
+        limits[resource.RLIMIT_NPROC] = plan.processes + _OWN_PROCESSES
     for limit, value in limits.items():
         resource.setrlimit(limit, (value, value))
-    # The second in between turns a limit that was met into a signal of its own.
+    # The extra second lets SIGXCPU, the signal of the soft limit, arrive before SIGKILL.
     resource.setrlimit(resource.RLIMIT_CPU, (plan.cpu_s, plan.cpu_s + 1))
     libc.drop_capabilities()
     libc.no_new_privileges()
@@ -76,13 +76,13 @@ def confine(plan: Plan, *, answer: bool) -> None:
 
 
 def _bound_threads(plan: Plan) -> None:
-    """Without a user namespace the kernel counts all that this user runs, which is at most what the machine runs."""
+    """Limit threads. Without a user namespace, the kernel counts all of the user's, at most those of the host."""
     try:
         with open("/proc/loadavg") as file:  # noqa: PTH123 (pathlib is not loaded)
             running = int(file.read().split()[3].partition("/")[2])
     except (OSError, ValueError, IndexError):
         return
-    most = running + plan.processes + _KEEPERS + _ROOM
+    max_threads = running + plan.processes + _OWN_PROCESSES + _THREAD_HEADROOM
     _, hard = resource.getrlimit(resource.RLIMIT_NPROC)
-    most = most if hard == resource.RLIM_INFINITY else min(most, hard)
-    resource.setrlimit(resource.RLIMIT_NPROC, (most, most))
+    max_threads = max_threads if hard == resource.RLIM_INFINITY else min(max_threads, hard)
+    resource.setrlimit(resource.RLIMIT_NPROC, (max_threads, max_threads))

@@ -1,4 +1,4 @@
-"""Plan: what the server tells the jail, once, when the jail is started."""
+"""Plan: the restrictions of a jail, which the server sends to the zygote once at startup."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Plan:
-    """How an answer is locked in. Sizes in bytes."""
+    """How an answer is confined. Sizes in bytes."""
 
     namespaces: bool
-    """A user, process, mount and IPC namespace of its own for every answer."""
+    """Separate user, process, mount and IPC namespaces for every answer."""
     landlock: bool
     """Landlock rules on files, the network and signals."""
     seccomp: bool
     readable: tuple[str, ...]
-    """What Landlock leaves in view: the Python."""
+    """Paths that stay readable under Landlock: the Python."""
     cpu_s: int
     wall_s: float
     memory: int
@@ -26,17 +26,17 @@ class Plan:
     tmp_size: int
     output: int
     rules: int = -1
-    """The zygote's descriptor of what `readable` became for Landlock."""
+    """The zygote's descriptor of the Landlock ruleset for `readable`."""
 
     def fields(self) -> dict[str, Any]:
-        """For a message."""
+        """Return the fields, for a message."""
         return asdict(self)
 
-    def lasting(self, times: int) -> Plan:
-        """The plan with `times` the CPU and clock."""
+    def with_time_scaled_by(self, times: int) -> Plan:
+        """Return the plan with `times` the CPU time and deadline."""
         return replace(self, cpu_s=times * self.cpu_s, wall_s=times * self.wall_s)
 
     @classmethod
-    def of(cls, fields: dict[str, Any]) -> Plan:
-        """What `fields` said."""
+    def from_fields(cls, fields: dict[str, Any]) -> Plan:
+        """Rebuild the plan from `fields()`."""
         return cls(**{**fields, "readable": tuple(fields["readable"])})

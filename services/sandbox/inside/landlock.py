@@ -1,4 +1,4 @@
-"""Landlock: the view of the files where there are no namespaces, as in a container's default profile."""
+"""Landlock: restricts file access where namespaces are not available, as in a container with the default profile."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from rollyard.services.sandbox.inside import libc
 
 _CREATE, _ADD, _RESTRICT = 444, 445, 446
 _RIGHTS_BY_VERSION = {1: 13, 2: 14, 3: 15, 5: 16}
-"""From this version on the kernel knows so many rights on files."""
+"""First version -> number of file access rights that the kernel supports from it on."""
 _EXECUTE, _WRITE_FILE, _READ_FILE, _READ_DIR = 1, 2, 4, 8
-HOLDS_LENGTHS = 3
-"""From this version on a file that may be read cannot be cut."""
+RESTRICTS_TRUNCATE = 3
+"""First version that restricts truncating a file."""
 
 
 def version() -> int:
-    """The kernel's Landlock; 0 where there is none."""
+    """Return the kernel's Landlock version; 0 if it has none."""
     try:
         return libc.syscall(_CREATE, None, ctypes.c_size_t(0), ctypes.c_uint32(1))
     except OSError:
@@ -26,23 +26,23 @@ def version() -> int:
 
 
 def rules(readable: Iterable[str]) -> int:
-    """A descriptor of these rules: files below `readable` may be read and run, no other opened; no TCP, no foreign
-    signals. Nothing may be written but what the machine forgets at once (/dev/null).
+    """Create a ruleset and return its descriptor: only files below `readable` may be read and executed, only /dev/null
+    written, no TCP, and no signals to processes outside.
 
-    Raises OSError where the kernel has no Landlock. What is older than its newest parts is restricted as it can.
+    Raises OSError if the kernel has no Landlock. Older versions enforce the parts that they support.
     """
-    known = version()
-    rights = (1 << max(count for since, count in _RIGHTS_BY_VERSION.items() if since <= max(known, 1))) - 1
-    network, scopes = (3 if known >= 4 else 0), (3 if known >= 6 else 0)
-    attributes = struct.pack("=QQQ", rights, network, scopes)[: 8 if known < 4 else 16 if known < 6 else 24]
-    made = libc.syscall(_CREATE, attributes, ctypes.c_size_t(len(attributes)), ctypes.c_uint32(0))
+    abi_version = version()
+    rights = (1 << max(count for since, count in _RIGHTS_BY_VERSION.items() if since <= max(abi_version, 1))) - 1
+    network, scopes = (3 if abi_version >= 4 else 0), (3 if abi_version >= 6 else 0)
+    attributes = struct.pack("=QQQ", rights, network, scopes)[: 8 if abi_version < 4 else 16 if abi_version < 6 else 24]
+    ruleset = libc.syscall(_CREATE, attributes, ctypes.c_size_t(len(attributes)), ctypes.c_uint32(0))
     for path in readable:
-        _allow(made, path)
-    return made
+        _allow(ruleset, path)
+    return ruleset
 
 
 def restrict(rules: int) -> None:
-    """Hold this process to `rules` for ever. Raises OSError."""
+    """Restrict this process to `rules` irrevocably. Raises OSError."""
     libc.syscall(_RESTRICT, ctypes.c_int(rules), ctypes.c_uint32(0))
 
 

@@ -1,6 +1,6 @@
-"""One job: makes a jail, watches over it from outside, ends all of it, and tells the server what happened.
+"""Runs one job: creates a jail, monitors it from outside, kills all of it, and reports the result to the server.
 
-Whatever the answer does, it cannot see this process: it has another process namespace, and descriptors of its own.
+The answer cannot see this process, which has another process namespace and separate descriptors.
 """
 
 from __future__ import annotations
@@ -22,76 +22,76 @@ from rollyard.services.sandbox.inside.pipe_reader import PipeReader
 from rollyard.services.sandbox.inside.test_runner import run_tests
 
 _REPORT_BYTES = 64 * 1024
-_MOMENT_S = 1.0
+_REPORT_GRACE_S = 1.0
 
 
 def watch(plan: Plan, job: int) -> None:
-    """Do the job on socket `job`: its order is read by the tests' process, the answer is written here."""
+    """Run the job on socket `job`: the tests' process reads the order from it, and this process writes the result."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    begun = time.monotonic()
+    started = time.monotonic()
     try:
         if plan.namespaces:
             jail.separate()
-        ended, report, output, cut, cpu_s = _kept(plan, job)
+        ended, report, output, cut, cpu_s = _run_jail(plan, job)
     except OSError as error:
         ended, report, output, cut, cpu_s = "no_jail", {"reason": str(error)}, b"", False, 0.0
-    told = {
+    result = {
         "ended": ended,
         "report": report,
         "output": output.decode(errors="replace"),
         "output_cut": cut,
         "cpu_s": round(cpu_s, 4),
-        "wall_s": round(time.monotonic() - begun, 4),
+        "wall_s": round(time.monotonic() - started, 4),
     }
-    with socket.socket(fileno=job) as server, contextlib.suppress(OSError):  # it may have lost interest
-        server.sendall(json.dumps(told).encode())
+    with socket.socket(fileno=job) as server, contextlib.suppress(OSError):  # the server may have disconnected
+        server.sendall(json.dumps(result).encode())
         server.shutdown(socket.SHUT_WR)
-        # What is left of an order that no jail has read would reset the connection, and the answer with it.
+        # Drain the socket: unread parts of the order would reset the connection and lose the result.
         while server.recv(1 << 16):
             pass
 
 
-def _kept(plan: Plan, job: int) -> tuple[str, dict[str, Any], bytes, bool, float]:
-    heard, said = os.pipe()
-    shown, printed = os.pipe()
-    proc = os.open("/proc", os.O_PATH | os.O_DIRECTORY)  # the jail hides it from this process too
+def _run_jail(plan: Plan, job: int) -> tuple[str, dict[str, Any], bytes, bool, float]:
+    report_in, report_out = os.pipe()
+    output_in, output_out = os.pipe()
+    proc = os.open("/proc", os.O_PATH | os.O_DIRECTORY)  # opened first, because the jail hides it
     child = os.fork()
     if child == 0:
-        _run_tests(plan, job, said, printed, (heard, shown, proc))
-    os.close(said)
-    os.close(printed)
-    report, output = PipeReader(heard, _REPORT_BYTES), PipeReader(shown, plan.output)
+        _run_tests(plan, job, report_out, output_out, (report_in, output_in, proc))
+    os.close(report_out)
+    os.close(output_out)
+    report, output = PipeReader(report_in, _REPORT_BYTES), PipeReader(output_in, plan.output)
     try:
-        ended = _waited(DeadlineClock(plan.wall_s, proc, child), job, report, output)
+        ended = _wait(DeadlineClock(plan.wall_s, proc, child), job, report, output)
     finally:
-        # Process 1 takes its whole namespace with it; elsewhere the group is all there can be, as nobody may fork.
+        # Killing process 1 ends its namespace. Without namespaces, forking is forbidden, so the group is complete.
         for kill in (os.kill, os.killpg):
             with contextlib.suppress(ProcessLookupError):
                 kill(child, signal.SIGKILL)
         _, _, used = os.wait4(child, 0)
-    for kept in (report, output):
-        kept.read()
+    for reader in (report, output):
+        reader.read()
     try:
-        read = json.loads(report.data)
+        parsed_report = json.loads(report.data)
     except ValueError:
-        read = {}
-    return ended, read, output.data, output.cut, used.ru_utime + used.ru_stime
+        parsed_report = {}
+    return ended, parsed_report, output.data, output.cut, used.ru_utime + used.ru_stime
 
 
-def _waited(clock: DeadlineClock, job: int, report: PipeReader, output: PipeReader) -> str:
-    """Until the tests' process ends, the deadline passes or the server hangs up; which of them.
+def _wait(clock: DeadlineClock, job: int, report: PipeReader, output: PipeReader) -> str:
+    """Wait until the tests' process ends, the deadline passes or the server disconnects; return which.
 
-    What it reports is the last that it does: from there on the deadline does not count.
+    Reporting is the last action of the tests' process, so the deadline no longer counts once the report has started.
     """
     alive = libc.pidfd_open(clock.child)
     poll = select.poll()
     poll.register(alive, select.POLLIN)
     poll.register(job, select.POLLRDHUP)
-    by_number = {kept.descriptor: kept for kept in (report, output)}
+    by_number = {reader.descriptor: reader for reader in (report, output)}
     for number in by_number:
         poll.register(number, select.POLLIN)
     try:
-        while (left := _MOMENT_S if report.data else clock.left()) > 0:
+        while (left := _REPORT_GRACE_S if report.data else clock.left()) > 0:
             for number, _ in poll.poll(max(left, 0.05) * 1000):
                 if number == alive:
                     return "finished"
@@ -105,22 +105,22 @@ def _waited(clock: DeadlineClock, job: int, report: PipeReader, output: PipeRead
         os.close(alive)
 
 
-def _run_tests(plan: Plan, job: int, report: int, output: int, others: tuple[int, ...]) -> None:
-    """The child: never returns."""
+def _run_tests(plan: Plan, job: int, report: int, output: int, to_close: tuple[int, ...]) -> None:
+    """Run the tests in the child; never returns."""
     try:
-        for descriptor in others:
+        for descriptor in to_close:
             os.close(descriptor)
         try:
-            told = run_tests(plan, job, report, output)
+            result = run_tests(plan, job, report, output)
         except (OSError, MemoryError) as error:
-            told = {"state": "no_jail", "passed": 0, "reason": f"{type(error).__name__}: {error}"}
-        os.write(report, json.dumps(told).encode())
+            result = {"state": "no_jail", "passed": 0, "reason": f"{type(error).__name__}: {error}"}
+        os.write(report, json.dumps(result).encode())
     except BaseException:
         traceback.print_exc()
     finally:
         os._exit(0)
 
 
-def start_watching() -> None:
-    """Before `watch`, in a process of its own: it ends with the process that made it."""
+def prepare() -> None:
+    """Call in the forked process before `watch`: makes it die with the zygote."""
     libc.die_with_parent(signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""What a jail lets out through a pipe."""
+"""Reads the output of a jail from a pipe."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ import os
 
 
 class PipeReader:
-    """What comes out of a pipe: the first bytes are kept, the others read and forgotten."""
+    """Keeps the first bytes of a pipe and discards the others."""
 
-    def __init__(self, descriptor: int, most: int) -> None:
+    def __init__(self, descriptor: int, limit: int) -> None:
         self.descriptor = descriptor
         self.data = b""
         self.cut = False
         self.open = True
-        self._most = most
+        self._most = limit
         os.set_blocking(descriptor, False)
 
     def read(self) -> None:
-        """Take what is there."""
-        for _ in range(16):  # an answer that never stops printing must not hold up the deadline
+        """Read what is available, without blocking."""
+        for _ in range(16):  # bounded, so that endless output does not delay the deadline
             try:
                 piece = os.read(self.descriptor, 1 << 16)
             except BlockingIOError:

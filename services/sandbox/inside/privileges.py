@@ -1,7 +1,7 @@
-"""Who the zygote is: root gives up its rights for ever, and the Python stays usable.
+"""Drops root irrevocably while keeping the Python usable.
 
-The user without privileges often cannot reach the Python, because it lies below a closed home folder. The standard
-library is then found through this process's working directory: a path that begins there passes no closed folder.
+An unprivileged user often cannot reach the Python, e.g. below a closed home folder. The standard library is then
+imported through this process's working directory, because such paths do not cross the closed folder.
 """
 
 from __future__ import annotations
@@ -12,42 +12,42 @@ import sys
 from rollyard.services.sandbox.inside import libc
 
 NOBODY = 65534
-_HERE = "/proc/self/cwd"
+_VIA_CWD = "/proc/self/cwd"
 
 
-def give_up_root() -> None:
-    """Become a user without privileges, if this is root. Ends the process where root may not change its user."""
+def drop_root() -> None:
+    """Switch to an unprivileged user if this is root. Ends the process if root may not change its user."""
     if os.getuid() != 0:
         return
-    library = os.path.dirname(os.__file__)  # noqa: PTH120 (pathlib is not loaded)
-    os.chdir(library)
+    stdlib = os.path.dirname(os.__file__)  # noqa: PTH120 (pathlib is not loaded)
+    os.chdir(stdlib)
     drop_to_unprivileged_user()
     try:
         os.close(os.open(os.__file__, os.O_RDONLY))
         os.chdir("/")
     except PermissionError:
-        _find_modules_here(library)
+        _import_via_cwd(stdlib)
 
 
 def drop_to_unprivileged_user() -> None:
-    """As root: another user, in no group, without a way back. Ends the process where root may not change its user."""
+    """Switch irrevocably from root to an unprivileged user. Ends the process if root may not change its user."""
     try:
         os.setgroups([])
         os.setresgid(NOBODY, NOBODY, NOBODY)
         os.setresuid(NOBODY, NOBODY, NOBODY)
-    except OSError as refused:  # an ordinary user who is root only in a user namespace, or root without capabilities
+    except OSError as refused:  # root only in a user namespace, or without capabilities
         try:
             libc.enter_user_namespace(user=NOBODY, group=NOBODY)
         except OSError:
-            remedy = "start as an ordinary user, or allow CAP_SETUID and CAP_SETGID"
-            sys.exit(f"root may not become another user here ({refused.strerror}): {remedy}")
+            remedy = "start as an unprivileged user, or allow CAP_SETUID and CAP_SETGID"
+            sys.exit(f"root cannot switch to another user here ({refused.strerror}): {remedy}")
 
 
-def _find_modules_here(library: str) -> None:
-    """Point the import system at the working directory, also for packages that are loaded: they have more modules."""
+def _import_via_cwd(stdlib: str) -> None:
+    """Redirect imports to the working directory, also for loaded packages, which may import further modules."""
 
     def moved(path: str) -> str:
-        return _HERE + path.removeprefix(library) if f"{path}/".startswith(f"{library}/") else path
+        return _VIA_CWD + path.removeprefix(stdlib) if f"{path}/".startswith(f"{stdlib}/") else path
 
     sys.path[:] = [moved(path) for path in sys.path]
     for module in list(sys.modules.values()):

@@ -1,4 +1,4 @@
-"""Running the answer's program, statement by statement where one that raises may be passed over."""
+"""Runs the answer's program, optionally skipping top-level statements that raise."""
 
 from __future__ import annotations
 import __future__
@@ -9,27 +9,29 @@ from typing import Any
 from rollyard.services.sandbox.inside.exceptions import describe_exception
 
 _FILE = "<answer>"
-_POSTPONED = __future__.annotations.compiler_flag
+_FUTURE_ANNOTATIONS = __future__.annotations.compiler_flag
 
 
-def run(code: str, wanted: list[str] | None, names: dict[str, Any]) -> str | None:
-    """Execute `code` with the globals `names`; what its first statement that was passed over raised.
+def run(code: str, required_names: list[str] | None, namespace: dict[str, Any]) -> str | None:
+    """Execute `code` with the globals `namespace`; return the error of the first skipped statement, or None.
 
-    With `wanted`, top-level statements that raise are passed over, as long as the program gives those names a meaning
-    in the end: it may show itself with input that is not there, or test itself wrongly. Raises what the program raises.
+    With `required_names`, top-level statements that raise are skipped as long as the program defines those names:
+    they may be demonstrations that need input, or wrong tests. Raises what the program raises.
     """
-    # Not inherited: this file's `from __future__ import annotations` would hide a missing `import typing`.
+    # dont_inherit: this file's `from __future__ import annotations` would hide a missing `import typing`.
     whole = compile(code, _FILE, "exec", dont_inherit=True)
-    if wanted is None:
-        exec(whole, names)
+    if required_names is None:
+        exec(whole, namespace)
         return None
-    first: BaseException | None = None
+    first_error: BaseException | None = None
     for statement in ast.parse(code).body:
-        part = compile(ast.Module([statement], []), _FILE, "exec", whole.co_flags & _POSTPONED, dont_inherit=True)
+        part = compile(
+            ast.Module([statement], []), _FILE, "exec", whole.co_flags & _FUTURE_ANNOTATIONS, dont_inherit=True
+        )
         try:
-            exec(part, names)
-        except BaseException as error:  # a demonstration may end with sys.exit()
-            first = first or error
-    if first is not None and not all(name in names for name in wanted):
-        raise first
-    return None if first is None else ": ".join(describe_exception(first))
+            exec(part, namespace)
+        except BaseException as error:  # including SystemExit of a demonstration
+            first_error = first_error or error
+    if first_error is not None and not all(name in namespace for name in required_names):
+        raise first_error
+    return None if first_error is None else ": ".join(describe_exception(first_error))

@@ -1,7 +1,7 @@
-"""The tests' side of the wire between tests and answer: names of the answer, as objects that can be called.
+"""RPC client in the tests' process: represents objects of the answer's process.
 
-Only data comes back. Equality, truth and every operator of the tests are the tests' own Python. Data is copied on its
-way: an answer cannot change what a test holds. Functions of the tests can be handed over; they are called over here.
+Results are data, so equality, truth and all operators in tests run as the tests' own Python. Data is copied, so an
+answer cannot modify a test's objects. Functions passed to the answer are called in the tests' process.
 """
 
 from __future__ import annotations
@@ -17,37 +17,37 @@ from rollyard.services.sandbox.inside.value_codec import decode, encode
 
 
 class AnswerProcessExited(BaseException):
-    """The answer's process has ended, or speaks nonsense. No exception that a test expects of an answer."""
+    """The answer's process has exited or sent an invalid message. A BaseException, so that tests do not catch it."""
 
 
 class AnswerClient:
-    """The answer's process."""
+    """Sends requests to the answer's process."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
-        self._known: dict[int, RemoteObject] = {}
-        self._lent: list[Callable[..., Any]] = []
-        self._gone = ""
+        self._remote_objects: dict[int, RemoteObject] = {}
+        self._test_functions: list[Callable[..., Any]] = []
+        self._exit_reason = ""
 
-    def run(self, code: str, wanted: list[str] | None = None) -> str:
-        """Execute the answer; returns what was skipped because of `wanted`. Raises its error or AnswerProcessExited."""
-        return str(self._ask("run", 0, code, wanted) or "")
+    def run(self, code: str, required_names: list[str] | None = None) -> str:
+        """Execute the answer; return the error that was skipped, or "". Raises its error or AnswerProcessExited."""
+        return str(self._request("run", 0, code, required_names) or "")
 
     def name(self, name: str) -> Any:
-        """What the answer calls `name`. Raises NameError, AnswerProcessExited."""
-        return self._ask("name", 0, name)
+        """Return the answer's global `name`. Raises NameError, AnswerProcessExited."""
+        return self._request("name", 0, name)
 
-    def ask(self, verb: str, number: int, *arguments: Any) -> Any:
-        """Do something with the answer's object of that number. Raises what it raised, AnswerProcessExited."""
-        return self._ask(verb, number, *[encode(argument, self._number) for argument in arguments])
+    def request(self, verb: str, number: int, *arguments: Any) -> Any:
+        """Apply an operation to the answer's object with that number. Raises its error or AnswerProcessExited."""
+        return self._request(verb, number, *[encode(argument, self._number) for argument in arguments])
 
     def check_alive(self) -> None:
-        """Raises AnswerProcessExited, also when a test has swallowed that before."""
+        """Raise AnswerProcessExited if the process has exited, even if a test caught that before."""
         self.run("")
 
-    def _ask(self, *request: Any) -> Any:
-        if self._gone:
-            raise AnswerProcessExited(self._gone)
+    def _request(self, *request: Any) -> Any:
+        if self._exit_reason:
+            raise AnswerProcessExited(self._exit_reason)
         try:
             self._channel.send(list(request))
             kind, *rest = self._channel.receive()
@@ -60,25 +60,29 @@ class AnswerClient:
                 return importlib.import_module(rest[0])
             name, text = map(str, rest)
         except (ChannelClosed, ValueError, TypeError, KeyError, IndexError, RecursionError) as error:
-            self._gone = str(error) or type(error).__name__
-            raise AnswerProcessExited(self._gone) from error
+            self._exit_reason = str(error) or type(error).__name__
+            raise AnswerProcessExited(self._exit_reason) from error
         raise to_exception(name, text)
 
     def _remote(self, number: int) -> Any:
-        return self._known.setdefault(number, RemoteObject(self, int(number))) if number >= 0 else self._lent[~number]
+        return (
+            self._remote_objects.setdefault(number, RemoteObject(self, int(number)))
+            if number >= 0
+            else self._test_functions[~number]
+        )
 
     def _number(self, value: Any) -> int:
-        """The answer's own objects have numbers from 0 up, what it is lent from -1 down."""
+        """Return a reference: objects of the answer have numbers from 0 up, functions of the tests from -1 down."""
         if isinstance(value, RemoteObject):
             number: int = object.__getattribute__(value, "_number")
             return number
         if not callable(value):
-            raise TypeError(f"tests can hand data and functions to an answer, not a {type(value).__name__}")
-        self._lent.append(value)
-        return ~(len(self._lent) - 1)
+            raise TypeError(f"tests can pass data and functions to an answer, not a {type(value).__name__}")
+        self._test_functions.append(value)
+        return ~(len(self._test_functions) - 1)
 
     def _called_back(self, number: int, arguments: Any, named: Any) -> list[Any]:
-        function = self._lent[~number]
+        function = self._test_functions[~number]
         given, more = decode(arguments, self._remote), decode(named, self._remote)
         try:
             return ["value", encode(function(*given, **more), self._number)]
@@ -87,7 +91,7 @@ class AnswerClient:
 
 
 class RemoteObject:
-    """An object of the answer's own class: what can be asked of it comes as data. It equals nothing but itself."""
+    """An object of the answer's own class, whose operations return data. It only equals itself."""
 
     __slots__ = ("_answer", "_number")
 
@@ -96,28 +100,28 @@ class RemoteObject:
         object.__setattr__(self, "_number", number)
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
-        """Call it over there. Raises what it raises, AnswerProcessExited."""
-        return self._answer.ask("call", self._number, list(arguments), named)
+        """Call the object in the answer's process. Raises its error or AnswerProcessExited."""
+        return self._answer.request("call", self._number, list(arguments), named)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
-            raise AttributeError(f"an object of the answer has no {name} here")
-        return self._answer.ask("read", self._number, name)
+            raise AttributeError(f"{name} of an answer's object is not accessible")
+        return self._answer.request("read", self._number, name)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        self._answer.ask("set", self._number, name, value)
+        self._answer.request("set", self._number, name, value)
 
-    def __getitem__(self, place: Any) -> Any:
-        return self._answer.ask("item", self._number, place)
+    def __getitem__(self, key: Any) -> Any:
+        return self._answer.request("item", self._number, key)
 
     def __iter__(self) -> Any:
-        return self._answer.ask("parts", self._number)
+        return self._answer.request("parts", self._number)
 
     def __len__(self) -> int:
-        return int(self._answer.ask("length", self._number))
+        return int(self._answer.request("length", self._number))
 
     def __bool__(self) -> bool:
-        return self._answer.ask("truth", self._number) is True
+        return self._answer.request("truth", self._number) is True
 
     def __str__(self) -> str:
-        return str(self._answer.ask("text", self._number))
+        return str(self._answer.request("text", self._number))

@@ -1,4 +1,4 @@
-"""The numbers of the system calls that the filter refuses: on x86_64, on aarch64 (None: not there)."""
+"""Numbers of the system calls that the filter refuses, on x86_64 and aarch64 (None: does not exist)."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ NEVER = {
     "statmount": (457, 457), "listmount": (458, 458), "open_tree_attr": (467, 467), "listns": (470, 470),
     "mknodat": (259, 33), "mknod": (133, None), "swapon": (167, 224), "swapoff": (168, 225), "quotactl": (179, 60),
     "name_to_handle_at": (303, 264), "open_by_handle_at": (304, 265), "fanotify_init": (300, 262),
-    # the kernel's larger and rarer doors
+    # rarely used interfaces with a large attack surface
     "bpf": (321, 280), "keyctl": (250, 219), "add_key": (248, 217), "request_key": (249, 218),
     "io_uring_setup": (425, 425), "io_uring_enter": (426, 426), "io_uring_register": (427, 427),
     "perf_event_open": (298, 241), "userfaultfd": (323, 282), "kexec_load": (246, 104), "kexec_file_load": (320, 294),
     "init_module": (175, 105), "finit_module": (313, 273), "delete_module": (176, 106), "syslog": (103, 116),
     "personality": (135, 92), "iopl": (172, None), "ioperm": (173, None), "modify_ldt": (154, None),
     "acct": (163, 89), "reboot": (169, 142), "memfd_create": (319, 279), "memfd_secret": (447, 447),
-    # the machine's name and clocks
+    # the host's name and clocks
     "sethostname": (170, 161), "setdomainname": (171, 162), "clock_settime": (227, 112), "settimeofday": (164, 170),
     "clock_adjtime": (305, 266), "adjtimex": (159, 171),
-    # the network; of socketpair a part stays (see seccomp)
+    # the network; seccomp.py allows part of socketpair
     "socket": (41, 198), "connect": (42, 203), "bind": (49, 200), "listen": (50, 201),
     # System V memory and queues outlive their process
     "shmget": (29, 194), "semget": (64, 190), "msgget": (68, 186), "mq_open": (240, 180),
@@ -35,7 +35,7 @@ NO_PROCESSES = {
     "fork": (57, None), "vfork": (58, None), "kill": (62, 129), "tkill": (200, 130), "tgkill": (234, 131),
     "rt_sigqueueinfo": (129, 138), "rt_tgsigqueueinfo": (297, 240), "setsid": (112, 157), "setpgid": (109, 154),
 }  # fmt: skip
-"""Where no process namespace bounds them: no children, no signals."""
+"""Refused without a process namespace: child processes and signals."""
 NO_CHANGES = {
     "chmod": (90, None), "fchmod": (91, 52), "fchmodat": (268, 53), "fchmodat2": (452, 452), "chown": (92, None),
     "lchown": (94, None), "fchown": (93, 55), "fchownat": (260, 54), "setxattr": (188, 5), "lsetxattr": (189, 6),
@@ -44,8 +44,9 @@ NO_CHANGES = {
     "futimesat": (261, None), "utimensat": (280, 88), "truncate": (76, 45), "file_setattr": (469, 469),
     "openat2": (437, 437),
 }  # fmt: skip
-"""Where no mount namespace hides the host's files: Landlock leaves modes, owners and times (and, before its third
-version, lengths) to whoever owns a file, which is this user. What openat2 is asked lies where no filter can look."""
+"""Refused without a mount namespace. Landlock does not restrict changes of modes, owners and times (and, before
+version 3, lengths) by a file's owner, who may be this user. A filter cannot read the arguments of openat2, which are in
+memory."""
 CLONE, CLONE3, PRLIMIT64, PRCTL = (56, 220), (435, 435), (302, 261), (157, 167)
 SOCKETPAIR, FCNTL, IOCTL, OPEN, OPENAT = (53, 199), (72, 25), (16, 29), (2, None), (257, 56)
-"""Refused by their arguments."""
+"""Refused depending on their arguments."""

@@ -1,8 +1,8 @@
-"""The tests' process, number 1 of its jail: starts the answer's process, runs the tests against it, and reports.
+"""The tests' process, process 1 of its jail: starts the answer's process, runs the tests against it, and reports.
 
-The answer's process is forked off before the job is read: no test, expected value or secret was ever in its memory.
-Only this process holds the descriptor to report on, and the report counts only with the job's secret in it, which is
-put there after the last test.
+The answer's process is forked before the job is read, so its memory never contained a test, expected value or secret.
+Only this process has the report descriptor, and a pass counts only with the job's secret, which is added after the last
+test.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from rollyard.services.sandbox.inside.rpc_client import AnswerClient, AnswerProc
 
 _FILE = "<tests>"
 _FIRST_FREE = 3
-_MOST_SAID = 2000
-"""Characters of a reason."""
+_MAX_REASON = 2000
+"""Maximum number of characters of a reason."""
 
 
 def run_tests(plan: Plan, job: int, report: int, output: int) -> dict[str, Any]:
-    """Run the job that comes in on descriptor `job`; the report. Raises OSError where the jail cannot be made."""
+    """Run the job that arrives on descriptor `job`; return the report. Raises OSError if the jail cannot be created."""
     libc.die_with_parent(signal.SIGKILL)
     os.setsid()
     jail.furnish(plan)
@@ -41,55 +41,55 @@ def run_tests(plan: Plan, job: int, report: int, output: int) -> dict[str, Any]:
         _become_answer(plan, theirs, output)
     theirs.close()
     os.close(output)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the answer may signal this process; Python would raise
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the answer may send SIGINT, and Python would raise
     jail.confine(plan, answer=False)
     libc.hide_memory()
-    sys.set_int_max_str_digits(0)  # an answer may be a number of more digits than Python likes to read
+    sys.set_int_max_str_digits(0)  # an answer may return an integer with more digits than the limit
     order = Channel(socket.socket(fileno=job)).receive()
-    ending = _Ending(answer)
+    answer_exit = _AnswerExit(answer)
     try:
         Channel(ours).receive()
     except ChannelClosed as error:
-        raise OSError(f"the answer's process did not come up: {error}") from error
-    # The answer is to blame for what goes wrong from here on: it must not turn a loss into a failure of ours.
+        raise OSError(f"the answer's process did not start: {error}") from error
+    # Errors from here on are attributed to the answer, which must not turn a loss into an internal error.
     try:
-        told = _tried(order, AnswerClient(Channel(ours)), ending)
-        ending.bring_about()
+        result = _run_job(order, AnswerClient(Channel(ours)), answer_exit)
+        answer_exit.kill()
     except (OSError, MemoryError) as error:
-        told = _failed(0, "broken", f"the tests' process broke: {type(error).__name__}: {error}")
-    return told
+        result = _failed(0, "broken", f"the tests' process failed: {type(error).__name__}: {error}")
+    return result
 
 
-class _Ending:
-    """How the answer's process ended."""
+class _AnswerExit:
+    """Waits for or kills the answer's process."""
 
     def __init__(self, process: int) -> None:
         self._process = process
         self._ended = False
 
-    def bring_about(self) -> None:
-        """End it, and have its CPU time counted with ours."""
+    def kill(self) -> None:
+        """Kill and reap the process, so that its CPU time counts for this one."""
         if not self._ended:
             os.kill(self._process, signal.SIGKILL)
             os.waitpid(self._process, 0)
 
-    def words(self) -> str:
-        """In a sentence's end."""
+    def describe(self) -> str:
+        """Describe how the process ended, as a phrase."""
         for _ in range(20):  # the socket closes shortly before the process can be waited for
-            found, status, _ = os.wait4(self._process, os.WNOHANG)
-            if found:
+            pid, status, _ = os.wait4(self._process, os.WNOHANG)
+            if pid:
                 self._ended = True
                 break
             time.sleep(0.005)
         else:
-            return "hung up"
+            return "closed the connection"
         if os.WIFSIGNALED(status):
             number = os.WTERMSIG(status)
             return "cpu limit" if number == signal.SIGXCPU else f"killed by {signal.Signals(number).name}"
-        return f"ended itself with status {os.WEXITSTATUS(status)}"
+        return f"exited with status {os.WEXITSTATUS(status)}"
 
 
-def _tried(order: dict[str, Any], answer: AnswerClient, ending: _Ending) -> dict[str, Any]:
+def _run_job(order: dict[str, Any], answer: AnswerClient, answer_exit: _AnswerExit) -> dict[str, Any]:
     names: dict[str, Any] = {"__name__": "tests"}
     passed = 0
     try:
@@ -97,45 +97,45 @@ def _tried(order: dict[str, Any], answer: AnswerClient, ending: _Ending) -> dict
         parts = [compile(source, _FILE, "exec", dont_inherit=True) for source in sources]
         exec(parts[0], names)
     except BaseException as error:
-        return _failed(0, "bad_tests", f"the tests cannot be compiled or begun: {type(error).__name__}: {error}")
+        return _failed(0, "bad_tests", f"the tests cannot be compiled or started: {type(error).__name__}: {error}")
     try:
-        passed_over = answer.run(order["code"], order["names"] if order["forgiving"] else None)[:_MOST_SAID]
+        passed_over = answer.run(order["code"], order["names"] if order["forgiving"] else None)[:_MAX_REASON]
         names.update({name: answer.name(name) for name in order["names"]})
         exec(parts[1], names)
     except BaseException as error:
-        return _failed(0, *_blame(error, ending, ""))
+        return _failed(0, *_blame(error, answer_exit, ""))
     for number, test in enumerate(parts[2:]):
         try:
             exec(test, names)
             passed += 1
         except BaseException as error:
-            state, reason = _blame(error, ending, _line(order["tests"][number], test))
+            state, reason = _blame(error, answer_exit, _failing_line(order["tests"][number], test))
             return _failed(passed, state, reason, passed_over)
     try:
         answer.check_alive()
     except BaseException as error:
-        return _failed(passed, *_blame(error, ending, ""), passed_over)
+        return _failed(passed, *_blame(error, answer_exit, ""), passed_over)
     return {"state": "passed", "passed": passed, "reason": "", "passed_over": passed_over, "secret": order["secret"]}
 
 
 def _failed(passed: int, state: str, reason: str, passed_over: str = "") -> dict[str, Any]:
-    return {"state": state, "passed": passed, "reason": reason[:_MOST_SAID], "passed_over": passed_over}
+    return {"state": state, "passed": passed, "reason": reason[:_MAX_REASON], "passed_over": passed_over}
 
 
-def _blame(error: BaseException, ending: _Ending, line: str) -> tuple[str, str]:
-    """What ended the tests, as a word and as a sentence."""
+def _blame(error: BaseException, answer_exit: _AnswerExit, line: str) -> tuple[str, str]:
+    """Return what ended the tests: a state, and a readable reason."""
     where = f" at: {line}" if line else " outside the tests"
     if isinstance(error, AnswerProcessExited):
-        words = ending.words()
-        return ("cpu" if words == "cpu limit" else "gone"), f"the answer's process is gone ({words}){where}"
+        describe = answer_exit.describe()
+        return ("cpu" if describe == "cpu limit" else "gone"), f"the answer's process ended ({describe}){where}"
     if isinstance(error, AssertionError):
         return "wrong", f"wrong{where}" + (f" ({error})" if str(error) else "")
-    told = str(error) if isinstance(error, ForeignException) else f"{type(error).__name__}: {error}"
-    return "raised", f"{told}{where}"
+    result = str(error) if isinstance(error, ForeignException) else f"{type(error).__name__}: {error}"
+    return "raised", f"{result}{where}"
 
 
-def _line(text: str, code: CodeType) -> str:
-    """The tests' own line that the current exception passed through."""
+def _failing_line(text: str, code: CodeType) -> str:
+    """Return the line of the test that the current exception passed through."""
     frames = traceback.extract_tb(sys.exc_info()[2])
     numbers = [frame.lineno for frame in frames if frame.filename == code.co_filename and frame.lineno]
     lines = text.splitlines()
@@ -143,11 +143,11 @@ def _line(text: str, code: CodeType) -> str:
 
 
 def _become_answer(plan: Plan, channel: socket.socket, output: int) -> NoReturn:
-    """Never returns: this process serves the tests until they hang up."""
+    """Serve the tests until they disconnect; never returns."""
     try:
         libc.die_with_parent(signal.SIGKILL)
-        silence = os.open("/dev/null", os.O_RDONLY)
-        for descriptor, number in ((silence, 0), (output, 1), (output, 2), (channel.fileno(), _FIRST_FREE)):
+        devnull = os.open("/dev/null", os.O_RDONLY)
+        for descriptor, number in ((devnull, 0), (output, 1), (output, 2), (channel.fileno(), _FIRST_FREE)):
             os.dup2(descriptor, number)
         channel.detach()
         if plan.namespaces:
@@ -155,10 +155,10 @@ def _become_answer(plan: Plan, channel: socket.socket, output: int) -> NoReturn:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         jail.confine(plan, answer=True)
         os.closerange(_FIRST_FREE + 1, 1024)
-        link = Channel(socket.socket(fileno=_FIRST_FREE))
+        channel_to_tests = Channel(socket.socket(fileno=_FIRST_FREE))
         with contextlib.suppress(ChannelClosed):
-            link.send("ready")
-            AnswerProcess(link).serve()
+            channel_to_tests.send("ready")
+            AnswerProcess(channel_to_tests).serve()
     except BaseException:
         traceback.print_exc()
     finally:

@@ -1,6 +1,6 @@
-"""Python values as JSON and back, without pickle: the far side can send data, never code.
+"""Encodes Python values as JSON without pickle, so that the other process can send data but not code.
 
-A value is rebuilt from its plain type. An answer's own classes, however they define `==`, come as references.
+Values are rebuilt as built-in types. Objects of an answer's own classes, whatever their `==`, become references.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from itertools import islice
 from typing import Any
 
 MOST_ITEMS = 1_000_000
-"""Taken from a generator; more than that is an answer without end."""
+"""Maximum number of items read from an iterator; a longer one counts as infinite."""
 _SAFE_DIGITS = 10**300
-"""Larger whole numbers travel as hexadecimal, which costs no quadratic time and meets no limit."""
+"""Larger integers are sent as hexadecimal, which takes linear time and has no digit limit."""
 
 Keep = Callable[[Any], int]
 Find = Callable[[int], Any]
 
 
 def encode(value: Any, keep: Keep) -> Any:
-    """`value` as JSON; what has no plain form is given to `keep`, and its number travels."""
+    """Encode `value`; objects without a plain form are passed to `keep` and sent as its number."""
     if value is None or isinstance(value, bool | str | float):
         return _scalar(value)
     if isinstance(value, int):
@@ -41,13 +41,13 @@ def encode(value: Any, keep: Keep) -> Any:
     return {"reference": keep(value)}
 
 
-def decode(sent: Any, find: Find) -> Any:
-    """What `encode` made. Raises ValueError, TypeError, KeyError for anything else."""
-    if not isinstance(sent, dict):
-        if isinstance(sent, list):
-            raise TypeError("a bare list is no value")
-        return sent
-    ((name, parts),) = sent.items()
+def decode(encoded: Any, find: Find) -> Any:
+    """Decode the result of `encode`. Raises ValueError, TypeError or KeyError for anything else."""
+    if not isinstance(encoded, dict):
+        if isinstance(encoded, list):
+            raise TypeError("a bare list is not an encoded value")
+        return encoded
+    ((name, parts),) = encoded.items()
     if name == "reference":
         return find(parts)
     if name == "int":
@@ -56,31 +56,31 @@ def decode(sent: Any, find: Find) -> Any:
 
 
 def _scalar(value: Any) -> Any:
-    """Without a subclass's manners."""
+    """Convert to the built-in type, bypassing overridden methods."""
     if value is None or isinstance(value, bool):
         return value
     return str.__str__(value) if isinstance(value, str) else float(value)
 
 
 def _bounded(values: Iterator[Any]) -> list[Any]:
-    taken = list(islice(values, MOST_ITEMS + 1))
-    if len(taken) > MOST_ITEMS:
-        raise ValueError(f"an iterator of more than {MOST_ITEMS} items")
-    return taken
+    items = list(islice(values, MOST_ITEMS + 1))
+    if len(items) > MOST_ITEMS:
+        raise ValueError(f"the iterator has more than {MOST_ITEMS} items")
+    return items
 
 
 def _pairs(mapping: Any) -> list[Any]:
     return [part for pair in mapping.items() for part in pair]
 
 
-def _paired(parts: list[Any]) -> list[tuple[Any, Any]]:
+def _to_pairs(parts: list[Any]) -> list[tuple[Any, Any]]:
     return list(zip(parts[::2], parts[1::2], strict=True))
 
 
 def _type(name: str) -> type:
     found = getattr(builtins, name)
     if not isinstance(found, type):
-        raise TypeError(f"{name} is no type of Python's own")
+        raise TypeError(f"{name} is not a built-in type")
     return found
 
 
@@ -113,13 +113,13 @@ _PLAIN: list[tuple[type, str, Callable[[Any], Any]]] = [
 _BUILD: dict[str, Callable[[list[Any]], Any]] = {
     "tuple": tuple,
     "list": list,
-    "Counter": lambda parts: collections.Counter(dict(_paired(parts))),
-    "OrderedDict": lambda parts: collections.OrderedDict(_paired(parts)),
-    "dict": lambda parts: dict(_paired(parts)),
+    "Counter": lambda parts: collections.Counter(dict(_to_pairs(parts))),
+    "OrderedDict": lambda parts: collections.OrderedDict(_to_pairs(parts)),
+    "dict": lambda parts: dict(_to_pairs(parts)),
     "set": set,
     "frozenset": frozenset,
     "keys": lambda parts: dict.fromkeys(parts).keys(),
-    "items": lambda parts: dict(_paired(parts)).items(),
+    "items": lambda parts: dict(_to_pairs(parts)).items(),
     "values": lambda parts: dict(enumerate(parts)).values(),
     "deque": collections.deque,
     "range": lambda parts: range(*parts),

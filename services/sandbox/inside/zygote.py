@@ -1,6 +1,6 @@
-"""The process that jails are forked from: a Python with the standard library's common part loaded, and nothing else.
+"""Zygote: the process that jails are forked from, with common modules of the standard library preloaded.
 
-It reads no job: each comes on a socket of its own, which goes straight to the jail.
+It reads no jobs: each arrives on its own socket, which is passed directly to the jail.
 """
 
 from __future__ import annotations
@@ -19,34 +19,37 @@ from os import environ
 from rollyard.services.sandbox.inside import landlock, libc, privileges, seccomp
 from rollyard.services.sandbox.inside.channel import Channel
 from rollyard.services.sandbox.inside.jail_plan import Plan
-from rollyard.services.sandbox.inside.monitor import start_watching, watch
+from rollyard.services.sandbox.inside.monitor import prepare, watch
 
-_BEYOND_AN_ANSWERS = 16
-"""Descriptors from here on are not those that an answer's process sets up for itself."""
-_LOADED = (
+_MIN_RULES_DESCRIPTOR = 16
+"""Lowest descriptor for the Landlock rules, above those that an answer's process uses."""
+_PRELOADED = (
     "abc array bisect cmath collections copy dataclasses datetime decimal enum fractions functools hashlib heapq "
     "itertools json math operator os random re statistics string sys textwrap time traceback typing unicodedata"
 )
 
 
 def main() -> None:
-    """Serve until the server hangs up. The first message out says what the kernel offers, the first in is the plan."""
+    """Serve until the server disconnects.
+
+    The first message sent reports the kernel's features, the first one received is the plan.
+    """
     control = socket.socket(fileno=0)
     libc.die_with_parent(signal.SIGKILL)
-    offered = {"seccomp": _works(lambda: seccomp.install(namespaces=True)), "landlock": landlock.version()}
-    Channel(control).send(offered)
-    plan = Plan.of(Channel(control).receive())
+    features = {"seccomp": _is_supported(lambda: seccomp.install(namespaces=True)), "landlock": landlock.version()}
+    Channel(control).send(features)
+    plan = Plan.from_fields(Channel(control).receive())
     if plan.landlock:
-        rules = landlock.rules(plan.readable)  # while the files can be reached
-        plan = replace(plan, rules=fcntl.fcntl(rules, fcntl.F_DUPFD_CLOEXEC, _BEYOND_AN_ANSWERS))
+        rules = landlock.rules(plan.readable)  # while the files are still accessible
+        plan = replace(plan, rules=fcntl.fcntl(rules, fcntl.F_DUPFD_CLOEXEC, _MIN_RULES_DESCRIPTOR))
         os.close(rules)
-    privileges.give_up_root()
-    libc.die_with_parent(signal.SIGKILL)  # a change of user has undone it
-    for name in _LOADED.split():
+    privileges.drop_root()
+    libc.die_with_parent(signal.SIGKILL)  # reset by the change of user
+    for name in _PRELOADED.split():
         importlib.import_module(name)
     environ.clear()
-    nothing = os.open("/dev/null", os.O_RDONLY)
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the wardens
+    devnull = os.open("/dev/null", os.O_RDONLY)
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # monitors are not waited for
     gc.collect()
     gc.freeze()  # a collection in a child would copy the parent's pages
     while True:
@@ -56,9 +59,9 @@ def main() -> None:
         for job in received:
             if os.fork() == 0:
                 try:
-                    start_watching()
-                    os.dup2(nothing, control.fileno())
-                    watch(plan.lasting(message[0]), job)
+                    prepare()
+                    os.dup2(devnull, control.fileno())
+                    watch(plan.with_time_scaled_by(message[0]), job)
                 except BaseException:
                     traceback.print_exc()
                 finally:
@@ -66,8 +69,8 @@ def main() -> None:
             os.close(job)
 
 
-def _works(attempt: Callable[[], None]) -> bool:
-    """Whether `attempt` succeeds, tried in a child because it cannot be undone."""
+def _is_supported(attempt: Callable[[], None]) -> bool:
+    """Return whether `attempt` succeeds, tested in a child because it cannot be undone."""
     child = os.fork()
     if child == 0:
         try:

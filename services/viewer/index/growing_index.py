@@ -38,7 +38,7 @@ class FollowedFile:
         """Everything that was there at the last look is read."""
         self.generation = 0
         """Grows when the file was changed and is read anew."""
-        self._index = StorePaths(path).beside("index.npz")
+        self._index = StorePaths(path).sidecar("index.npz")
         self._worth_saving = worth_saving
         self._part = part
         self._waiting: list[Part] = []

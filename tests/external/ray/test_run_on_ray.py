@@ -66,7 +66,7 @@ def test_a_killed_server_and_a_killed_actor_are_started_again(cluster: str, tmp_
             eventually(f"another {MODEL} after its {victim} was killed", again)
             assert pid not in run.left()
         assert run.said.count(f"{MODEL} ended (signal 9)") == 2
-        assert "its Ray actor is gone" in run.log(MODEL)
+        assert "its Ray actor has died" in run.log(MODEL)
         eventually("all three in one log", lambda: run.log(MODEL).count("Started server process") == 3)
 
 

@@ -61,9 +61,9 @@ def test_a_last_line_cut_at_any_byte_is_moved_and_never_appended_to(output: Path
         lines.append(later)
         lines.close()
         assert output.read_bytes() == whole + b"\n" + later + b"\n", cut
-        assert lines.set_aside is not None
-        assert lines.set_aside.read_bytes() == torn[:cut]
-        lines.set_aside.unlink()
+        assert lines.tail_file is not None
+        assert lines.tail_file.read_bytes() == torn[:cut]
+        lines.tail_file.unlink()
 
 
 @pytest.mark.parametrize("size", [1 << 20, (1 << 20) + 1, (3 << 20) + 17])
@@ -72,8 +72,8 @@ def test_an_incomplete_last_line_longer_than_one_read_is_moved_completely(output
     lines = JsonLines(output)
     lines.close()
     assert output.read_bytes() == row(0, 0) + b"\n"
-    assert lines.set_aside is not None
-    assert lines.set_aside.stat().st_size == size
+    assert lines.tail_file is not None
+    assert lines.tail_file.stat().st_size == size
 
 
 def test_an_incomplete_first_line_leaves_an_empty_file(output: Path) -> None:

@@ -139,7 +139,7 @@ async def test_a_server_that_restarts_with_other_code_stops_the_collection_and_m
             os.kill(pid, 9)
 
         said = await attacked(stack, output, edit_and_kill)
-    assert "coin was started again with other code (changed resources_servers/coin/app.py)" in said
+    assert "coin was restarted with different code (changed resources_servers/coin/app.py)" in said
     assert {row["reward"] for row in read_rows(output)} == {1.0}
 
     (mine / "resources_servers" / "unrelated" / "app.py").write_text(COIN + "# more")
@@ -180,5 +180,5 @@ async def test_code_that_is_reloaded_during_a_collection_marks_each_row_or_stops
         await stack.reload("coin")
         assert await asyncio.wait_for(command.wait(), 120.0) == 1
         said = (tmp_path / "second").read_text()
-        assert "ng_run reloaded servers with other code (coin: changed resources_servers/coin/app.py)" in said
+        assert "ng_run reloaded servers with different code (coin: changed resources_servers/coin/app.py)" in said
         assert {row["reward"] for row in read_rows(second)} == {10.0}

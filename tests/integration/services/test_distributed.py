@@ -14,8 +14,8 @@ from rollyard.services.config.load import RunConfig
 from rollyard.services.errors import Failure, OperatorError, RunError
 from rollyard.services.head.registry import ServerRegistry
 from rollyard.services.runtime.distributed.derived_keys import shared_keys
-from rollyard.services.runtime.distributed.join import Place, join_run
-from rollyard.services.runtime.distributed.server_selection import chosen
+from rollyard.services.runtime.distributed.join import ListenAddress, join_run
+from rollyard.services.runtime.distributed.server_selection import select_servers
 from rollyard.services.runtime.run_dir import RunFolder
 from rollyard.services.runtime.stack import Stack
 from rollyard.services.types import Registration
@@ -53,20 +53,20 @@ def test_a_token_that_is_missing_or_short_is_refused_with_the_command_that_makes
     ],
 )
 def test_servers_are_chosen_by_name_and_by_family(only: list[str], found: list[str]) -> None:
-    assert [spec.name for spec in chosen(configured().servers, only)] == found
+    assert [spec.name for spec in select_servers(configured().servers, only)] == found
 
 
 def test_a_name_that_no_server_has_is_refused_with_the_nearest() -> None:
     with pytest.raises(
-        OperatorError, match="+only names 'policy', no server and no family.*policy_model".replace("+", r"\+")
+        OperatorError, match="+only='policy' is neither a server nor a family.*policy_model".replace("+", r"\+")
     ):
-        chosen(configured().servers, ["policy"])
+        select_servers(configured().servers, ["policy"])
 
 
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["+only=[policy_model]", "+head=127.0.0.1:1"], "share a token"),
+        (["+only=[policy_model]", "+head=127.0.0.1:1"], "need a common token"),
         (["+head=127.0.0.1:1"], "goes with"),
         (["+only=[]", "+head=127.0.0.1:1", f"+token={TOKEN}"], "give one of them"),
         (["+only=[]", "+host=0.0.0.0", f"+token={TOKEN}"], "the head's own is"),
@@ -95,7 +95,14 @@ async def head_alone(config: RunConfig, folder: Path) -> AsyncIterator[tuple[Sta
 
 async def joined(config: RunConfig, url: str, only: list[str], stop: asyncio.Event, said: list[str]) -> None:
     await join_run(
-        config, chosen(config.servers, only), KEYS, Place(url), stop, environ={}, say=said.append, patience_s=0.5
+        config,
+        select_servers(config.servers, only),
+        KEYS,
+        ListenAddress(url),
+        stop,
+        environ={},
+        say=said.append,
+        timeout_s=0.5,
     )
 
 
@@ -119,7 +126,7 @@ async def test_servers_that_join_from_elsewhere_play_as_one_run(tmp_path: Path) 
 async def test_a_server_with_other_settings_than_the_head_knows_is_refused(tmp_path: Path) -> None:
     async with head_alone(configured(), tmp_path) as (stack, _):
         await until(lambda: (stack.folder.path / "head.json").exists())
-        with pytest.raises(OperatorError, match=r"policy_model is configured otherwise at the head \(model\)"):
+        with pytest.raises(OperatorError, match=r"policy_model has different settings at the head \(model\)"):
             await joined(configured(LATENT), stack.head_url, ["policy_model"], asyncio.Event(), [])
 
 
@@ -130,13 +137,13 @@ async def test_a_server_with_another_token_is_refused(tmp_path: Path) -> None:
         with pytest.raises(OperatorError, match="every part of a run needs the same token"):
             await join_run(
                 config,
-                chosen(config.servers, ["agents"]),
+                select_servers(config.servers, ["agents"]),
                 other,
-                Place(stack.head_url),
+                ListenAddress(stack.head_url),
                 asyncio.Event(),
                 environ={},
                 say=lambda line: None,
-                patience_s=60,
+                timeout_s=60,
             )
 
 

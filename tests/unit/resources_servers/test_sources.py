@@ -20,7 +20,7 @@ from rollyard.resources_servers.dataset_sources import (
     source_options,
     write_rows,
 )
-from rollyard.services.datasets.splits import ALL, Wanted
+from rollyard.services.datasets.splits import ALL, SplitSelection
 from rollyard.services.errors import OperatorError, RunError
 from rollyard.services.io.search_path import INSTALLED
 from rollyard.services.rollouts.rollout_files import check_output
@@ -45,7 +45,7 @@ def _own_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def numbers(places: DataLocations, said: list[str] | None = None) -> list[int]:
-    with rows_from(places, Wanted(usual_subset=ALL), (said if said is not None else []).append) as rows:
+    with rows_from(places, SplitSelection(default_subset=ALL), (said if said is not None else []).append) as rows:
         return [row["n"] for row in rows]
 
 
@@ -65,7 +65,7 @@ def test_a_file_may_be_lines_a_list_zipped_parquet_arrow_or_a_folder_of_them(tmp
     (tmp_path / "README.md").write_text("no rows")
     for name in ("a.jsonl", "b.json", "c.jsonl.gz", "d.parquet", "e.arrow"):
         assert [row["n"] for row in read_rows(tmp_path / name)] == [1, 2], name
-    assert [row["n"] for row in read_rows(tmp_path, Wanted(subset=ALL))] == [1, 2] * 5
+    assert [row["n"] for row in read_rows(tmp_path, SplitSelection(subset=ALL))] == [1, 2] * 5
 
 
 @pytest.mark.parametrize("content", [b"not json\n", b"[1, 2]\n", b'{"n": 1}\n{"n"'])
@@ -135,8 +135,8 @@ def test_a_download_that_breaks_off_gives_no_rows_and_leaves_nothing(
 def test_the_hub_comes_last(tmp_path: Path) -> None:
     code = (
         "from rollyard.resources_servers.dataset_sources import *\n"
-        "from rollyard.services.datasets.splits import Wanted\n"
-        "with rows_from(DataLocations(Path('missing.jsonl'), hub=Hub('a/b')), Wanted(split='test')) as rows:\n"
+        "from rollyard.services.datasets.splits import SplitSelection\n"
+        "with rows_from(DataLocations(Path('missing.jsonl'), hub=Hub('a/b')), SplitSelection(split='test')) as rows:\n"
         "    print([row['n'] for row in rows])\n"
     )
     files = {"main/test-0.jsonl": LINES, "main/train-0.jsonl": b'{"n": 9}\n', "README.md": b"hm"}

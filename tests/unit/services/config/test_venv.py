@@ -175,7 +175,7 @@ async def test_a_stack_of_processes_runs_a_server_from_such_a_folder(built: Buil
 
 async def test_a_colocated_stack_refuses_such_a_folder_and_says_why(built: Built, tmp_path: Path) -> None:
     config = load_text(built.root, yaml_of(built.name))
-    with pytest.raises(OperatorError, match="environment of its own"):
+    with pytest.raises(OperatorError, match="its own Python environment"):
         async with colocated(config, tmp_path):
             pass
 

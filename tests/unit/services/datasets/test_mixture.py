@@ -24,7 +24,7 @@ def mixture(
 
 
 def ids(mixed: Mixture) -> list[str]:
-    return [name for _, name in mixed.places()]
+    return [name for _, name in mixed.row_refs()]
 
 
 @pytest.fixture
@@ -78,8 +78,8 @@ def test_an_order_file_is_kept_in_every_epoch_and_what_it_leaves_out_is_unused(r
         mixed = mixture(root, ordered, epoch=epoch)
         assert ids(mixed) == ["a7", "a3", "a9"]
     assert mixed.notes == [
-        "data set 'a': 1 ids of its order file are not in it and are left out (the first: nobody)",
-        "data set 'a': 1 lines of its order file repeat an id and do not count",
+        "dataset 'a': 1 ids of its order file are not in the dataset and are ignored (first: nobody)",
+        "dataset 'a': 1 lines of its order file repeat an id and are ignored",
     ]
 
 
@@ -90,19 +90,19 @@ def test_an_order_file_may_come_from_windows(root: Path) -> None:
 
 def test_an_order_file_without_ids_is_refused(root: Path) -> None:
     (root / "order.txt").write_text("\n\n")
-    with pytest.raises(OperatorError, match="holds no ids; expected an id a line"):
+    with pytest.raises(OperatorError, match="contains no ids; expected one id per line"):
         mixture(root, {**A, "order": str(root / "order.txt")})
 
 
 def test_a_count_beyond_the_data_takes_all_and_says_so(root: Path) -> None:
     mixed = mixture(root, {**B, "count": 500})
     assert len(ids(mixed)) == 10
-    assert mixed.notes == ["data set 'b': count is 500, but only 10 rows are there; all are used"]
+    assert mixed.notes == ["dataset 'b': count is 500, but there are only 10 rows; all are used"]
 
 
 def test_an_order_file_without_one_of_its_ids_is_refused(root: Path) -> None:
     (root / "order.txt").write_text("x1\nx2\n")
-    with pytest.raises(OperatorError, match=r"none of its 2 ids is one of data set 'a' \(a0, a1, a2"):
+    with pytest.raises(OperatorError, match=r"none of its 2 ids is in dataset 'a' \(a0, a1, a2"):
         mixture(root, {**A, "order": str(root / "order.txt")})
 
 
@@ -169,7 +169,7 @@ def test_rollouts_carry_their_id_their_dataset_and_its_agent(root: Path) -> None
 
 
 def test_rows_without_an_agent_are_refused(root: Path) -> None:
-    with pytest.raises(OperatorError, match="say who plays them with its agent_name"):
+    with pytest.raises(OperatorError, match="set its agent_name"):
         mixture(root, A, agent=None)
 
 
@@ -182,13 +182,16 @@ def test_rows_without_an_agent_are_refused(root: Path) -> None:
         ({"datasets": [{**A, "weight": 0}]}, "weight"),
         ({"datasets": [{**A, "wieght": 2}]}, "weight"),
         ({"datasets": [{"name": "gsm9k"}]}, "gsm9k/prepare.py"),
-        ({"datasets": [{**A, "where": {"level": "none"}}]}, "no row with"),
+        ({"datasets": [{**A, "where": {"level": "none"}}]}, "no row that matches"),
         ({"datasets": [{**A, "where": {"level": {}}}]}, "min, max or both"),
         ({"datasets": [{**A, "where": {"level": {"mni": 3}}}]}, r"is {'mni': 3}, but: expected .*{min: 3, max: 8}"),
         ({"datasets": [{**A, "where": {"level": [{"min": 3}]}}]}, "a list of values"),
-        ({"datasets": [{**A, "where": {"level": {"min": 3, "max": 2}}}]}, "min is above max"),
-        ({"datasets": [{**A, "where": {"m": {"min": 3}}}]}, r"no row with m: {min: 3} \(its first row has .*prompt_id"),
-        ({"datasets": [{**A, "path": "."}]}, "is a folder; name the file in it"),
+        ({"datasets": [{**A, "where": {"level": {"min": 3, "max": 2}}}]}, "min is greater than max"),
+        (
+            {"datasets": [{**A, "where": {"m": {"min": 3}}}]},
+            r"no row that matches m: {min: 3} \(its first row has .*prompt_id",
+        ),
+        ({"datasets": [{**A, "path": "."}]}, "is a folder; pass a file in it"),
         ({"datasets": [{**A, "order": "nowhere.txt"}]}, "nowhere.txt cannot be read"),
     ],
     ids=str,

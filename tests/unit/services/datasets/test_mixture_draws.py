@@ -11,7 +11,7 @@ from rollyard.services.datasets.data_files import DataFiles
 from rollyard.services.datasets.mixture import Mixture
 from rollyard.services.datasets.settings import MixtureSettings
 from rollyard.services.errors import OperatorError
-from rollyard.services.rollouts.manifest import continued, encoded, new_manifest
+from rollyard.services.rollouts.manifest import encode_manifest, new_manifest, resumed_manifest
 from rollyard.services.server.settings import parse_settings
 from tests.unit.services.datasets.files import row, written
 
@@ -32,7 +32,7 @@ def mixture(root: Path, *datasets: dict[str, Any], **more: Any) -> Mixture:
 
 
 def drawn(mixed: Mixture, name: str) -> list[str]:
-    return [one for dataset, one in mixed.places() if dataset.name == name]
+    return [one for dataset, one in mixed.row_refs() if dataset.name == name]
 
 
 @pytest.mark.parametrize("epoch", [0, 1, 5])
@@ -73,9 +73,9 @@ def test_a_collection_that_was_drawn_by_the_rule_before_is_refused_by_name(root:
     output, manifest = tmp_path / "r.jsonl", tmp_path / "r_manifest.json"
     identity = mixture(root, B).identity
     before = {key: value for key, value in identity.items() if key != "draws"} | {"input_sha256": "older"}
-    manifest.write_bytes(encoded(new_manifest(output, before, {}, {})))
+    manifest.write_bytes(encode_manifest(new_manifest(output, before, {}, {})))
     with pytest.raises(OperatorError, match="draws: not set in the file, 'one generator per data set' now"):
-        continued(manifest, output, identity, {}, accept_changed_code=False)
+        resumed_manifest(manifest, output, identity, {}, accept_changed_code=False)
 
 
 def test_a_mixture_without_shuffled_data_sets_goes_on_with_its_old_collection(root: Path) -> None:

@@ -45,9 +45,9 @@ FORMS: dict[str, Callable[[str], Json]] = {
 }  # fmt: skip
 
 
-def found(tmp_path: Path, train: list[Json], test: list[Json], run: int = 13) -> FileReport:
+def found(tmp_path: Path, train: list[Json], test: list[Json], n: int = 13) -> FileReport:
     files = [written(tmp_path / f"{name}.jsonl", [*lines]) for name, lines in (("train", train), ("test", test))]
-    (one,) = validate(files[:1], files[1:], run=run)
+    (one,) = validate(files[:1], files[1:], n=n)
     return one
 
 
@@ -103,8 +103,8 @@ def test_ids_questions_and_words_are_counted_each_with_its_example(tmp_path: Pat
 
 def test_the_number_of_words_in_a_row_is_a_setting(tmp_path: Path) -> None:
     train, test = [row("a b c d e f g h x1 x2 x3 x4 x5")], [{"question": "y1 y2 a b c d e f g h y3 y4 y5 y6"}]
-    assert found(tmp_path, train, test, run=8).overlap["words"] == 1
-    assert found(tmp_path, train, test, run=9).overlap["words"] == 0
+    assert found(tmp_path, train, test, n=8).overlap["words"] == 1
+    assert found(tmp_path, train, test, n=9).overlap["words"] == 0
 
 
 def test_a_test_set_that_is_given_in_two_forms_is_found_all_the_same(tmp_path: Path) -> None:

@@ -75,7 +75,7 @@ def test_the_rows_of_a_packed_file_are_the_plain_files_rows_and_the_same_input(
     assert [one.row for one in other.rollouts(1)] == ROWS
     if form in PACK:  # a table has an order of fields of its own
         assert other.identity == plain.identity
-    assert len(list(mixed(tmp_path, named.format(form)).places())) == 500
+    assert len(list(mixed(tmp_path, named.format(form)).row_refs())) == 500
 
 
 @pytest.mark.parametrize("form", [*PACK, "parquet"])
@@ -98,9 +98,9 @@ def test_members_one_after_the_other_are_one_content(tmp_path: Path, form: str) 
 def test_a_member_that_is_cut_off_is_refused_with_how_many_rows_were_read(tmp_path: Path, form: str) -> None:
     whole, second = PACK[form](PLAIN[:HALF]), PACK[form](PLAIN[HALF:])
     (tmp_path / "rows").write_bytes(whole + second[:-9])
-    with pytest.raises(OperatorError, match=r"rows is cut off: .* in the middle, (\d+) whole lines were read") as told:
+    with pytest.raises(OperatorError, match=r"rows is truncated: .* after (\d+) complete lines") as told:
         tasks(tmp_path / "rows")
-    assert PLAIN[:HALF].count(b"\n") <= int(str(told.value).split(", ")[1].split()[0]) <= 500
+    assert PLAIN[:HALF].count(b"\n") <= int(str(told.value).partition(" after ")[2].split()[0]) <= 500
 
 
 @pytest.mark.parametrize("form", PACK)
@@ -224,7 +224,7 @@ def test_an_object_that_is_not_there_or_breaks_off_is_told_by_its_address(monkey
 def test_a_collections_side_file_is_no_data_set(tmp_path: Path, ending: str) -> None:
     for name in ("r_manifest.json", f"r{ending}", f"hard{ending}"):
         (tmp_path / name).write_bytes(PLAIN)
-    with pytest.raises(OperatorError, match=f"r{ending} holds .* of a collection, not rows"):
+    with pytest.raises(OperatorError, match=f"r{ending} contains .* of a collection, not rows"):
         DataFiles([tmp_path]).get(f"r{ending}")
     if ending != "_manifest.json":
         assert tasks(DataFiles([tmp_path]).get(f"hard{ending}")).count == 500

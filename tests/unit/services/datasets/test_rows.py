@@ -29,7 +29,7 @@ def test_the_usual_ways_to_write_lines_are_read_and_found_again(tmp_path: Path, 
     path.write_bytes(content)
     found = list(rows_of(path))
     assert [one.problem for one in found] == ["", ""]
-    assert [row_at(path, one.offset, one.mark) for one in found] == [orjson.loads(ONE), orjson.loads(TWO)]
+    assert [row_at(path, one.offset, one.line_hash) for one in found] == [orjson.loads(ONE), orjson.loads(TWO)]
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import pytest
 from rollyard.resources_servers.dataset_sources import read_rows
 from rollyard.resources_servers.gsm8k import prepare as gsm8k
 from rollyard.services.datasets.split_names import by_names
-from rollyard.services.datasets.splits import AmbiguousFiles, Wanted, chosen
+from rollyard.services.datasets.splits import AmbiguousFiles, SplitSelection, select_files
 from rollyard.services.errors import OperatorError
 from rollyard.services.io.search_path import INSTALLED
 from tests.support.fake_stores import store
@@ -97,38 +97,46 @@ def test_a_prefix_in_s3_and_the_hub_give_what_a_clone_gives(tmp_path: Path, plac
 @pytest.mark.parametrize(
     ("files", "wanted", "words"),
     [
-        (list(clone()), Wanted(), r"several subsets: there is main \(test, train\), socratic .*--subset"),
-        (list(clone()), Wanted(subset="main"), r"several splits: there is main \(test, train\); choose with --split"),
-        (list(clone()), Wanted(subset="mian"), r"no subset 'mian': there is main .*--subset"),
+        (list(clone()), SplitSelection(), r"several subsets: main \(test, train\), socratic .*--subset"),
         (
             list(clone()),
-            Wanted(split="dev", subset="main"),
-            r"no file of the split 'dev': there is main \(test, train\)",
+            SplitSelection(subset="main"),
+            r"several splits: main \(test, train\); select one with --split",
         ),
-        (["train.jsonl", "train_socratic.jsonl"], Wanted("train"), r"default \(train\), socratic \(train\)"),
-        (["train.jsonl", "train.parquet"], Wanted(), r"train\.jsonl and train\.parquet, the same rows in two forms"),
-        (["train_test.jsonl"], Wanted("test"), r"train and test"),
-        (["mbpp.jsonl", "sanitized-mbpp.json"], Wanted(), "several subsets"),
+        (list(clone()), SplitSelection(subset="mian"), r"no subset 'mian'; available: main .*--subset"),
+        (
+            list(clone()),
+            SplitSelection(split="dev", subset="main"),
+            r"no file for the split 'dev'; available: main \(test, train\)",
+        ),
+        (["train.jsonl", "train_socratic.jsonl"], SplitSelection("train"), r"default \(train\), socratic \(train\)"),
+        (
+            ["train.jsonl", "train.parquet"],
+            SplitSelection(),
+            r"train\.jsonl and train\.parquet, the same rows in two formats",
+        ),
+        (["train_test.jsonl"], SplitSelection("test"), r"train and test"),
+        (["mbpp.jsonl", "sanitized-mbpp.json"], SplitSelection(), "several subsets"),
     ],
 )
 def test_what_is_ambiguous_or_absent_is_told_with_what_there_is_and_the_option(
-    files: list[str], wanted: Wanted, words: str
+    files: list[str], wanted: SplitSelection, words: str
 ) -> None:
     with pytest.raises(AmbiguousFiles, match=words):
-        chosen("clone", files, "", wanted)
+        select_files("clone", files, "", wanted)
 
 
 @pytest.mark.parametrize(
     ("card", "words"),
     [
-        (CARD.replace("socratic", "main"), "config 'main' is in its README.md more than once"),
+        (CARD.replace("socratic", "main"), "README.md lists the config 'main' more than once"),
         (CARD.replace("main/", "old/").replace("socratic/", "old/"), "none of the files"),
     ],
     ids=["a name twice", "files that are not there"],
 )
 def test_a_card_that_contradicts_itself_or_its_folder_is_refused(card: str, words: str) -> None:
     with pytest.raises(OperatorError, match=words):
-        chosen("clone", list(clone()), card, Wanted("test", "main"))
+        select_files("clone", list(clone()), card, SplitSelection("test", "main"))
 
 
 def test_an_ambiguous_folder_is_not_passed_over_for_the_next_place(tmp_path: Path) -> None:
@@ -140,7 +148,7 @@ def test_an_ambiguous_folder_is_not_passed_over_for_the_next_place(tmp_path: Pat
 def test_a_file_is_refused_where_its_name_denies_the_split_that_was_asked_for(tmp_path: Path) -> None:
     file = laid(tmp_path, clone()) / "main/train-00000-of-00001.jsonl"
     line = ["--local", str(file), "--offline", "--output", str(tmp_path / "out.jsonl")]
-    with pytest.raises(OperatorError, match="is of the split train, and --split is test"):
+    with pytest.raises(OperatorError, match="belongs to the split train, but --split is test"):
         gsm8k.main([*line, "--split", "test"])
     gsm8k.main(line)
 

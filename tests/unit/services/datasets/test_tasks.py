@@ -230,7 +230,7 @@ def torn(path: Path, before: bytes) -> None:
     [
         (edited, r"rows\.jsonl: line 2 changed", 1),
         (grown, r"rows\.jsonl: line 4 is new.*\+limit=3", 3),
-        (cut, r"rows\.jsonl held 3 rows, and now ends after 2", 2),
+        (cut, r"rows\.jsonl had 3 rows, and now ends after 2", 2),
         (reordered, r"rows\.jsonl: line 1 changed", 0),
         (torn, r"rows\.jsonl: line 3 changed", 2),
     ],

@@ -180,7 +180,7 @@ def test_a_manifest_that_was_changed_is_kept_beside_the_new_one(store: RolloutSt
     path = store.paths.manifest
     before = path.read_bytes()
     path.write_text("{}")
-    with pytest.raises(RunError, match=r"run_manifest_recovered\.json is what it was"):
+    with pytest.raises(RunError, match=r"run_manifest_recovered\.json has its original contents"):
         store.check()
     assert path.with_name("run_manifest_recovered.json").read_bytes() == before
     store.close()

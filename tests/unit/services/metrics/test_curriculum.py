@@ -10,7 +10,7 @@ import orjson
 import pytest
 
 from rollyard.services.errors import OperatorError
-from rollyard.services.metrics.curriculum import hardest_first, ids_of, named, pass_at
+from rollyard.services.metrics.curriculum import hardest_first, ids_of, order_by_id, pass_at
 from rollyard.services.metrics.loader.load_run import load
 
 
@@ -42,7 +42,7 @@ def test_the_hardest_come_first_and_solve_rates_part_those_that_are_equal(tmp_pa
 def test_tasks_with_too_few_rollouts_are_left_out_and_none_left_is_said(tmp_path: Path) -> None:
     run = load(rollouts(tmp_path / "r.jsonl", [1, 1], [0, 1, 0]))
     assert hardest_first(run, 3) == [1]
-    with pytest.raises(OperatorError, match="at most 3 rollouts of a task; pass@16 needs 16"):
+    with pytest.raises(OperatorError, match="at most 3 rollouts per task; pass@16 needs 16"):
         hardest_first(run, 16)
 
 
@@ -54,11 +54,11 @@ def collected(path: Path, *ids: str | None) -> Path:
 
 def test_tasks_go_by_the_ids_of_their_rollouts_and_without_one_by_their_place(tmp_path: Path) -> None:
     path = collected(tmp_path / "r.jsonl", "b", "a", None)
-    assert named([2, 0, 1], ids_of(path), ["a", "b", "c"], path) == ["c", "b", "a"]
+    assert order_by_id([2, 0, 1], ids_of(path), ["a", "b", "c"], path) == ["c", "b", "a"]
 
 
 @pytest.mark.parametrize("ids", [["x", "y"], ["a", "b"]])
 def test_rollouts_of_other_data_make_no_curriculum(tmp_path: Path, ids: list[str]) -> None:
     path = collected(tmp_path / "r.jsonl", "a", "b", None)
-    with pytest.raises(OperatorError, match="collected on other data"):
-        named([0, 1, 2], ids_of(path), ids, path)
+    with pytest.raises(OperatorError, match="collected on a different dataset"):
+        order_by_id([0, 1, 2], ids_of(path), ids, path)

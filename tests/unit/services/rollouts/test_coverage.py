@@ -76,7 +76,7 @@ def test_two_lines_of_one_rollout_are_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("key", ["_ng_task_index", "_ng_rollout_index", "reward"])
 def test_a_line_that_says_twice_which_rollout_it_is_or_its_reward_is_named(tmp_path: Path, key: str) -> None:
-    with pytest.raises(RunError, match=rf"run\.jsonl: line 2 has {key} twice"):
+    with pytest.raises(RunError, match=rf"run\.jsonl: line 2 has the key {key} twice"):
         resumed(tmp_path / "run.jsonl", row(), row(1, 1)[:-1] + f', "{key}" : 2}}'.encode())
 
 
@@ -114,7 +114,7 @@ def test_an_output_that_is_called_like_anothers_file_is_left_alone(tmp_path: Pat
     taken.append((0, 0), row())
     taken.close()
     for overwrite in (False, True):
-        with pytest.raises(OperatorError, match="a collection's own output"):
+        with pytest.raises(OperatorError, match="the output of another collection"):
             RolloutStore(StorePaths(tmp_path / "run.jsonl"), {}, {}, resume=True, overwrite=overwrite)
     assert taken.paths.output.read_bytes() == row() + b"\n"
 

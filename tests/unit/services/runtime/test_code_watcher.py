@@ -86,7 +86,7 @@ async def test_a_changed_config_is_told_to_be_read_at_the_start(tmp_path: Path) 
     await watched.look()
     (tmp_path / "config.yaml").write_text("# other")
     (line,) = await watched.look()
-    assert "config.yaml has changed; configs are read at the start: restart ng_run" in line
+    assert "config.yaml has changed; configs are only read at startup: restart ng_run" in line
     assert watched.reloaded == []
 
 
@@ -122,7 +122,7 @@ async def test_broken_code_that_is_undone_needs_no_reload(tmp_path: Path) -> Non
     watched.rules["one"].write_text("A =\n")
     await watched.look()
     watched.rules["one"].write_text("A = 1\n")
-    assert await watched.look() == ["one runs the code that is on disk again"]
+    assert await watched.look() == ["one again runs the code that is on disk"]
     assert watched.reloaded == [] and watched.registry.directory().reloading == []
 
 

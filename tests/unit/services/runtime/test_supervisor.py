@@ -109,7 +109,7 @@ async def test_a_death_after_ready_that_start_did_not_see_is_a_restart_and_not_a
         starting.cancel()
         await supervisor.stop()
     assert len([line for line in said if "  ready  " in line]) == 1
-    assert any("ended (exit status 1)" in line and "starting it again" in line for line in said)
+    assert any("ended (exit status 1)" in line and "restarting it" in line for line in said)
 
 
 async def test_a_death_before_ready_stops_the_start_with_the_servers_name(tmp_path: Path) -> None:
@@ -171,7 +171,7 @@ async def test_a_reload_starts_a_server_at_once_that_waits_for_its_next_restart(
         machine.say_ready(0)
         await asyncio.wait_for(starting, 120)
         machine.started[0][1].end(1)
-        await until(lambda: any("starting it again in 3600 s" in line for line in said))
+        await until(lambda: any("restarting it in 3600 s" in line for line in said))
         await asyncio.wait_for(supervisor.reload("world"), 120)
         await until(lambda: len(machine.started) == 2)
     finally:
@@ -194,8 +194,8 @@ async def test_a_stop_during_a_reload_leaves_no_process(tmp_path: Path) -> None:
 
 def test_a_ray_cluster_without_machines_is_named() -> None:
     launcher: Any = SimpleNamespace(_placed=[])
-    with pytest.raises(ConnectionError, match="no machine of the Ray cluster is alive"):
-        RayLauncher._roomiest(launcher, set(), "world")
+    with pytest.raises(ConnectionError, match="no host of the Ray cluster is alive"):
+        RayLauncher._least_loaded(launcher, set(), "world")
 
 
 async def test_what_a_dead_server_started_is_ended_while_its_number_is_still_its_own(

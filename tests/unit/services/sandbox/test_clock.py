@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from rollyard.services.sandbox.inside.deadline import MOST_DELAY, DeadlineClock
-from rollyard.services.sandbox.inside.monitor import _waited
+from rollyard.services.sandbox.inside.deadline import MAX_EXTENSION, DeadlineClock
+from rollyard.services.sandbox.inside.monitor import _wait
 from rollyard.services.sandbox.inside.pipe_reader import PipeReader
 
 TESTS, ANSWER, ORPHAN = 7, 8, 9
@@ -35,7 +35,7 @@ def queued(proc: Path, seconds: dict[int, float]) -> None:
 
 
 def later(clock: DeadlineClock, seconds: float) -> DeadlineClock:
-    clock._begun -= seconds
+    clock._started_at -= seconds
     return clock
 
 
@@ -60,7 +60,7 @@ def test_an_answers_orphans_do_not_queue_for_it(tmp_path: Path, proc: int) -> No
 
 def test_the_deadline_never_moves_beyond_its_multiple(tmp_path: Path, proc: int) -> None:
     queued(tmp_path, {TESTS: LONG, ANSWER: LONG})
-    assert later(DeadlineClock(1.0, proc, TESTS), MOST_DELAY - 0.5).left() <= 0.5
+    assert later(DeadlineClock(1.0, proc, TESTS), MAX_EXTENSION - 0.5).left() <= 0.5
 
 
 def test_a_kernel_that_keeps_no_such_count_leaves_the_deadline_where_it_is(proc: int) -> None:
@@ -75,6 +75,6 @@ def test_a_report_that_is_there_is_not_overtaken_by_the_deadline(proc: int) -> N
     outlets[0].read()
     ours, theirs = socket.socketpair()
     with ours, theirs, subprocess.Popen(["/bin/sleep", "0.1"]) as tests:
-        assert _waited(DeadlineClock(0.0, proc, tests.pid), ours.fileno(), *outlets) == "finished"
+        assert _wait(DeadlineClock(0.0, proc, tests.pid), ours.fileno(), *outlets) == "finished"
     for descriptor in (told, report, shown, printed):
         os.close(descriptor)

@@ -69,7 +69,7 @@ def test_root_that_may_not_change_its_user_gets_one_line_with_the_remedy() -> No
     done = subprocess.run(command, cwd=INSTALLED, capture_output=True, text=True, preexec_fn=libc.drop_capabilities)
     assert done.returncode == 1, done.stdout
     assert done.stdout.count("\n") == 1, done.stdout
-    assert "start as an ordinary user, or allow CAP_SETUID and CAP_SETGID" in done.stdout
+    assert "start as an unprivileged user, or allow CAP_SETUID and CAP_SETGID" in done.stdout
     assert "Traceback" not in done.stdout + done.stderr
 
 

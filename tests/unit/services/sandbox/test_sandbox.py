@@ -81,10 +81,10 @@ async def test_what_stands_under_a_main_guard_is_not_run(sandbox: Sandbox) -> No
         ("def f(: pass", Ending.RAISED, "SyntaxError"),
         ("def g(): return 2", Ending.RAISED, "NameError: the answer defines no 'f' outside the tests"),
         ("class E(Exception): pass\ndef f(): raise E('mine')", Ending.RAISED, "E: mine"),
-        ("import os\ndef f(): os._exit(3)", Ending.GONE, "ended itself with status 3"),
+        ("import os\ndef f(): os._exit(3)", Ending.GONE, "exited with status 3"),
         ("import os\ndef f(): os.abort()", Ending.GONE, "killed by SIG"),
         ("def f():\n    while True: pass", Ending.CPU, "more than 1 s of CPU"),
-        ("import time\ndef f(): time.sleep(60)", Ending.DEADLINE, "no end after 3 s"),
+        ("import time\ndef f(): time.sleep(60)", Ending.DEADLINE, "not finished after 3 s"),
         ("def f(): return bytearray(1 << 30)", Ending.RAISED, "MemoryError"),
     ],
 )

@@ -141,10 +141,10 @@ def test_code_taken_while_a_collection_runs_marks_the_rows_from_then_on(tmp_path
     store = RolloutStore(StorePaths(output), {}, {}, resume=True, overwrite=False, code=OLD)
     store.load()
     assert store.code_mark == ""
-    store.take_code(NEW)
+    store.set_code(NEW)
     new = store.code_mark
     store.check()
-    store.take_code(OLD)
+    store.set_code(OLD)
     assert store.code_mark == "" and store.code_changes == 2
     store.append((0, 0), orjson.dumps({"_ng_task_index": 0, "_ng_rollout_index": 0, "reward": 1.0}))
     store.verify()

@@ -1,0 +1,36 @@
+"""Turns an agent's `/run` response into a row of the output."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import orjson
+
+from rollyard.services.errors import Failure, FailureKind
+from rollyard.services.http.transport import HttpResponse
+from rollyard.services.rollout_types import RolloutRow
+from rollyard.services.rollouts.rewards import check_reward
+from rollyard.services.rollouts.run_answer import RESPONSE_BYTES_HEADER, decode_row
+
+
+def parse_row(response: HttpResponse, agent: str) -> RolloutRow:
+    """Parse the response. Raises Failure malformed_answer unless it is an object with a finite number as reward."""
+    try:
+        row = decode_row(response.body, response.headers.get(RESPONSE_BYTES_HEADER))
+    except orjson.JSONDecodeError as error:
+        detail = f"/run did not return JSON ({error}): {response.body[:200]!r}"
+        raise Failure(FailureKind.MALFORMED_ANSWER, detail, server=agent) from error
+    if not isinstance(row, dict):
+        detail = f"/run returned a JSON {type(row).__name__}; expected an object"
+        raise Failure(FailureKind.MALFORMED_ANSWER, detail, server=agent)
+    check_reward(row, "/run", agent)
+    return cast(RolloutRow, row)
+
+
+def encode_line(row: RolloutRow, agent: str) -> bytes:
+    """Encode the row as JSON. Raises Failure malformed_answer: orjson reads deeper nesting than it can write."""
+    try:
+        return orjson.dumps(row)
+    except TypeError as error:
+        detail = f"/run's response cannot be stored ({error})"
+        raise Failure(FailureKind.MALFORMED_ANSWER, detail, server=agent) from error
