@@ -61,7 +61,7 @@ def processes_of(mark: str) -> dict[str, int]:
 
 
 def mark_of(stack: Stack) -> str:
-    return stack.folder.path.parents[3].name
+    return stack.folder.path.parents[2].name
 
 
 TOKEN = "the run's token"
