@@ -92,8 +92,9 @@ async def collect(
     agent: str | None = AGENT,
     identity: Json | None = None,
     overwrite: bool = False,
+    seeded: bool = True,
 ) -> tuple[State, CollectionProgress]:
-    """Collect as ng_collect_rollouts does, in this process, with seeds."""
+    """Collect as ng_collect_rollouts does, in this process, with seeds unless told otherwise."""
     tasks = TaskFile(rows, agent=agent, limit=limit)
     store = RolloutStore(StorePaths(output), identity or {}, {}, resume=True, overwrite=overwrite)
     progress = CollectionProgress(tasks.count * repeats)
@@ -102,7 +103,7 @@ async def collect(
         progress.resumed()
         chosen = {"temperature": 0.8} if params is None else params
         quick = limits or Limits(parallel=8, first_pause_s=0.01, longest_pause_s=0.05)
-        collector = Collector(tasks.rollouts(repeats), chosen, stack.client, store, progress, quick, seeded=True)
+        collector = Collector(tasks.rollouts(repeats), chosen, stack.client, store, progress, quick, seeded=seeded)
         return await collector.run(), progress
     finally:
         store.close()

@@ -7,13 +7,18 @@ import importlib.util
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+import pytest_asyncio
 
+from rollyard.services.runtime.stack import Stack
 from tests.external.vllm.engine import Engine
+from tests.external.vllm.local_run import TOKEN, a_run
+from tests.support.local_engines import bearers
+from tests.support.stacks import configured, processes
 
 if TYPE_CHECKING:  # it needs torch, which only the environment with vLLM has
     from tests.external.vllm.reference import Reference
@@ -49,6 +54,16 @@ def raw_engine(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> It
     folder = tmp_path_factory.mktemp("raw_engine")
     with Engine.serve(tiny_model, folder, "--logprobs-mode", "raw_logprobs") as engine:
         yield engine
+
+
+@pytest_asyncio.fixture(scope="session")
+async def local_stack(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stack]:
+    """A run that starts its engine itself, every server a process. Its folder's name is the mark of its engine."""
+    folder = tmp_path_factory.mktemp("local")
+    chosen = a_run(tiny_model, folder.name, trainer_endpoints=True)
+    async with processes(configured(config=chosen, tmp_path=folder), folder, token=TOKEN) as stack:
+        yield stack
+    assert list(bearers(folder.name)) == []
 
 
 @pytest.fixture(scope="session")

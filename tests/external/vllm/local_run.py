@@ -1,0 +1,87 @@
+"""A run that starts vLLM itself: its config, its processes, calls to its model server. Tests kill its parts."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import orjson
+from omegaconf import OmegaConf
+
+from rollyard.services.io.search_path import INSTALLED
+from rollyard.services.runtime.stack import Stack
+from rollyard.services.types import Json
+from tests.external.vllm.calls import CALL
+from tests.external.vllm.engine import ENVIRONMENT, LONGEST
+from tests.support.local_engines import MARK, alive, bearers, parent_of
+
+MODEL = "responses_api_models/local_vllm_model/configs/local_vllm_model.yaml"
+WORLD = "resources_servers/grl_sokoban/configs/grl_sokoban.yaml"
+LONG_S = 600.0
+"""A start takes half a minute alone, several among busy neighbours."""
+ENGINE_CORE, WORKER, API = "VLLM::EngineCor", "VLLM::Worker", "vllm"
+
+
+def a_run(model: Path, mark: str, **more: Any) -> Json:
+    """Sokoban on a tiny random model, whose answers are made valid tool calls."""
+    variables = {**ENVIRONMENT, MARK: mark}
+    settings: Json = {
+        "model": str(model),
+        "vllm_command": [str(Path(sys.executable).with_name("vllm"))],
+        "served_model_name": "tiny",
+        "dtype": "float32",
+        "max_model_len": LONGEST,
+        "environment": variables,
+        "extra_flags": {"enforce_eager": True, "kv_cache_memory_bytes": 134217728, "max_num_seqs": 32},
+        "strict_tools": False,  # a strict tool's own grammar would take the regex's place
+        "extra_body": {"structured_outputs": {"regex": CALL}},
+        "return_token_id_information": True,
+        "start_timeout_s": LONG_S,
+        **more,
+    }
+    tree = OmegaConf.merge(
+        *(OmegaConf.load(INSTALLED / path) for path in (MODEL, WORLD)),
+        {"policy_model_name": "tiny", "policy_model": {"responses_api_models": {"local_vllm_model": settings}}},
+    )
+    plain: Any = OmegaConf.to_container(tree, resolve=True)
+    del plain["policy_model_name"]
+    return dict(plain)
+
+
+def processes_of(mark: str) -> dict[str, int]:
+    """The engine's living processes by name; `reaper` is the parent of its API server."""
+    found = {Path(f"/proc/{pid}/comm").read_text().strip(): pid for pid in bearers(mark)}
+    if API in found:
+        found["reaper"] = parent_of(found[API])
+    return found
+
+
+def mark_of(stack: Stack) -> str:
+    return stack.folder.path.parents[2].name
+
+
+TOKEN = "the run's token"
+
+
+async def sent(stack: Stack, method: str, path: str, body: Any = None) -> tuple[int, Any]:
+    """Status and body of a call to the model server."""
+    (url,) = stack.registry.directory().servers["policy_model"]
+    headers = {"content-type": "application/json", "authorization": f"Bearer {TOKEN}"}
+    content = b"" if body is None else orjson.dumps(body)
+    answer = await stack.client.transport.send(method, url + path, content, headers, LONG_S)
+    return answer.status, orjson.loads(answer.body)
+
+
+async def kill(stack: Stack, victim: str) -> None:
+    """End one process of the engine with SIGKILL and wait until a new engine has replaced all of its processes."""
+    before = processes_of(mark_of(stack))
+    os.kill(before[victim], signal.SIGKILL)
+    async with asyncio.timeout(LONG_S):
+        while any(alive(pid) for pid in before.values()):
+            await asyncio.sleep(0.05)
+        while not (await sent(stack, "GET", "/weights"))[1]["engines"]:
+            await asyncio.sleep(0.2)
