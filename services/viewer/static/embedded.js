@@ -1,5 +1,5 @@
 /** An exported page's own data: the answers of /api that it was made with; filters and sorting are done here. */
-import { chosen, order } from './choosing.js';
+import { chosen, order } from './filtering.js';
 
 const found = document.getElementById('embedded');
 

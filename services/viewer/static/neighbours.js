@@ -2,7 +2,7 @@
 import { PAGE_LENGTH } from './pages/list.js';
 import { useData } from './data.js';
 import { changed, link } from './route.js';
-import { count } from './words.js';
+import { count } from './formatting.js';
 
 /**
  * The query of the list travels in the address, `at` is the place in it.

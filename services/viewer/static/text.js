@@ -1,7 +1,7 @@
 /** Text out of rollouts, which is hostile: shown letter by letter, what cannot be seen as its code, what is long cut. */
 import { html, useState } from './vendor/htm-preact.js';
-import { pieces } from './grids.js';
-import { count } from './words.js';
+import { pieces } from './textgrids.js';
+import { count } from './formatting.js';
 
 /** Controls, marks that turn the direction of writing, letters without width, tags, halves of letters. */
 const UNSEEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u061c\u115f\u1160\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\u3164\ufeff\uffa0\ufff9-\ufffb\u{e0000}-\u{e0fff}]|\p{Cs}/gu;

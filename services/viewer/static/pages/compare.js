@@ -4,11 +4,11 @@ import { useData } from '../data.js';
 import { Chart } from '../parts/chart.js';
 import { useKeys } from '../keys.js';
 import { DifferenceTiles } from '../parts/differencetiles.js';
-import { Notice, Breadcrumbs } from '../parts/message.js';
-import { SortableHeader } from '../parts/sorthead.js';
+import { Notice, Breadcrumbs } from '../parts/notice.js';
+import { SortableHeader } from '../parts/sortableheader.js';
 import { changed, go, link } from '../route.js';
 import { Name, spelled } from '../text.js';
-import { count, percent, plain, points, signed } from '../words.js';
+import { count, percent, plain, points, signed } from '../formatting.js';
 
 const LENGTH = 100;
 

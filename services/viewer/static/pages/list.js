@@ -3,11 +3,11 @@ import { html, useEffect, useRef } from '../vendor/htm-preact.js';
 import { useData } from '../data.js';
 import { useKeys } from '../keys.js';
 import { Filters } from '../parts/filters.js';
-import { RolloutTable } from '../parts/lines.js';
-import { Notice, Breadcrumbs } from '../parts/message.js';
+import { RolloutTable } from '../parts/rollouttable.js';
+import { Notice, Breadcrumbs } from '../parts/notice.js';
 import { changed, go, link } from '../route.js';
 import { Name, spelled } from '../text.js';
-import { count, percent } from '../words.js';
+import { count, percent } from '../formatting.js';
 
 export const PAGE_LENGTH = 100;
 const SEARCHING_MS = 400;

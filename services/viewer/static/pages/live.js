@@ -1,15 +1,15 @@
 /** The run that is going on now: servers, what rollouts wait for, what is stuck, what fails. */
 import { html } from '../vendor/htm-preact.js';
 import { useData } from '../data.js';
-import { ActiveEpisodes } from '../parts/episodes.js';
-import { RecentFailures } from '../parts/failing.js';
-import { Notice, Breadcrumbs } from '../parts/message.js';
+import { ActiveEpisodes } from '../parts/activeepisodes.js';
+import { RecentFailures } from '../parts/recentfailures.js';
+import { Notice, Breadcrumbs } from '../parts/notice.js';
 import { Progress } from '../parts/progress.js';
 import { SeriesChart } from '../parts/serieschart.js';
 import { Servers } from '../parts/servers.js';
 import { link } from '../route.js';
 import { Name } from '../text.js';
-import { several } from '../words.js';
+import { several } from '../formatting.js';
 
 const EVERY_MS = 1000;
 const IDLE_MS = 5000;

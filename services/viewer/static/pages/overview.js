@@ -2,13 +2,13 @@
 import { html } from '../vendor/htm-preact.js';
 import { ALONE, useData } from '../data.js';
 import { Chart } from '../parts/chart.js';
-import { Notice, Breadcrumbs } from '../parts/message.js';
+import { Notice, Breadcrumbs } from '../parts/notice.js';
 import { Progress } from '../parts/progress.js';
 import { RunTiles } from '../parts/runtiles.js';
 import { TokenTable } from '../parts/tokentable.js';
 import { link } from '../route.js';
 import { Name } from '../text.js';
-import { bytes, count, percent } from '../words.js';
+import { bytes, count, percent } from '../formatting.js';
 
 /** @param {{overview: any}} props */
 export function Overview({ overview }) {

@@ -2,10 +2,10 @@
 import { html } from '../vendor/htm-preact.js';
 import { useData } from '../data.js';
 import { useKeys } from '../keys.js';
-import { usePlayback } from '../player.js';
-import { Notice, Breadcrumbs } from '../parts/message.js';
-import { NeighbourLink } from '../parts/step.js';
-import { RepeatCards, PlaybackControls, longest } from '../parts/side.js';
+import { usePlayback } from '../playback.js';
+import { Notice, Breadcrumbs } from '../parts/notice.js';
+import { NeighbourLink } from '../parts/neighbourlink.js';
+import { RepeatCards, PlaybackControls, longest } from '../parts/repeatcards.js';
 import { go, link } from '../route.js';
 import { Name } from '../text.js';
 

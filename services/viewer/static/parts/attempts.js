@@ -1,7 +1,7 @@
 /** Attempts at this rollout that failed. None of them is a reward. */
 import { html } from '../vendor/htm-preact.js';
 import { Name, Text } from '../text.js';
-import { seconds } from '../words.js';
+import { seconds } from '../formatting.js';
 
 /** @param {number} when */
 function said(when) {

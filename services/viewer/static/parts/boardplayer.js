@@ -1,8 +1,8 @@
 /** The episode's board and, beside it, an optimal play; each with its buttons. */
 import { html } from '../vendor/htm-preact.js';
-import { SPEEDS, usePlayback } from '../player.js';
+import { SPEEDS, usePlayback } from '../playback.js';
 import { Name } from '../text.js';
-import { plain, signed } from '../words.js';
+import { plain, signed } from '../formatting.js';
 import { Board } from './board.js';
 
 const SIGNS = {

@@ -1,7 +1,7 @@
 /** What was said in an episode, in order, each speaker told apart. */
 import { html, useMemo, useState } from '../vendor/htm-preact.js';
-import { Notice } from './message.js';
-import { Message } from './said.js';
+import { Notice } from './notice.js';
+import { Message } from './message.js';
 
 const AT_ONCE = 200;
 

@@ -1,7 +1,7 @@
 /** What two runs differ by, over the tasks of both. */
 import { html } from '../vendor/htm-preact.js';
 import { Name } from '../text.js';
-import { count, interval, plain, points, several, signed } from '../words.js';
+import { count, interval, plain, points, several, signed } from '../formatting.js';
 import { Tile } from './runtiles.js';
 
 /** @param {{difference: any, names: string[]}} props */

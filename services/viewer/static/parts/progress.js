@@ -1,7 +1,7 @@
 /** How far a collection is, from its status file. */
 import { html } from '../vendor/htm-preact.js';
 import { Name } from '../text.js';
-import { count, percent, seconds } from '../words.js';
+import { count, percent, seconds } from '../formatting.js';
 
 /** @param {{status: any}} props */
 export function Progress({ status }) {

@@ -1,9 +1,9 @@
 /** The row as it stands in the file. */
 import { html, useState } from '../vendor/htm-preact.js';
 import { ALONE, fetchText } from '../data.js';
-import { bytes } from '../words.js';
+import { bytes } from '../formatting.js';
 import { JsonTree } from './jsontree.js';
-import { Notice } from './message.js';
+import { Notice } from './notice.js';
 
 /** @param {{path: string, name: string}} props */
 export function Raw({ path, name }) {

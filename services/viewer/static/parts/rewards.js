@@ -1,6 +1,6 @@
 /** Rewards step by step, as a strip of columns; a click goes there. */
 import { html } from '../vendor/htm-preact.js';
-import { signed, several, plain } from '../words.js';
+import { signed, several, plain } from '../formatting.js';
 
 const HIGH = 44;
 const WIDE = 400;

@@ -1,7 +1,7 @@
 /** The numbers that stand above all: how much is measured, how much is solved, what it is worth. */
 import { html } from '../vendor/htm-preact.js';
 import { Name } from '../text.js';
-import { count, interval, percent, plain, several } from '../words.js';
+import { count, interval, percent, plain, several } from '../formatting.js';
 
 /** @param {{label: string, large: any, says?: any[]}} props */
 export function Tile({ label, large, says = [] }) {

@@ -1,6 +1,6 @@
 /** One model call's tokens as a strip of ids; the one that is pointed at, or moved to with the arrow keys, is described. */
 import { html, useState } from '../vendor/htm-preact.js';
-import { count, percent, plain } from '../words.js';
+import { count, percent, plain } from '../formatting.js';
 
 /** From which log-probability on a token belongs to a class. Besides the colour, less likely ones are underlined more. */
 export const CLASSES = [

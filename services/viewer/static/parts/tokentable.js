@@ -1,6 +1,6 @@
 /** How many tokens a rollout takes, by kind. */
 import { html } from '../vendor/htm-preact.js';
-import { compact, count, several } from '../words.js';
+import { compact, count, several } from '../formatting.js';
 
 const COLUMNS = { mean: 'mean', median: 'median', p95: '95%', max: 'most', total: 'all' };
 

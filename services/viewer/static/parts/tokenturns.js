@@ -1,7 +1,7 @@
 /** The tokens of an episode's model calls: those of the prompt masked, those generated with their log-probabilities. */
 import { html, useMemo, useState } from '../vendor/htm-preact.js';
 import { Name } from '../text.js';
-import { count, percent, plain, several } from '../words.js';
+import { count, percent, plain, several } from '../formatting.js';
 import { SeriesChart } from './serieschart.js';
 import { CLASSES, TokenStrip } from './tokenstrip.js';
 

@@ -1,7 +1,7 @@
 /** Failed attempts as they come, the latest first. */
 import { html } from '../vendor/htm-preact.js';
 import { Name, spelled } from '../text.js';
-import { TableHead } from './heads.js';
+import { TableHead } from './tablehead.js';
 
 /** @param {{failures: any[]}} props */
 export function RecentFailures({ failures }) {

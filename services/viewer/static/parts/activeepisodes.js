@@ -1,9 +1,9 @@
 /** Rollouts that are being played: how many wait for what, and the oldest of them. */
 import { html } from '../vendor/htm-preact.js';
 import { Name } from '../text.js';
-import { count, seconds } from '../words.js';
+import { count, seconds } from '../formatting.js';
 import { Chart } from './chart.js';
-import { TableHead } from './heads.js';
+import { TableHead } from './tablehead.js';
 
 const OLDEST = 50;
 

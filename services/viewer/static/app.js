@@ -2,7 +2,7 @@
 import { html, useEffect, useRef, useState } from './vendor/htm-preact.js';
 import { ALONE, useData } from './data.js';
 import { Help } from './parts/help.js';
-import { Notice, Breadcrumbs } from './parts/message.js';
+import { Notice, Breadcrumbs } from './parts/notice.js';
 import { useKeys } from './keys.js';
 import { nextTheme, theme } from './theme.js';
 import { go, link, useRoute } from './route.js';

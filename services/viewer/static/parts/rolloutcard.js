@@ -2,7 +2,7 @@
 import { html } from '../vendor/htm-preact.js';
 import { link } from '../route.js';
 import { Name, Text } from '../text.js';
-import { count, plain } from '../words.js';
+import { count, plain } from '../formatting.js';
 import { Board } from './board.js';
 import { Outcome } from './outcome.js';
 

@@ -2,9 +2,9 @@
 import { html } from '../vendor/htm-preact.js';
 import { changed, go, link } from '../route.js';
 import { Name } from '../text.js';
-import { count, plain, seconds } from '../words.js';
+import { count, plain, seconds } from '../formatting.js';
 import { Outcome } from './outcome.js';
-import { SortableHeader } from './sorthead.js';
+import { SortableHeader } from './sortableheader.js';
 
 /** Name, sort key, whether large values are looked for first, cell. @type {[string, string, boolean, (line: any) => any][]} */
 const COLUMNS = [
