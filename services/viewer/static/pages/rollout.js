@@ -1,4 +1,4 @@
-/** One rollout, whole: its conversation, its board, its rewards, its tokens, what else is known of it. */
+/** One rollout: its conversation, board, rewards, tokens, failed attempts and other fields. */
 import { html, useCallback, useMemo, useRef } from '../vendor/htm-preact.js';
 import { useData } from '../data.js';
 import { useKeys } from '../keys.js';
@@ -41,7 +41,7 @@ export function Rollout({ route, overview }) {
     </div>`}`;
 }
 
-/** The way to the neighbours, in the order of the list that one came from. */
+/** Links to the neighbours, in the order of the list that the user came from. */
 function NeighbourLinks({ around }) {
   return html`<nav class="row" aria-label="Neighbours">
     ${around.place && html`<span class="small soft number">${around.place}</span>`}

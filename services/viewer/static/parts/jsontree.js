@@ -1,4 +1,4 @@
-/** JSON, opened part by part; a part is drawn when it is opened. */
+/** A collapsible JSON tree that renders a branch when it is opened. */
 import { html, useState } from '../vendor/htm-preact.js';
 import { Name, Text } from '../text.js';
 import { several } from '../formatting.js';

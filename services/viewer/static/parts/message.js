@@ -8,11 +8,11 @@ const TITLES = {
   system: 'System', user: 'User', reasoning: 'Reasoning', answer: 'Answer', call: 'Tool call', result: 'Result', other: 'Other',
 };
 
-/** Lines that are shown at first. */
+/** Lines shown initially. */
 const LINES = { system: 3, call: 25, result: 25 };
 
 /**
- * Arguments and results that are a JSON object are shown in its parts, and as they were written at a click.
+ * Shows arguments and results that are a JSON object by field; a button shows the original text.
  * @param {{event: any, call: number | null, here: boolean, show: ((call: number) => void) | null, thoughts: boolean}} props
  */
 export function Message({ event, call, here, show, thoughts }) {
@@ -29,8 +29,8 @@ export function Message({ event, call, here, show, thoughts }) {
       ${event.reward !== null && html`<span class="badge number">reward ${signed(event.reward)}</span>`}
       ${event.tokens && html`<span class="small soft">${several(event.tokens.generated.length, 'token')}</span>`}
       <span class="where small soft">
-        ${found && html`<button class="quiet as" aria-pressed=${written} onClick=${() => setWritten(!written)}>as written</button>`}
-        ${jump && speaker === 'call' && html`<button class="quiet" onClick=${() => show(call)}>show on the board</button>`}
+        ${found && html`<button class="quiet as" aria-pressed=${written} onClick=${() => setWritten(!written)}>Original text</button>`}
+        ${jump && speaker === 'call' && html`<button class="quiet" onClick=${() => show(call)}>Show on the board</button>`}
         ${event.turn > 0 && speaker !== 'result' && html`<span class="number">turn ${event.turn}</span>`}
       </span>
     </header>

@@ -1,4 +1,4 @@
-/** A word of the page itself: what went wrong, what it waits for, what is not there. */
+/** Messages of the page: errors, loading states, missing content. */
 import { html, useEffect } from '../vendor/htm-preact.js';
 import { Name } from '../text.js';
 
@@ -11,7 +11,7 @@ export function Notice({ says, error, busy }) {
 }
 
 /**
- * The way to this page from the overview, and its title.
+ * The path from the overview to this page, and its title.
  * @param {{steps: [any, string][], title: any, name: string, children?: any}} props
  */
 export function Breadcrumbs({ steps, title, name, children }) {
@@ -19,7 +19,7 @@ export function Breadcrumbs({ steps, title, name, children }) {
     document.title = `${name} · Rollyard`;
   }, [name]);
   return html`<div class="trail">
-    ${steps.length > 0 && html`<nav aria-label="Where you are"><ol>
+    ${steps.length > 0 && html`<nav aria-label="Breadcrumbs"><ol>
       ${steps.map(([label, href]) => html`<li><a href=${href}>${label}</a></li>`)}
     </ol></nav>`}
     <div class="headline"><h1>${title}</h1>${children}</div>
