@@ -1,5 +1,5 @@
-"""Numbers to accessible SVG charts, for the report's page and the viewer alike. No HTTP, no files, no script.
+"""Draws accessible SVG charts for the report and the viewer, without HTTP, files or scripts.
 
-Horizontal positions are percentages and vertical ones pixels: a chart fills any width, and its text keeps its size.
-Colours, fonts and margins are in `charts.css`, in the custom properties of the page that shows the chart.
+Horizontal positions are percentages and vertical ones pixels, so that a chart fills any width and its text keeps its
+size. Colours, fonts and margins are in `charts.css`, which uses custom properties of the embedding page.
 """

@@ -1,4 +1,4 @@
-"""Axes: values to positions, and the round numbers beside them."""
+"""Maps values to positions on an axis and chooses round ticks."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from dataclasses import dataclass
 from rollyard.services.charts.labels import short
 
 _LARGEST = 1e300
-"""Bound on values, so that no difference of two overflows."""
+"""Bound on values, so that differences cannot overflow."""
 
 
 @dataclass(frozen=True)
 class Axis:
-    """What an axis measures, with its unit where it has one."""
+    """An axis: its title and the format of its tick labels."""
 
     title: str
     percent: bool = False
-    """Its numbers are shares."""
+    """Values are shares, shown in percent."""
     points: bool = False
-    """Its numbers are differences of shares, shown in percentage points."""
+    """Values are differences of shares, shown in percentage points."""
     whole: bool = False
-    """Only whole numbers make sense on it."""
+    """Ticks are integers."""
 
     def label(self, value: float, step: float) -> str:
-        """The text of a tick; `step` is the distance to the next one."""
+        """Return the label of a tick; `step` is the distance to the next one."""
         if self.percent:
             return f"{100 * value:.{0 if step >= 0.01 else 1}f}%".replace("-", "−")
         if self.points:
@@ -36,7 +36,7 @@ class Scale:
     """A range of values with round ticks."""
 
     def __init__(self, low: float, high: float, *, ticks: int = 5, whole: bool = False) -> None:
-        """`ticks`: about so many."""
+        """`ticks` is the approximate number of ticks."""
         low, high = max(low, -_LARGEST), min(high, _LARGEST)
         if high <= low:
             room = max(abs(low), 1.0) / 2
@@ -52,5 +52,5 @@ class Scale:
         self.ticks = [number * self.step for number in range(first, last + 1)]
 
     def part(self, value: float) -> float:
-        """Where a value lies: 0 at the low end, 1 at the high end."""
+        """Return the position of a value: 0 at the low end, 1 at the high end."""
         return min(max((value - self.low) / (self.high - self.low), 0.0), 1.0)

@@ -1,4 +1,4 @@
-"""A bar for each name, with its numbers at the bar's end."""
+"""Draws horizontal bars with a name and a label at the end."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from rollyard.services.charts.svg import Svg, cut, drawing, mark, percent, tag, 
 
 MOST_ROWS = 12
 _LETTERS = 38
-"""Of a name, so that it fits a phone."""
+"""Maximum length of a name, so that it fits a phone."""
 _PITCH = 38
 _LETTER = 7.4
 
 
 @dataclass(frozen=True)
 class Row:
-    """A name, how long its bar is, and what stands beside the bar."""
+    """A bar: its name, its value, and the label next to it."""
 
     name: str
     value: float
@@ -26,7 +26,7 @@ class Row:
 
 
 def bars(label: str, rows: Sequence[Row]) -> Svg:
-    """Horizontal bars, at most twelve; the largest value has the longest."""
+    """Draw at most twelve bars, scaled to the largest value."""
     rows = rows[:MOST_ROWS]
     most = max((row.value for row in rows), default=0.0) or 1.0
     beside = max((len(row.says) for row in rows), default=0) * _LETTER + 10

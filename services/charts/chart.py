@@ -1,4 +1,4 @@
-"""Chart: a drawing with its caption, and the same numbers as a table."""
+"""The record of a chart: its SVG, caption, and numbers as a table."""
 
 from __future__ import annotations
 
@@ -11,38 +11,38 @@ from rollyard.services.types import Record
 
 
 class ChartLink(Record):
-    """A place to go from a chart's caption."""
+    """A link in a chart's caption."""
 
     text: str
     href: str
 
 
 class NumberRow(Record):
-    """The first cell names the row."""
+    """A row of a chart's table; the first cell is its name."""
 
     cells: list[str]
     href: str | None = None
-    """Where the mark of this row leads."""
+    """The link of the row's mark."""
 
 
 class NumberTable(Record):
-    """A chart's numbers."""
+    """The table of a chart's numbers."""
 
     head: list[str]
     rows: list[NumberRow]
 
 
 class Chart(Record):
-    """Texts are plain; `svg` is markup in which every text is escaped."""
+    """A chart with plain texts; `svg` is markup in which every text is escaped."""
 
     name: str
-    """Which chart it is, for programs."""
+    """The chart's identifier."""
     title: str
     svg: str
     caption: str
-    """What it shows, in a sentence."""
+    """A sentence that describes the chart."""
     links: list[ChartLink] = Field(default_factory=list)
-    """After the caption."""
+    """Shown after the caption."""
     numbers: NumberTable | None = None
 
 
@@ -53,7 +53,7 @@ class Charts(Record):
 
 
 def table(head: Sequence[str], rows: Sequence[tuple[Sequence[str], str | None]]) -> NumberTable:
-    """A chart's numbers from (cells, href)."""
+    """Build a table from rows of (cells, href)."""
     return NumberTable(head=list(head), rows=[NumberRow(cells=list(cells), href=href) for cells, href in rows])
 
 
@@ -65,5 +65,5 @@ def chart(
     numbers: NumberTable | None = None,
     links: Sequence[ChartLink] = (),
 ) -> Chart:
-    """A chart of checked markup."""
+    """Build a chart from escaped markup."""
     return Chart(name=name, title=title, svg=svg, caption=caption, numbers=numbers, links=list(links))

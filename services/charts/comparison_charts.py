@@ -1,4 +1,4 @@
-"""Runs beside each other, with their intervals."""
+"""Draws charts that compare several runs."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ Write = Callable[[float], str]
 
 
 def side_by_side(runs: Sequence[Profile]) -> list[Chart]:
-    """Success rate and mean reward of several runs."""
+    """Draw the success rate and the mean reward of several runs with their intervals."""
     rates = [(run.name, run.solved.rate) for run in runs if run.solved is not None]
     means = [(run.name, run.rewards.mean) for run in runs if run.rewards is not None and not run.rewards.why_no_mean]
-    made = []
+    charts = []
     for name, title, found, write, axis in (
         ("success_rates", "Success rate", rates, share, Axis("success rate", percent=True)),
         ("mean_rewards", "Mean reward", means, short, Axis("mean reward")),
@@ -27,14 +27,14 @@ def side_by_side(runs: Sequence[Profile]) -> list[Chart]:
             rows = [_row(run, estimate, write) for run, estimate in found]
             listed = "; ".join(f"{run} {write(estimate.mean)}" for run, estimate in found)
             caption = f"{title} with 95% intervals: {listed}."
-            made.append(chart(name, title, intervals(caption, rows, axis), caption))
-    return made
+            charts.append(chart(name, title, intervals(caption, rows, axis), caption))
+    return charts
 
 
 def difference_charts(found: Difference) -> list[Chart]:
-    """Paired differences to the first run."""
-    made = []
-    for name, what, estimate, write, axis in (
+    """Draw the paired differences from the baseline."""
+    charts = []
+    for name, outcome, estimate, write, axis in (
         (
             "solve_rate_difference",
             "solve rate",
@@ -46,13 +46,13 @@ def difference_charts(found: Difference) -> list[Chart]:
     ):
         if estimate is not None:
             caption = (
-                f"{found.name} minus {found.baseline}, {what}, mean over tasks: {write(estimate.mean)}"
+                f"{found.name} minus {found.baseline}, {outcome}, mean over tasks: {write(estimate.mean)}"
                 f"{_interval(estimate, write)}."
             )
             row = _row(f"{found.name} minus {found.baseline}", estimate, write)
             drawn = intervals(caption, [row], axis, zero=True)
-            made.append(chart(name, f"Difference in {what}", drawn, caption))
-    return made
+            charts.append(chart(name, f"Difference in {outcome}", drawn, caption))
+    return charts
 
 
 def _row(name: str, found: Estimate, write: Write) -> Interval:

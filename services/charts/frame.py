@@ -1,4 +1,4 @@
-"""The frame around marks: grid lines, ticks, and what the axes are called."""
+"""Draws the frame of a plot: grid lines, ticks and axis titles."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from rollyard.services.charts.axis import Axis, Scale
 from rollyard.services.charts.svg import Svg, percent, tag, text
 
 _LETTER = 8.0
-"""Pixels of a digit, generously."""
+"""Upper bound of a digit's width in pixels."""
 NARROW = 280.0
-"""Pixels of the narrowest plot that labels must fit: a phone of 375 pixels."""
+"""Width in pixels of the narrowest plot whose labels must fit: a phone 375 pixels wide."""
 _EDGE = 0.02
-"""Labels of ticks so close to an edge are aligned to it."""
+"""Tick labels closer to an edge than this are aligned to it."""
 
 
 @dataclass(frozen=True)
@@ -27,19 +27,19 @@ class Frame:
     height: float = 150.0
     top: float = 24.0
     x_ticks: Sequence[float] | None = None
-    """Instead of the scale's own."""
+    """Replaces the scale's ticks."""
 
     @property
     def whole(self) -> float:
-        """Height of the chart."""
+        """Total height of the chart."""
         return self.top + self.height + 38
 
     def at(self, value: float) -> float:
-        """Vertical position in pixels."""
+        """Return the vertical position of a value in pixels."""
         return self.top + self.height * (1 - self.up.part(value))
 
     def around(self, marks: Sequence[Svg]) -> list[Svg]:
-        """Grid, marks and labels, from back to front."""
+        """Return grid, marks and labels, from back to front."""
         grid, labels = [], [text(self.y.title, -46, 11, "title")]
         for tick in self.up.ticks:
             at = round(self.at(tick), 1)
@@ -51,7 +51,7 @@ class Frame:
 
 
 def ticks_below(across: Scale, x: Axis, foot: float, ticks: Sequence[float] | None = None) -> list[Svg]:
-    """Labels below `foot`, as many as fit a phone, and the axis's title."""
+    """Draw the axis title and as many tick labels below `foot` as fit a phone."""
     values = across.ticks if ticks is None else ticks
     labels = [(across.part(value), x.label(value, across.step)) for value in values]
     widest = max((len(label) for _, label in labels), default=1) * _LETTER + 10

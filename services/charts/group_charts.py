@@ -1,4 +1,4 @@
-"""Rollouts, time and failures by name, as bars."""
+"""Draws bar charts of rollouts, time and failures by name."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rollyard.services.metrics.profile_records import FailureKindCount, Group, S
 
 
 def ends(found: Sequence[Group], measured: int, links: Links | None = None, *, means: bool = True) -> Chart:
-    """Why episodes ended. `means`: their rewards are on one scale."""
+    """Draw rollouts by finish reason. `means` states whether rewards share one scale."""
     hrefs = [links.rollouts(end=group.name) if links else None for group in found]
     most = share(found[0].rollouts / (measured or 1))
     caption = f"Most often {found[0].name}, {most} of rollouts."
@@ -20,14 +20,14 @@ def ends(found: Sequence[Group], measured: int, links: Links | None = None, *, m
 
 
 def agents(found: Sequence[Group], measured: int, links: Links | None = None) -> Chart:
-    """Which agents played."""
+    """Draw rollouts by agent."""
     hrefs = [links.rollouts(agent=group.name) if links else None for group in found]
     caption = f"{several(len(found), 'agent')}; most rollouts are of {found[0].name}."
     return _groups("agents", "Agents", "agent", found, hrefs, caption, measured, means=True)
 
 
 def stages(found: Sequence[Stage]) -> Chart:
-    """Where an episode's time goes."""
+    """Draw the time of episodes by stage."""
     shown = [(stage, stage.share) for stage in found if stage.share is not None and stage.stage != "total"]
     rows = [Row(stage.stage, part, f"{share(part)} · {seconds(stage.seconds.mean)}") for stage, part in shown]
     caption = f"Most in {shown[0][0].stage}, {share(shown[0][1])} of the time of all rollouts."
@@ -41,7 +41,7 @@ def stages(found: Sequence[Stage]) -> Chart:
 
 
 def failures(found: Sequence[FailureKindCount], links: Links | None = None) -> Chart:
-    """Failed attempts by kind."""
+    """Draw failed attempts by kind."""
     hrefs = [links.rollouts(outcome="failed", end=kind.kind) if links else None for kind in found]
     rows = [
         Row(kind.kind, kind.attempts, f"{several(kind.attempts, 'attempt')} · {kind.lost:,} lost", href)

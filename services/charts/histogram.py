@@ -1,4 +1,4 @@
-"""Bars over ranges or over single values."""
+"""Draws histograms over ranges or single values."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rollyard.services.charts.svg import Svg, drawing, mark, percent, tag
 
 @dataclass(frozen=True)
 class Bar:
-    """From `low` to `high` on the horizontal axis (equal: a single value), `value` high."""
+    """A bar from `low` to `high` on the horizontal axis (equal for a single value) with height `value`."""
 
     low: float
     high: float
@@ -23,7 +23,7 @@ class Bar:
 
 
 def histogram(label: str, bars: Sequence[Bar], x: Axis, y: Axis, x_ticks: Sequence[float] | None = None) -> Svg:
-    """Bars to scale on the horizontal axis. The whole height above and below a bar answers to the pointer."""
+    """Draw bars to scale on the horizontal axis. The tooltip responds over the full height of the plot."""
     gaps = [after.low - before.low for before, after in pairwise(bars) if after.low > before.low]
     alone = 0.8 * min(gaps, default=1.0)
     edges = [(bar.low, bar.high) if bar.high > bar.low else (bar.low - alone / 2, bar.low + alone / 2) for bar in bars]
@@ -47,10 +47,10 @@ def _mark(frame: Frame, bar: Bar, low: float, high: float) -> Svg:
     left, right = frame.across.part(low), frame.across.part(high)
     top, foot = sorted((frame.at(bar.value), frame.at(0.0)))
     room = 0.06 * (right - left) if bar.high > bar.low else 0.0
-    place = {"x": percent(left + room / 2), "width": percent(max(right - left - room, 0.003))}
+    position = {"x": percent(left + room / 2), "width": percent(max(right - left - room, 0.003))}
     shapes = (
-        tag("rect", {"class": "hit", **place, "y": frame.top, "height": frame.height}),
-        tag("rect", {"class": "bar", **place, "y": top, "height": max(foot - top, 0.0)}),
+        tag("rect", {"class": "hit", **position, "y": frame.top, "height": frame.height}),
+        tag("rect", {"class": "bar", **position, "y": top, "height": max(foot - top, 0.0)}),
     )
-    # Many bars make many tab stops: the keyboard finds the same links in the table of numbers.
+    # Bars are not tab stops, because there may be many; the table of numbers has the same links.
     return mark(bar.tip, shapes, bar.href, tab_stop=False)

@@ -1,9 +1,9 @@
-"""Short numbers for ticks, tooltips and the ends of bars."""
+"""Formats short numbers for ticks, tooltips and labels."""
 
 from __future__ import annotations
 
 _NOISE = 1e-12
-"""What rounding leaves of a sum that is zero."""
+"""Rounding error of a sum that is zero."""
 _UNITS = ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e4, "k"))
 
 
@@ -18,14 +18,14 @@ def short(value: float) -> str:
     if size < _NOISE:
         return "0"
     if size >= 1e15 or size < 1e-4:
-        made = f"{value:.2e}".replace("e-0", "e-").replace("e+0", "e+")
+        text = f"{value:.2e}".replace("e-0", "e-").replace("e+0", "e+")
     elif size >= 1e4:
         unit, name = next((unit, name) for unit, name in _UNITS if size >= unit)
         divisor = 1e3 if name == "k" else unit
-        made = f"{float(f'{value / divisor:.4g}'):,g}{name}"
+        text = f"{float(f'{value / divisor:.4g}'):,g}{name}"
     else:
-        made = f"{float(f'{value:.4g}'):,.4f}".rstrip("0").rstrip(".")
-    return made if "e-" in made and not made.startswith("-") else made.replace("-", "−", 1)
+        text = f"{float(f'{value:.4g}'):,.4f}".rstrip("0").rstrip(".")
+    return text if "e-" in text and not text.startswith("-") else text.replace("-", "−", 1)
 
 
 def share(part: float, digits: int = 1) -> str:
@@ -34,12 +34,12 @@ def share(part: float, digits: int = 1) -> str:
 
 
 def signed(value: float) -> str:
-    """A difference, with its sign."""
+    """`+0.25`: a difference with its sign."""
     return f"+{short(value)}" if value >= _NOISE else short(value)
 
 
 def points(value: float) -> str:
-    """A difference of two shares, in percentage points."""
+    """`+3.1 points`: a difference of two shares."""
     return f"{signed(round(100 * value, 2))} points"
 
 

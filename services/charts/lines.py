@@ -1,4 +1,4 @@
-"""Lines over a few points, each with its interval as a band and its name at its end."""
+"""Draws lines with their intervals as bands and their names at the end."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from rollyard.services.charts.svg import Svg, Value, drawing, mark, percent, tag
 
 _MOST_POINTS = 128
 _UNITS = 1000.0
-"""Width of a plot in the units of its view box."""
+"""Width of a plot in view box units."""
 
 
 @dataclass(frozen=True)
 class Point:
-    """A point with its interval, where it has one."""
+    """A point and its interval, if it has one."""
 
     x: float
     y: float
@@ -27,14 +27,14 @@ class Point:
 
 @dataclass(frozen=True)
 class Line:
-    """A named row of points."""
+    """A named series of points."""
 
     name: str
     points: Sequence[Point]
 
 
 def lines(label: str, drawn: Sequence[Line], x: Axis, y: Axis) -> Svg:
-    """At most 128 points of each line; shares are drawn from 0 to 100%."""
+    """Draw at most 128 points of each line; shares have an axis from 0 to 100%."""
     drawn = [Line(line.name, thinned(line.points, _MOST_POINTS)) for line in drawn]
     points = [point for line in drawn for point in line.points]
     values = [value for p in points for value in (p.y, p.low, p.high) if value is not None]
@@ -50,21 +50,21 @@ def lines(label: str, drawn: Sequence[Line], x: Axis, y: Axis) -> Svg:
 
 
 def thinned(points: Sequence[Point], most: int) -> Sequence[Point]:
-    """At most so many of the points, at equal distances, the first and the last among them."""
+    """Return at most `most` points at equal distances, including the first and the last."""
     if len(points) <= most:
         return points
     return [points[round(index * (len(points) - 1) / (most - 1))] for index in range(most)]
 
 
 def plot(frame: Frame, kind: str, shapes: Sequence[Svg]) -> Svg:
-    """Shapes in a view box that is stretched over the plot: 1000 wide, a unit high for each pixel."""
+    """Wrap shapes in a view box that is stretched over the plot: 1000 units wide, one unit per pixel high."""
     box = f"0 {frame.top:g} {_UNITS:g} {frame.height:g}"
-    place: dict[str, Value] = {"x": "0", "y": frame.top, "width": "100%", "height": frame.height}
-    return tag("svg", {"class": kind, **place, "viewBox": box, "preserveAspectRatio": "none"}, *shapes)
+    position: dict[str, Value] = {"x": "0", "y": frame.top, "width": "100%", "height": frame.height}
+    return tag("svg", {"class": kind, **position, "viewBox": box, "preserveAspectRatio": "none"}, *shapes)
 
 
 def spot(frame: Frame, x: float, y: float) -> str:
-    """A place in the view box of `plot`."""
+    """Return a position in the view box of `plot`."""
     return f"{_UNITS * frame.across.part(x):.1f},{frame.at(y):.1f}"
 
 
@@ -75,8 +75,8 @@ def _plot(frame: Frame, line: Line, kind: str) -> Svg:
         around = [spot(frame, x, high) for x, _, high in banded]
         around += [spot(frame, x, low) for x, low, _ in reversed(banded)]
         shapes.append(tag("polygon", {"class": f"band {kind}", "points": " ".join(around)}))
-    way = " ".join(spot(frame, p.x, p.y) for p in line.points)
-    return plot(frame, "plot", [*shapes, tag("polyline", {"class": f"line {kind}", "points": way})])
+    path = " ".join(spot(frame, p.x, p.y) for p in line.points)
+    return plot(frame, "plot", [*shapes, tag("polyline", {"class": f"line {kind}", "points": path})])
 
 
 def _dot(frame: Frame, p: Point, kind: str) -> Svg:
@@ -84,18 +84,18 @@ def _dot(frame: Frame, p: Point, kind: str) -> Svg:
 
 
 def _names(frame: Frame, drawn: Sequence[Line]) -> list[Svg]:
-    """Each line's name at its end: the first above it, the others below, where there is room."""
-    made, taken = [], list[float]()
+    """Draw each line's name at its end, the first above the line and the others below, without overlaps."""
+    labels, taken = [], list[float]()
     for number, line in enumerate(drawn):
         end = frame.at(line.points[-1].y)
         ways = (-9, 18, 34) if number == 0 else (18, -22, 34, -9)
         free = [
-            end + way
-            for way in ways
-            if frame.top + 9 <= end + way <= frame.top + frame.height - 4
-            and all(abs(end + way - other) >= 15 for other in taken)
+            end + path
+            for path in ways
+            if frame.top + 9 <= end + path <= frame.top + frame.height - 4
+            and all(abs(end + path - other) >= 15 for other in taken)
         ]
         at = free[0] if free else end - 9
         taken.append(at)
-        made.append(text(line.name, "100%", at, f"end name s{number}"))
-    return made
+        labels.append(text(line.name, "100%", at, f"end name s{number}"))
+    return labels

@@ -1,4 +1,4 @@
-"""Where marks lead, in a page that has such places."""
+"""The interface for the links of a chart's marks."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from typing import Protocol
 
 
 class Links(Protocol):
-    """Addresses in one run's pages."""
+    """Addresses of one run's pages."""
 
     def rollouts(self, **filters: str | float) -> str:
-        """The list of rollouts, filtered."""
+        """Return the address of the filtered list of rollouts."""
         ...
 
     def task(self, task: int) -> str:
-        """The page of one task."""
+        """Return the address of a task's page."""
         ...

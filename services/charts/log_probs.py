@@ -1,4 +1,4 @@
-"""The log-probability of every token that a model generated in an episode."""
+"""Draws the log-probability of every token generated in an episode."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from rollyard.services.charts.labels import share, short
 from rollyard.services.charts.series import series
 
 _MOST_POINTS = 3000
-"""A line joins more tokens than these."""
+"""More tokens than this are joined by a line."""
 
 
 def log_probs(found: Sequence[float]) -> Chart | None:
-    """None for fewer than two tokens."""
+    """Draw the chart; None for fewer than two tokens."""
     if len(found) < 2:
         return None
 
-    def tell(indexes: Sequence[int]) -> str:
+    def describe(indexes: Sequence[int]) -> str:
         first, last = indexes[0], indexes[-1]
         if first == last:
             return f"token {first:,}: log-probability {short(found[first])}, {_likely(found[first])}"
@@ -29,12 +29,12 @@ def log_probs(found: Sequence[float]) -> Chart | None:
 
     caption = "Log-probability of every generated token, in order."
     label = f"{caption} {len(found):,} tokens, mean {short(sum(found) / len(found))}, lowest {short(min(found))}."
-    places = [float(index) for index in range(len(found))]
+    positions = [float(index) for index in range(len(found))]
     x, y = Axis("generated token", whole=True), Axis("log-probability")
-    svg = series(label, places, found, x, y, tell, points=len(found) <= _MOST_POINTS)
+    svg = series(label, positions, found, x, y, describe, points=len(found) <= _MOST_POINTS)
     return chart("log_probs", "Log-probabilities", svg, caption)
 
 
 def _likely(log_prob: float) -> str:
-    """Its probability; rounding may have left a log-probability above 0."""
+    """Return the probability as text. A log-probability may be slightly above 0 because of rounding."""
     return share(math.exp(min(log_prob, 0.0)))

@@ -1,4 +1,4 @@
-"""How fast a collection goes: rates over the last minutes."""
+"""Draws the pace of a collection over the last minutes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rollyard.services.types import Record
 
 
 class Moment(Record):
-    """A run at one moment."""
+    """The state of a run at one moment."""
 
     time: float
     """Unix seconds."""
@@ -21,7 +21,7 @@ class Moment(Record):
 
 
 class _Ago(Axis):
-    """Seconds before now."""
+    """An axis of seconds before now."""
 
     def label(self, value: float, step: float) -> str:
         """`now`, `−30 s`, `−2 min`."""
@@ -29,31 +29,31 @@ class _Ago(Axis):
 
 
 def pace(moments: Sequence[Moment]) -> list[Chart]:
-    """Of at least two moments, in order; empty for fewer."""
+    """Draw the charts of moments in ascending order; empty for fewer than two."""
     if len(moments) < 2:
         return []
     now = moments[-1].time
     ago = [moment.time - now for moment in moments]
     rates = [moment.rollouts_per_s for moment in moments]
-    playing = [float(moment.in_progress) for moment in moments]
+    in_progress = [float(moment.in_progress) for moment in moments]
 
-    def tell(indexes: Sequence[int]) -> str:
+    def describe(indexes: Sequence[int]) -> str:
         last = moments[indexes[-1]]
         when = "now" if last is moments[-1] else f"{_span(now - last.time)} ago"
         rate = f"{short(last.rollouts_per_s)} rollouts per second"
         return f"{when}: {rate}, {several(last.in_progress, 'rollout')} in progress"
 
     x = _Ago("time")
-    made = []
+    charts = []
     for name, title, found, axis, kind in (
         ("rate", "Rollouts per second", rates, Axis("rollouts per second"), "s0"),
-        ("in_progress", "Rollouts in progress", playing, Axis("rollouts", whole=True), "s1"),
+        ("in_progress", "Rollouts in progress", in_progress, Axis("rollouts", whole=True), "s1"),
     ):
         current, most = short(found[-1]), short(max(found))
         caption = f"{title} over the last {_span(now - moments[0].time)}: now {current}, at most {most}."
-        svg = series(caption, ago, found, x, axis, tell, kind=kind, height=90.0)
-        made.append(chart(name, title, svg, caption))
-    return made
+        svg = series(caption, ago, found, x, axis, describe, kind=kind, height=90.0)
+        charts.append(chart(name, title, svg, caption))
+    return charts
 
 
 def _span(seconds: float) -> str:

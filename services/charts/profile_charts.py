@@ -1,4 +1,4 @@
-"""One run's profile as charts of its rewards, tasks and tool calls."""
+"""Draws the charts of one run's profile."""
 
 from __future__ import annotations
 
@@ -17,34 +17,34 @@ _ROLLOUTS = Axis("rollouts", whole=True)
 _MOST_BARS = 60
 _MOST_LINKS = 8
 _SAME = 1e-9
-"""Rewards that differ by less are one value, in the histogram and in the list's filter."""
+"""Rewards that differ by less are the same value, in the histogram and in the list's filter."""
 
 
 def profile_charts(profile: Profile, links: Links | None = None) -> list[Chart]:
-    """Every chart that the run has numbers for."""
+    """Draw every chart for which the run has numbers."""
     found, tasks, calls = profile.rewards, profile.tasks, profile.tool_calls
     one_scale = found is None or not found.why_no_mean
-    made = [rewards(found, links)] if found else []
+    charts = [rewards(found, links)] if found else []
     if tasks and tasks.solve_rates:
-        made.append(solve_rates(tasks, links))
+        charts.append(solve_rates(tasks, links))
     if tasks and len(tasks.pass_at) > 1:
-        made.append(pass_at(tasks))
+        charts.append(pass_at(tasks))
     if calls and one_scale:
-        made.append(by_calls(calls, links))
+        charts.append(by_calls(calls, links))
     measured = profile.coverage.measured
     if profile.ends:
-        made.append(ends(profile.ends, measured, links, means=one_scale))
+        charts.append(ends(profile.ends, measured, links, means=one_scale))
     if len(profile.by_agent) > 1:
-        made.append(agents(profile.by_agent, measured, links))
+        charts.append(agents(profile.by_agent, measured, links))
     if any(stage.share is not None and stage.stage != "total" for stage in profile.stages):
-        made.append(stages(profile.stages))
+        charts.append(stages(profile.stages))
     if profile.failures.kinds:
-        made.append(failures(profile.failures.kinds, links))
-    return made
+        charts.append(failures(profile.failures.kinds, links))
+    return charts
 
 
 def rewards(found: Rewards, links: Links | None = None) -> Chart:
-    """How rewards are spread."""
+    """Draw the distribution of rewards."""
     last = found.histogram[-1]
     hrefs = [_with_reward(one, links, last=one is last) for one in found.histogram]
     ranges = [
@@ -65,7 +65,7 @@ def rewards(found: Rewards, links: Links | None = None) -> Chart:
 
 
 def by_calls(found: ToolCalls, links: Links | None = None) -> Chart:
-    """Mean reward by number of tool calls; many different numbers are joined."""
+    """Draw the mean reward by number of tool calls; many distinct numbers are grouped."""
     size = -(-len(found.by_count) // _MOST_BARS)
     starts = range(0, len(found.by_count), size)
     groups = [_joined(found.by_count[start : start + size]) for start in starts]
@@ -96,13 +96,13 @@ def by_calls(found: ToolCalls, links: Links | None = None) -> Chart:
 
 
 def solve_rates(found: Tasks, links: Links | None = None) -> Chart:
-    """How many tasks are solved how often."""
+    """Draw the number of tasks by solve rate."""
     bars = [
         Bar(one.low, one.high, one.tasks, f"Solved {one.label}: {several(one.tasks, 'task')}")
         for one in found.solve_rates
     ]
     if any(one.low != one.high for one in found.solve_rates):
-        # `none` and `all` get places of their own beside the tenths.
+        # `none` and `all` have separate positions next to the tenths.
         bars[0] = Bar(-0.1, -0.02, bars[0].value, bars[0].tip)
         bars[-1] = Bar(1.02, 1.1, bars[-1].value, bars[-1].tip)
     caption = f"{found.never_solved:,} of {several(found.tasks, 'task')} never solved, {found.always_solved:,} always."
@@ -119,7 +119,7 @@ def solve_rates(found: Tasks, links: Links | None = None) -> Chart:
 
 
 def pass_at(found: Tasks) -> Chart:
-    """pass@k and pass^k over k."""
+    """Draw pass@k and pass^k over k."""
     any_of = [
         Point(
             at.k,
@@ -154,7 +154,7 @@ def pass_at(found: Tasks) -> Chart:
 
 
 def _with_reward(one: Bin, links: Links | None, *, last: bool) -> str | None:
-    """The rollouts of a bar. All but the last bar leave out their upper bound."""
+    """Link to the rollouts of a bar. All bars but the last exclude their upper bound."""
     if links is None:
         return None
     high = one.high if last or one.low == one.high else one.high - 2 * _SAME
@@ -162,7 +162,7 @@ def _with_reward(one: Bin, links: Links | None, *, last: bool) -> str | None:
 
 
 def _joined(group: Sequence[ByCalls]) -> tuple[int, int, int, float, int | None]:
-    """Lowest and highest number of calls, rollouts, mean reward, solved."""
+    """Return the lowest and the highest number of calls, rollouts, mean reward, solved."""
     rollouts = sum(one.rollouts for one in group)
     mean = sum(one.mean_reward * (one.rollouts / rollouts) for one in group)
     counts = [one.solved for one in group if one.solved is not None]

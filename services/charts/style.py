@@ -1,4 +1,4 @@
-"""Where the style sheet of the charts is; a page that shows charts includes it."""
+"""The path of the charts' style sheet, which a page with charts must include."""
 
 from __future__ import annotations
 

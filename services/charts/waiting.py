@@ -1,4 +1,4 @@
-"""What the rollouts in progress wait for."""
+"""Draws the rollouts in progress by stage."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from rollyard.services.head.activity import StageActivity
 
 
 def waiting(stages: Sequence[StageActivity]) -> Chart | None:
-    """None when no rollout is in progress."""
+    """Draw the chart; None if no rollout is in progress."""
     if not stages:
         return None
-    rows = [Row(f"{one.stage} at {one.server}", one.episodes, _says(one)) for one in stages]
-    caption = f"{several(sum(one.episodes for one in stages), 'rollout')} in progress, by what they wait for."
-    return chart("waiting", "What rollouts wait for", bars(caption, rows), caption)
+    rows = [Row(f"{one.stage} at {one.server}", one.episodes, _label(one)) for one in stages]
+    caption = f"{several(sum(one.episodes for one in stages), 'rollout')} in progress, by stage."
+    return chart("waiting", "Rollouts in progress by stage", bars(caption, rows), caption)
 
 
-def _says(one: StageActivity) -> str:
+def _label(one: StageActivity) -> str:
     usual = "" if one.median_s is None else f" · usually {seconds(one.median_s)}"
     stuck = f" · {one.stuck:,} stuck" if one.stuck else ""
     return f"{one.episodes:,}{usual} · longest {seconds(one.slowest.stage_s)}{stuck}"

@@ -1,1 +1,1 @@
-"""Evaluations of a policy beyond its own worlds: other people's harnesses, checkpoint by checkpoint."""
+"""Evaluates checkpoints with external harnesses."""

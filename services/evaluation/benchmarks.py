@@ -1,4 +1,4 @@
-"""What lm_eval is asked to run, and what the base model of the founding experiments scored there."""
+"""The benchmarks that lm_eval runs, and the baseline scores of Qwen3-1.7B-Base."""
 
 from __future__ import annotations
 
@@ -16,34 +16,36 @@ class Benchmark(Record):
 
     task: str
     num_fewshot: int | None = None
-    """None: as the task itself says."""
+    """None for the task's default."""
 
     @property
     def title(self) -> str:
-        """`gsm8k_8shot`: names files and rows."""
+        """`gsm8k_8shot`, used in names of files and rows."""
         return self.task if self.num_fewshot is None else f"{self.task}_{self.num_fewshot}shot"
 
     @property
     def unsafe(self) -> bool:
-        """Whether lm_eval runs the model's code on this machine, in no sandbox."""
+        """Whether lm_eval runs the model's code locally without a sandbox."""
         return self.task.startswith(_RUNS_CODE)
 
     @classmethod
     def read(cls, written: str) -> Benchmark:
-        """`gsm8k:8` is gsm8k with 8 examples in its prompt. Raises OperatorError."""
+        """Parse `gsm8k:8` as gsm8k with 8 examples in its prompt. Raises OperatorError."""
         found = _WRITTEN.fullmatch(written.strip())
         if found is None:
-            raise OperatorError(f"benchmark {written!r}; expected a task of lm_eval and its examples, as in gsm8k:8")
+            raise OperatorError(
+                f"benchmark {written!r}: expected a task of lm_eval with its number of examples, such as gsm8k:8"
+            )
         shots = found["shots"]
         return cls(task=found["task"], num_fewshot=None if shots is None else int(shots))
 
 
 USUAL = ("gsm8k:0", "gsm8k:4", "gsm8k:8", "hendrycks_math:4", "ifeval", "mbpp:3", "humaneval:0")
-"""The founding experiments' seven."""
+"""The default benchmarks."""
 
 
 class Baseline(Record):
-    """A score to compare with."""
+    """A reference score."""
 
     task: str
     num_fewshot: int
@@ -67,4 +69,4 @@ QWEN3_1_7B_BASE = tuple(
         ("humaneval", 0, "pass@1", 0.4878),
     )
 )
-"""Qwen3-1.7B-Base by the vLLM backend: seed 42, greedy, bfloat16, context of 4,096."""
+"""Qwen3-1.7B-Base with the vLLM backend: seed 42, greedy, bfloat16, context length 4,096."""

@@ -1,4 +1,4 @@
-"""Sources: where a training's checkpoints appear, here or in S3."""
+"""Finds the checkpoints of a training run in a local folder or in S3."""
 
 from __future__ import annotations
 
@@ -15,44 +15,43 @@ from rollyard.services.io import s3
 
 
 class Source(Protocol):
-    """Where checkpoints appear."""
+    """A location where checkpoints appear."""
 
     @property
     def place(self) -> str:
-        """Where, in words."""
+        """Return a readable description of the location."""
         ...
 
     def names(self) -> list[str]:
-        """Those that are there, whole or not, by step. Raises RunError when it cannot be looked."""
+        """Return the checkpoints, complete or not, sorted by step. Raises RunError if they cannot be listed."""
         ...
 
     def address(self, name: str) -> str:
-        """Where one of them is."""
+        """Return the address of a checkpoint."""
         ...
 
     def fetch(self, name: str) -> tuple[Path | None, str]:
-        """The folder of a whole one, or None and what is missing. Raises OSError, RunError."""
+        """Return the folder of a complete checkpoint, or None and what is missing. Raises OSError, RunError."""
         ...
 
     def done(self, name: str) -> None:
-        """It is not needed any more."""
+        """Release a checkpoint that is no longer needed."""
         ...
 
 
 @dataclass(frozen=True)
 class LocalSource:
-    """Folders below a folder."""
+    """Checkpoints in the subfolders of a folder."""
 
     root: Path
     pattern: str = "*"
 
     @property
     def place(self) -> str:
-        """See `Source`."""
-        return f"{self.root / self.pattern}" + ("" if self.root.is_dir() else f" ({self.root} is not there)")
+        return f"{self.root / self.pattern}" + ("" if self.root.is_dir() else f" ({self.root} does not exist)")
 
     def names(self) -> list[str]:
-        """See `Source`. A link beside what it names (`latest`) is no checkpoint of its own."""
+        """Symbolic links to a sibling (`latest`) are not separate checkpoints."""
         root = self.root.resolve()
         try:
             found = [path for path in root.glob(self.pattern) if path.is_dir() and not unfinished(path.name)]
@@ -61,24 +60,22 @@ class LocalSource:
         return by_step(path.name for path in found if not (path.is_symlink() and path.resolve().parent == root))
 
     def address(self, name: str) -> str:
-        """See `Source`."""
         return str(self.root.resolve() / name)
 
     def fetch(self, name: str) -> tuple[Path | None, str]:
-        """See `Source`."""
         folder = self.root / name
         missing = find_missing_part(folder)
         return (None, missing) if missing else (folder, "")
 
     def done(self, name: str) -> None:
-        """It stays where it is."""
+        """Local checkpoints are kept."""
 
 
 class S3Source:
-    """Prefixes below a prefix; copied to `folder` one at a time."""
+    """Checkpoints under a prefix in S3, copied to `folder` one at a time."""
 
     def __init__(self, address: str, folder: Path, pattern: str = "*") -> None:
-        """Raises OperatorError when boto3 is not there, or the address names no folder."""
+        """Raises OperatorError if boto3 is not installed or the address is not a folder."""
         self._bucket, prefix = s3.split(address)
         self._prefix = prefix.rstrip("/") + "/"
         self._folder = folder
@@ -87,12 +84,10 @@ class S3Source:
 
     @property
     def place(self) -> str:
-        """See `Source`."""
         return self.address(self._pattern)
 
     def names(self) -> list[str]:
-        """See `Source`."""
-        with self._told():
+        with self._convert_errors():
             found = [
                 common["Prefix"].removeprefix(self._prefix).rstrip("/")
                 for page in self._pages(self._prefix, Delimiter="/")
@@ -101,30 +96,29 @@ class S3Source:
         return by_step(name for name in found if Path(name).match(self._pattern) and not unfinished(name))
 
     def address(self, name: str) -> str:
-        """See `Source`."""
         return f"s3://{self._bucket}/{self._prefix}{name}"
 
     def fetch(self, name: str) -> tuple[Path | None, str]:
-        """See `Source`. Weights come last, when all are there; a copy that was not finished is thrown away."""
-        whole, partial = self._folder / name, self._folder / f"{name}.partial"
-        if whole.is_dir():
-            return whole, ""
+        """Copies weights last, once all files exist; an interrupted copy is discarded."""
+        complete, partial = self._folder / name, self._folder / f"{name}.partial"
+        if complete.is_dir():
+            return complete, ""
         shutil.rmtree(partial, ignore_errors=True)
         try:
-            with self._told():
+            with self._convert_errors():
                 missing = self._copied(f"{self._prefix}{name}/", partial)
             if not missing:
-                partial.rename(whole)
+                partial.rename(complete)
         finally:
             shutil.rmtree(partial, ignore_errors=True)
-        return (None, missing) if missing else (whole, "")
+        return (None, missing) if missing else (complete, "")
 
     def done(self, name: str) -> None:
-        """The copy goes."""
+        """Delete the local copy."""
         shutil.rmtree(self._folder / name, ignore_errors=True)
 
     def _copied(self, prefix: str, target: Path) -> str:
-        """Copy a checkpoint. Why it is not whole; empty when it is."""
+        """Copy a checkpoint; return why it is incomplete, or '' if it is complete."""
         files = {key: target / key.removeprefix(prefix) for key in self._keys(prefix)}
         weights = {key: file for key, file in files.items() if file.name.endswith(WEIGHTS)}
         for key, file in files.items():
@@ -147,8 +141,8 @@ class S3Source:
         return self._client.get_paginator("list_objects_v2").paginate(Bucket=self._bucket, Prefix=prefix, **more)
 
     @contextlib.contextmanager
-    def _told(self) -> Iterator[None]:
-        """Botocore's errors, whose classes are made at run time, as RunError."""
+    def _convert_errors(self) -> Iterator[None]:
+        """Convert botocore's errors, whose classes are created at run time, to RunError."""
         try:
             yield
         except Exception as error:
@@ -156,5 +150,5 @@ class S3Source:
 
 
 def by_step(names: Iterable[str]) -> list[str]:
-    """Sorted by step, then by name; those without a step first."""
+    """Sort by step, then by name; names without a step come first."""
     return sorted(names, key=lambda name: (-1 if (step := step_of(name)) is None else step, name))

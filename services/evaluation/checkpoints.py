@@ -1,4 +1,4 @@
-"""Checkpoints: whether a folder holds a model's weights, whole, and in a form that vLLM loads."""
+"""Checks whether a folder holds a complete checkpoint, in a form that vLLM can load."""
 
 from __future__ import annotations
 
@@ -21,50 +21,54 @@ WEIGHTS = (".safetensors", ".bin")
 
 
 def step_of(name: str) -> int | None:
-    """The training step in a name: 40 in `run_step40`, `checkpoint-40`, `40`; None for `Qwen3-1.7B` and `final`."""
+    """Return the training step in a name: 40 in `run_step40`, `checkpoint-40`, `40`; None for `Qwen3-1.7B`, `final`."""
     found = _STEP.findall(name) or _ENDS.findall(name)
     return int(found[-1]) if found else None
 
 
 def unfinished(name: str) -> bool:
-    """Whether somebody is still at work below this name, and will rename it: `tmp-checkpoint-9`, `.step_9`."""
+    """Return whether the name marks a checkpoint still being written: `tmp-checkpoint-9`, `.step_9`."""
     return _UNFINISHED.match(name) is not None
 
 
 def find_missing_part(folder: Path) -> str:
-    """Why a checkpoint is not whole; empty when it is.
+    """Return why a checkpoint is incomplete; empty if it is complete.
 
-    Whole: a config, and every file of weights as long as its own header says, so that one which is still being
-    written or copied is not taken.
+    Complete means: a config, and every weight file has the length that its header states, which excludes checkpoints
+    that are still being written or copied.
     """
     if absent := find_absent_file(folder):
         return absent
     try:
         orjson.loads((folder / "config.json").read_bytes())
     except ValueError:
-        return "config.json is not whole"
+        return "config.json is incomplete"
     for file in _shards(folder):
         if file.suffix == ".bin":
-            if not zipfile.is_zipfile(file):  # its directory is written last
-                return f"{file.name} is not whole"
+            if not zipfile.is_zipfile(file):  # the zip directory is written last
+                return f"{file.name} is incomplete"
         elif (length := _length(file)) != (size := file.stat().st_size):
-            return f"{file.name} has {size:,} bytes" + (f" of {length:,}" if length >= 0 else " and no whole header")
+            return f"{file.name} has {size:,} bytes" + (
+                f" of {length:,}" if length >= 0 else " and an incomplete header"
+            )
     return ""
 
 
 def find_absent_file(folder: Path) -> str:
-    """Which file of a checkpoint is not there at all; empty when all are, whole or not."""
+    """Return which file of a checkpoint is missing; empty if all exist, complete or not."""
     if not (folder / "config.json").is_file():
-        return "config.json is not there"
+        return "config.json is missing"
     files = _shards(folder)
     if not files:
-        return "no weights are there"
-    return next((f"{file.name} is not there" for file in files if not file.is_file()), "")
+        return "the weights are missing"
+    return next((f"{file.name} is missing" for file in files if not file.is_file()), "")
 
 
 def stage(folder: Path, target: Path) -> Path:
-    """`folder` as vLLM can load it: itself, or `target` with links to its files where an index names its only file of
-    weights otherwise (training code that saves `model.safetensors` beside another's index).
+    """Return a folder that vLLM can load: `folder`, or `target` with links to its files.
+
+    Links are needed if an index does not match the only weight file, as with training code that saves
+    `model.safetensors` next to the index of the original model.
     """
     names = _named_by(folder / _INDEX)
     if not (folder / _INDEX).is_file() or not (folder / _ONE).is_file() or all((folder / n).is_file() for n in names):
@@ -78,7 +82,7 @@ def stage(folder: Path, target: Path) -> Path:
 
 
 def _shards(folder: Path) -> list[Path]:
-    """Files of weights: what the index names, or the one file where the index names another."""
+    """Return the weight files: those in the index, or the only file if the index names a different one."""
     for one, index in ((_ONE, _INDEX), (_PICKLED, _PICKLED_INDEX)):
         named = [folder / name for name in _named_by(folder / index)]
         if len(named) <= 1 and (folder / one).is_file():
@@ -95,11 +99,11 @@ def _named_by(index: Path) -> list[str]:
     except FileNotFoundError:
         return []
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return [f"what {index.name} names"]  # half written, or none
+        return [f"the files listed in {index.name}"]  # the index is incomplete or invalid
 
 
 def _length(file: Path) -> int:
-    """Bytes that a safetensors file has when it is whole, by its header; -1 where even that is not there."""
+    """Return the length of the complete safetensors file according to its header; -1 if the header is incomplete."""
     try:
         with file.open("rb") as opened:
             size = opened.read(8)

@@ -1,4 +1,4 @@
-"""Evaluator: each checkpoint on each benchmark once, and again only where it failed."""
+"""Evaluates each checkpoint on each benchmark once, and retries failures."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from rollyard.services.evaluation.results_store import ResultsStore
 
 @dataclass(frozen=True)
 class Evaluator:
-    """Runs the harness and keeps its scores."""
+    """Runs the harness and stores its scores."""
 
     harness: Harness
     results_store: ResultsStore
@@ -26,20 +26,20 @@ class Evaluator:
     environment: Mapping[str, str]
     baselines: Sequence[Baseline] = ()
     say: Callable[[str], None] = lambda text: None
-    """Told what is going on."""
+    """Called with progress messages."""
     show: Callable[[str], None] = lambda text: None
-    """Given lm_eval's own lines."""
+    """Called with the output lines of lm_eval."""
 
     def evaluate(self, checkpoint: str, model: Model) -> None:
-        """All that is still wanted of `checkpoint`. A benchmark that fails is recorded and the others go on.
+        """Run all pending benchmarks of `checkpoint`. A failure is recorded and the other benchmarks continue.
 
-        Raises OperatorError in the end when there was one that trying again cannot mend.
+        Raises OperatorError at the end if a failure is permanent.
         """
         mistake: OperatorError | None = None
         for benchmark in self.benchmarks:
             measured = self.harness.measured(benchmark, model)
             if not self.results_store.is_pending(checkpoint, benchmark, measured):
-                self.say(f"{checkpoint}: {benchmark.title} is on record in {self.results_store.folder}")
+                self.say(f"{checkpoint}: {benchmark.title} is already recorded in {self.results_store.folder}")
                 continue
             self.say(f"{checkpoint}: {benchmark.title} ...")
             try:
@@ -58,15 +58,15 @@ class Evaluator:
             raise mistake
 
     def watch(self, source: Source, model: Model, poll_s: float, stopped: Event, *, once: bool) -> None:
-        """Evaluate whole checkpoints as they appear, until `stopped`; `once`: those that are there now.
+        """Evaluate complete checkpoints as they appear, until `stopped`; with `once` only the existing ones.
 
-        Raises OperatorError when already the first look fails.
+        Raises OperatorError if the first attempt to list checkpoints fails.
         """
-        told: dict[str, str] = {}
+        reported: dict[str, str] = {}
 
-        def tell(about: str, news: str) -> None:
-            if told.get(about) != news:
-                told[about] = news
+        def report(about: str, news: str) -> None:
+            if reported.get(about) != news:
+                reported[about] = news
                 self.say(news)
 
         looks = 0
@@ -76,39 +76,39 @@ class Evaluator:
             except RunError as error:
                 if looks == 0:
                     raise OperatorError(str(error)) from error
-                tell("", f"{error}; the next look is in {poll_s:.0f} s")
+                report("", f"{error}; trying again in {poll_s:.0f} s")
             else:
-                often = "" if once else f", a look every {poll_s:.0f} s"
-                tell("", f"{len(names)} checkpoints at {source.place}{often}")
+                often = "" if once else f", checked every {poll_s:.0f} s"
+                report("", f"{len(names)} checkpoints at {source.place}{often}")
                 for name in names:
                     if stopped.is_set():
                         break
-                    self._look_at(source, name, model, tell)
+                    self._look_at(source, name, model, report)
             looks += 1
             if once:
                 return
             stopped.wait(poll_s)
 
-    def _look_at(self, source: Source, name: str, model: Model, tell: Callable[[str, str], None]) -> None:
-        there = replace(model, origin=source.address(name))
+    def _look_at(self, source: Source, name: str, model: Model, report: Callable[[str, str], None]) -> None:
+        located = replace(model, origin=source.address(name))
         if not any(
-            self.results_store.is_pending(name, one, self.harness.measured(one, there)) for one in self.benchmarks
+            self.results_store.is_pending(name, one, self.harness.measured(one, located)) for one in self.benchmarks
         ):
             return
         staged = self.results_store.folder / "staged" / name
         try:
             folder, missing = source.fetch(name)
             if folder is None:
-                tell(name, f"{name} is not whole yet: {missing}")
+                report(name, f"{name} is not complete yet: {missing}")
                 return
             loaded = stage(folder, staged)
         except FileNotFoundError:
-            tell(name, f"{name} is gone")
+            report(name, f"{name} no longer exists")
             return
         except (OSError, RunError) as error:
-            tell(name, f"{name} cannot be read: {error}")
+            report(name, f"{name} cannot be read: {error}")
             return
-        self.evaluate(name, replace(there, name=str(loaded)))
+        self.evaluate(name, replace(located, name=str(loaded)))
         shutil.rmtree(staged, ignore_errors=True)
         source.done(name)
 
@@ -120,5 +120,5 @@ class Evaluator:
         self.harness.run(benchmark, model, output, log, self.environment, self.show)
         results = newest(output)
         if results is None or results == before:
-            raise RunError(f"lm_eval ended well but wrote no results_*.json below {output} (its log: {log})")
+            raise RunError(f"lm_eval succeeded but wrote no results_*.json below {output} (its log: {log})")
         return read_scores(results, benchmark, checkpoint, step_of(checkpoint), self.baselines)

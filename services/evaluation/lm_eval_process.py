@@ -1,4 +1,4 @@
-"""Harness: lm_eval as a process of its own, its words in a log, its mistakes as errors of ours."""
+"""Runs lm_eval as a separate process, writes its output to a log and reports its errors."""
 
 from __future__ import annotations
 
@@ -20,39 +20,41 @@ from rollyard.services.evaluation.benchmarks import Benchmark
 from rollyard.services.types import Json
 
 _GRACE_S = 20.0
-"""For an interrupted lm_eval to end its engine."""
-_MISTAKE = re.compile(r"Tasks not found|No module named|unrecognized arguments|marked as unsafe|pip install")
-"""In what lm_eval ended with: trying again cannot help."""
+"""Time for an interrupted lm_eval to stop its engine."""
+_PERMANENT = re.compile(r"Tasks not found|No module named|unrecognized arguments|marked as unsafe|pip install")
+"""Matches final messages of lm_eval for which a retry cannot help."""
 _ERROR = re.compile(r"(?:^|[\s.])\w*(?:Error|Exception|error): ")
-"""Says what it ended with, also where warnings of its children come behind."""
-_HOW = frozenset({"base_url", "num_concurrent", "max_retries", "tensor_parallel_size", "gpu_memory_utilization"})
-"""Arguments that say how a model is reached and run, not what is measured."""
+"""Matches the line with the error, which may be followed by warnings of child processes."""
+_ACCESS_ARGUMENTS = frozenset(
+    {"base_url", "num_concurrent", "max_retries", "tensor_parallel_size", "gpu_memory_utilization"}
+)
+"""Arguments that affect how a model is accessed and run, not what is measured."""
 
 
 @dataclass(frozen=True)
 class Model:
-    """What is evaluated: an endpoint that serves it, or a folder or name that vLLM loads."""
+    """The model to evaluate: an endpoint that serves it, or a folder or name that vLLM loads."""
 
     name: str
     url: str | None = None
-    """`http://host:port/v1` of a model server; None: vLLM loads `name` in lm_eval's own process."""
+    """`http://host:port/v1` of a model server; None if vLLM loads `name` in the lm_eval process."""
     arguments: Mapping[str, Any] = field(default_factory=dict)
-    """More of lm_eval's --model_args."""
+    """Additional --model_args of lm_eval."""
     concurrent: int = 64
-    """Requests at a time to an endpoint."""
+    """Concurrent requests to an endpoint."""
     origin: str | None = None
-    """Where it is from, if `name` is but a copy."""
+    """The original location if `name` is a copy."""
 
     def words(self, seed: int) -> list[str]:
-        """Its part of the command line. The model's own seed is lm_eval's 1234, whatever its --seed, unless told."""
+        """Return the model's command line arguments. The seed is explicit because lm_eval otherwise uses 1234."""
         given = _pairs({**self._given(), "seed": self.arguments.get("seed", seed)})
         if self.url is None:
             return ["--model", "vllm", "--model_args", given, "--batch_size", "auto"]
         return ["--model", "local-chat-completions", "--model_args", given, "--apply_chat_template"]
 
     def measured(self) -> dict[str, str]:
-        """What of it a score depends on."""
-        given = {key: str(value) for key, value in self._given().items() if key not in _HOW}
+        """Return the model's settings that affect scores."""
+        given = {key: str(value) for key, value in self._given().items() if key not in _ACCESS_ARGUMENTS}
         given.pop("pretrained", None)
         return {**given, "model": self.origin or self.name}
 
@@ -66,43 +68,43 @@ class Model:
 
 @dataclass(frozen=True)
 class Harness:
-    """How lm_eval is run."""
+    """The settings with which lm_eval runs."""
 
     command: Sequence[str] = ("lm_eval",)
-    """The program; that of another environment by its path."""
+    """The command; a path for an lm_eval in another virtual environment."""
     seed: int = 42
     gen_kwargs: Mapping[str, Any] = field(default_factory=lambda: {"temperature": 0})
     max_gen_toks: Mapping[str, int] = field(default_factory=dict)
-    """Task -> tokens that an answer may have; `default` for the others. lm_eval's own 256 cut a tenth of them."""
+    """Task -> maximum tokens of an answer; `default` for the others. lm_eval's default of 256 truncates a tenth."""
     limit: int | None = None
-    """Only the first examples of each task."""
+    """Evaluate only this many examples of each task."""
     include_path: Path | None = None
-    """A folder with tasks of one's own."""
+    """A folder with custom tasks."""
     unsafe_code: bool = False
-    """Let lm_eval run the model's code on this machine (MBPP, HumanEval)."""
+    """Let lm_eval run the model's code locally (MBPP, HumanEval)."""
 
     def check(self, benchmarks: Sequence[Benchmark]) -> None:
-        """Raises OperatorError for what would fail after minutes."""
+        """Raise OperatorError for settings that would fail only after minutes."""
         if wrong := [name for name in ("max_tokens", "max_new_tokens") if name in self.gen_kwargs]:
             raise OperatorError(
-                f"gen_kwargs has {wrong[0]}, which the vLLM backend passes on twice; say it as max_gen_toks"
+                f"gen_kwargs has {wrong[0]}, which the vLLM backend would pass on twice; use max_gen_toks instead"
             )
         if self.include_path is not None and not self.include_path.is_dir():
-            raise OperatorError(f"include_path {self.include_path} is no folder")
+            raise OperatorError(f"include_path {self.include_path} is not a folder")
         unsafe = sorted({one.task for one in benchmarks if one.unsafe})
         if unsafe and not self.unsafe_code:
             raise OperatorError(
-                f"{', '.join(unsafe)}: lm_eval runs the model's code on this machine without a sandbox. Say "
-                "+confirm_run_unsafe_code=true if that is meant, or play this stack's own mbpp and humaneval worlds"
+                f"{', '.join(unsafe)}: lm_eval runs the model's code locally without a sandbox. Pass "
+                "+confirm_run_unsafe_code=true to allow it, or use Rollyard's own mbpp and humaneval environments"
             )
         if not self.command or shutil.which(self.command[0]) is None:
             raise OperatorError(
-                f"{' '.join(self.command[:1])} is not there: pip install 'rollyard[lm-eval]', or name the program of "
-                "another environment with +lm_eval_command=[/path/to/env/bin/lm_eval]"
+                f"{' '.join(self.command[:1])} was not found: run pip install 'rollyard[lm-eval]', or pass the program "
+                "of another virtual environment with +lm_eval_command=[/path/to/env/bin/lm_eval]"
             )
 
     def words(self, benchmark: Benchmark, model: Model, output: Path) -> list[str]:
-        """The command line."""
+        """Return the command line."""
         generation = self._generation(benchmark)
         line = [*self.command, *model.words(self.seed), "--tasks", benchmark.task, "--seed", str(self.seed)]
         if generation:
@@ -118,7 +120,7 @@ class Harness:
         return [*line, "--output_path", str(output)]
 
     def measured(self, benchmark: Benchmark, model: Model) -> dict[str, str]:
-        """What a score depends on, as it is compared when a command goes on with an older one's results."""
+        """Return the settings that affect scores, which are compared when earlier results are reused."""
         own = {"seed": self.seed, "limit": self.limit, **self._generation(benchmark)}
         return {**model.measured(), **{key: str(value) for key, value in own.items()}}
 
@@ -135,17 +137,17 @@ class Harness:
         environment: Mapping[str, str],
         show: Callable[[str], None],
     ) -> None:
-        """Run it, each line into `log` and to `show` as it comes.
+        """Run lm_eval and pass each output line to `log` and `show`.
 
-        Raises RunError with what lm_eval ended with; OperatorError where trying again cannot help.
+        Raises RunError with lm_eval's error, or OperatorError if a retry cannot help.
         """
         line = self.words(benchmark, model, output)
         environment = {**environment, "PYTHONUNBUFFERED": "1"}
         if self.unsafe_code:
             environment["HF_ALLOW_CODE_EVAL"] = "1"
         log.parent.mkdir(parents=True, exist_ok=True)
-        last, error = "it said nothing", ""
-        # A group of its own, with a guard: vLLM's engine is a child of lm_eval's, and would outlive it.
+        last, error = "no output", ""
+        # A separate process group, because vLLM's engine is a child of lm_eval and would outlive it.
         process = subprocess.Popen(
             [sys.executable, "-P", "-m", "rollyard.services.evaluation.process_group", *line],
             stdin=subprocess.PIPE,
@@ -171,14 +173,14 @@ class Harness:
             _end(process)
         if status != 0:
             why = error or last
-            said = f"lm_eval ended with {status} on {benchmark.title}: {why} (its log: {log})"
-            raise OperatorError(said) if _MISTAKE.search(why) else RunError(said)
+            message = f"lm_eval exited with status {status} on {benchmark.title}: {why} (its log: {log})"
+            raise OperatorError(message) if _PERMANENT.search(why) else RunError(message)
 
 
 def _end(process: subprocess.Popen[str]) -> None:
-    """End what is left of its group: at once where it ended by itself, else after some time to clean up.
+    """End the remaining processes of the group: immediately if lm_eval has exited, else after a grace period.
 
-    A second interrupt takes that time away.
+    A second interrupt skips the grace period.
     """
     try:
         if process.poll() is None:
@@ -194,8 +196,8 @@ def _end(process: subprocess.Popen[str]) -> None:
 
 
 def _pairs(given: Mapping[str, Any]) -> str:
-    """`key=value,key=value`. Raises OperatorError for what lm_eval's own reader would take apart."""
+    """Format `key=value,key=value`. Raises OperatorError for values that lm_eval would split."""
     for key, value in given.items():
         if "," in str(value) or "," in key:
-            raise OperatorError(f"{key}={value}: lm_eval takes no comma in an argument's value")
+            raise OperatorError(f"{key}={value}: lm_eval does not support commas in argument values")
     return ",".join(f"{key}={value}" for key, value in given.items())

@@ -1,4 +1,4 @@
-"""scores: a results file of lm_eval -> rows of one table, whatever the task calls its metrics."""
+"""Reads results files of lm_eval and writes the scores as one table."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ class Score(Record):
     """One metric of one task."""
 
     step: int | None
-    """Of the training, where the checkpoint's name has it."""
+    """Training step, if the checkpoint's name contains it."""
     checkpoint: str
     task: str
     num_fewshot: int | None
     metric: str
-    """`exact_match/strict-match`, `pass@1`: lm_eval's name, with its filter only where the task has several."""
+    """`exact_match/strict-match`, `pass@1`: lm_eval's name, with the filter only if the task has several."""
     value: float
     stderr: float | None
     samples: int | None
@@ -49,20 +49,20 @@ class Score(Record):
 
     @property
     def difference(self) -> float | None:
-        """From the baseline."""
+        """Difference from the baseline."""
         return None if self.baseline is None else self.value - self.baseline
 
 
 def newest(folder: Path) -> Path | None:
-    """The results file that lm_eval wrote last below `folder`; None when there is none."""
-    # Their names end with the time.
+    """Return the latest results file of lm_eval below `folder`; None if there is none."""
+    # The names end with the time.
     return max(folder.rglob("results_*.json"), key=lambda path: path.name, default=None)
 
 
 def read_scores(
     path: Path, benchmark: Benchmark, checkpoint: str, step: int | None, baselines: Iterable[Baseline] = ()
 ) -> list[Score]:
-    """Every metric in a results file that is a number. Raises RunError when it is none, or has none."""
+    """Return every numeric metric in a results file. Raises RunError if the file is invalid or has no metrics."""
     known: dict[tuple[str, int | None, str], float] = {
         (one.task, one.num_fewshot, one.metric): one.value for one in baselines
     }
@@ -86,14 +86,14 @@ def read_scores(
             for metric, value, error in _metrics(metrics)
         ]
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise RunError(f"{path} is no results file of lm_eval: {type(error).__name__}: {error}") from error
+        raise RunError(f"{path} is not a results file of lm_eval: {type(error).__name__}: {error}") from error
     if not scores:
-        raise RunError(f"{path} has no metric of {benchmark.task} that is a number")
+        raise RunError(f"{path} has no numeric metric of {benchmark.task}")
     return scores
 
 
 def _metrics(found: dict[str, Any]) -> Iterable[tuple[str, float, float | None]]:
-    """lm_eval's keys are `metric,filter` and `metric_stderr,filter`; before 0.4, `metric` and `metric_stderr`."""
+    """Yield the metrics. Keys are `metric,filter` and `metric_stderr,filter`; before 0.4 `metric`, `metric_stderr`."""
     new = any("," in key for key in found)
     keys = [key for key in found if ("," in key) == new and not key.partition(",")[0].endswith("_stderr")]
     times = Counter(key.partition(",")[0] for key in keys)
@@ -107,7 +107,7 @@ def _metrics(found: dict[str, Any]) -> Iterable[tuple[str, float, float | None]]
 
 
 def as_csv(scores: Sequence[Score]) -> str:
-    """The table for programs."""
+    """Return the table as CSV."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(COLUMNS)
@@ -117,7 +117,7 @@ def as_csv(scores: Sequence[Score]) -> str:
 
 
 def as_markdown(scores: Sequence[Score]) -> str:
-    """The table for people: shares in percent with differences in points, other metrics as they are."""
+    """Return the table as Markdown: shares in percent with differences in points, other metrics unchanged."""
     lines = ["| step | checkpoint | task | examples | metric | value | baseline | difference |", "|" + "---|" * 8]
     others = {(score.task, score.metric) for score in scores if not 0 <= score.value <= 1}
     for score in scores:
@@ -134,9 +134,9 @@ def as_markdown(scores: Sequence[Score]) -> str:
 
 
 def _error(score: Score, times: int) -> str:
-    """` ± 1.00`, lm_eval's standard error over examples, of which each counts once however often it was answered.
+    """Return ` ± 1.00`, lm_eval's standard error over examples, regardless of the number of answers per example.
 
-    At 0 and 100 % lm_eval's error is 0: there the 95 % bound from the number of examples.
+    At 0 and 100 % lm_eval's error is 0, so the 95 % bound from the number of examples is shown.
     """
     if score.stderr is None:
         return ""
@@ -151,6 +151,6 @@ def _error(score: Score, times: int) -> str:
 
 
 def as_json(scores: Sequence[Score]) -> bytes:
-    """The table with everything in it."""
+    """Return the table as JSON with all fields."""
     rows = [{**score.model_dump(), "difference": score.difference} for score in scores]
     return orjson.dumps(rows, option=orjson.OPT_INDENT_2) + b"\n"

@@ -1,8 +1,8 @@
-"""Runs a command in its own process group, and ends the whole group when stdin closes: when its parent is gone.
+"""Runs a command in its own process group and kills the group when stdin closes because the parent has exited.
 
     python -m rollyard.services.evaluation.process_group lm_eval ...
 
-A parent killed with -9 can end nobody, and vLLM's engine, a grandchild, would keep the GPU from the next try.
+A parent killed with SIGKILL cannot clean up, and vLLM's engine, a grandchild, would keep the GPU occupied.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import threading
 
 
 def main() -> int:
-    """The command's exit status."""
-    # A request to end is for the command; a handler, unlike SIG_IGN, is not inherited by it.
+    """Run the command and return its exit status."""
+    # SIGTERM is meant for the command. A handler, unlike SIG_IGN, is not inherited by it.
     signal.signal(signal.SIGTERM, lambda *_: None)
     threading.Thread(target=_watch, daemon=True).start()
     status = subprocess.run(sys.argv[1:], stdin=subprocess.DEVNULL, check=False).returncode

@@ -1,4 +1,4 @@
-"""Ledger: which checkpoint has been evaluated on what. A killed evaluation is not in it, and so is done again."""
+"""Stores the scores of evaluated checkpoints. A killed evaluation is not stored and therefore repeated."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ MOST_TRIES = 3
 
 
 class Entry(Record):
-    """One checkpoint on one benchmark."""
+    """The result of one checkpoint on one benchmark."""
 
     checkpoint: str
     title: str
-    """The benchmark's."""
+    """The benchmark's title."""
     scores: list[Score]
-    """Empty while it failed."""
+    """Empty if the evaluation failed."""
     tries: int = 1
     error: str = ""
     measured: dict[str, str] = Field(default_factory=dict)
-    """What the scores depend on; empty in a ledger from before this was kept."""
+    """The settings that affect scores; empty in results stored by older versions."""
 
 
 _ENTRIES = TypeAdapter(list[Entry])
 
 
 class ResultsStore:
-    """`lm_eval.json` in the output folder, replaced whole after each evaluation, and the tables made of it."""
+    """`lm_eval.json` in the output folder, replaced atomically after each evaluation, and the derived tables."""
 
     def __init__(self, folder: Path) -> None:
-        """Raises OperatorError when the folder cannot be made, RunError when another command writes there, or when
-        there is a ledger that cannot be read.
+        """Raises OperatorError if the folder cannot be created, RunError if another command writes there or if the
+        stored results cannot be read.
         """
         self.folder = folder
         self._path = folder / "lm_eval.json"
@@ -54,7 +54,9 @@ class ResultsStore:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             self.close()
-            raise RunError(f"another ng_lm_eval writes to {folder}: wait, or give another +output_dir") from error
+            raise RunError(
+                f"another ng_lm_eval is writing to {folder}: wait for it, or pass a different +output_dir"
+            ) from error
         try:
             for entry in _ENTRIES.validate_json(self._path.read_bytes()):
                 self._entries[entry.checkpoint, entry.title] = entry
@@ -62,17 +64,17 @@ class ResultsStore:
             return
         except (OSError, ValidationError) as error:
             self.close()
-            raise RunError(f"{self._path} cannot be read ({error}); move it aside to evaluate anew") from error
-        self._write_tables()  # one that was killed may have written the ledger and not these
+            raise RunError(f"{self._path} cannot be read ({error}); rename or delete it to evaluate again") from error
+        self._write_tables()  # a killed command may have written the results without the tables
 
     def close(self) -> None:
-        """Let another command write here."""
+        """Release the lock on the folder."""
         os.close(self._lock)
 
     def is_pending(self, checkpoint: str, benchmark: Benchmark, measured: Mapping[str, str]) -> bool:
-        """Whether it is to be evaluated: never done, or failed and not yet given up.
+        """Return whether to evaluate: not done yet, or failed with attempts left.
 
-        Raises OperatorError when it is done, but with other settings, of which the table could not tell.
+        Raises OperatorError if it was done with different settings, which the table could not show.
         """
         entry = self._entries.get((checkpoint, benchmark.title))
         if entry is None or entry.error:
@@ -82,24 +84,24 @@ class ResultsStore:
         if other:
             was = ", ".join(f"{key} {entry.measured.get(key)}, now {measured.get(key)}" for key in other)
             raise OperatorError(
-                f"{self.folder} has {benchmark.title} of {checkpoint} with other settings ({was}). "
-                "Give another +output_dir, or another +name"
+                f"{self.folder} has {benchmark.title} of {checkpoint} with different settings ({was}). "
+                "Pass a different +output_dir or +name"
             )
         return False
 
     def forget_failures(self, checkpoint: str | None = None) -> None:
-        """Try again what was given up, of one checkpoint or of all."""
+        """Reset permanent failures of one checkpoint or of all."""
         kept = [
             entry for entry in self._entries.values() if not entry.error or checkpoint not in (None, entry.checkpoint)
         ]
         self._entries = {(entry.checkpoint, entry.title): entry for entry in kept}
 
     def record(self, checkpoint: str, benchmark: Benchmark, scores: list[Score], measured: Mapping[str, str]) -> None:
-        """It is done."""
+        """Store the scores of a successful evaluation."""
         self._keep(Entry(checkpoint=checkpoint, title=benchmark.title, scores=scores, measured=dict(measured)))
 
     def fail(self, checkpoint: str, benchmark: Benchmark, error: str, measured: Mapping[str, str]) -> None:
-        """It failed; it is tried MOST_TRIES times in all."""
+        """Store a failure; an evaluation is attempted MOST_TRIES times in total."""
         before = self._entries.get((checkpoint, benchmark.title))
         tries = before.tries + 1 if before and before.measured == measured else 1
         self._keep(
@@ -115,12 +117,12 @@ class ResultsStore:
 
     @property
     def scores(self) -> list[Score]:
-        """All of them, by step and checkpoint, in the order in which they were made."""
+        """Return all scores sorted by step and checkpoint, in the order of evaluation."""
         found = [score for entry in self._entries.values() for score in entry.scores]
         return sorted(found, key=lambda score: (-1 if score.step is None else score.step, score.checkpoint))
 
     def failed(self, titles: Collection[str], checkpoint: str | None = None) -> list[Entry]:
-        """What failed last time it was tried: of these benchmarks, and of one checkpoint or all."""
+        """Return the failed entries of these benchmarks, for one checkpoint or all."""
         return [
             entry
             for entry in self._entries.values()

@@ -1,4 +1,4 @@
-"""Whether lm_eval has the tasks, asked of it before the first one runs: each may take hours."""
+"""Checks that lm_eval has the requested tasks before the first one runs, because a run may take hours."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from rollyard.services.errors import OperatorError, did_you_mean
 
 _MOST_S = 600.0
-"""lm_eval reads thousands of files for this: 6 s of CPU, and a minute or more from a cold or slow disk."""
+"""lm_eval reads thousands of files for the check: 6 s of CPU time, and minutes on a slow or cold disk."""
 _NOT_FOUND = re.compile(r"Tasks not found: (.+)")
 _LISTED = re.compile(r"^\|\s*([\w./-]+)\s*\|", re.MULTILINE)
 
@@ -23,15 +23,15 @@ def check_task_names(
     environment: Mapping[str, str],
     say: Callable[[str], None],
 ) -> None:
-    """Raises OperatorError that names each task which lm_eval does not have, with the nearest name that it has.
+    """Raise OperatorError with each unknown task and the most similar existing name.
 
-    A version of lm_eval that cannot be asked (before 0.4.10) is told to `say`; it finds a mistyped task when it gets
-    there.
+    If lm_eval does not support the check (before 0.4.10), `say` receives a message, and a mistyped task fails when it
+    runs.
     """
     named = [task for task in dict.fromkeys(tasks) if not Path(task).is_file()]  # lm_eval also takes a task's own file
     own = ["--include_path", str(include_path)] if include_path is not None else []
 
-    def asked(*words: str) -> subprocess.CompletedProcess[str]:
+    def run_lm_eval(*words: str) -> subprocess.CompletedProcess[str]:
         line = [*command, *words, *own]
         return subprocess.run(
             line, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_MOST_S
@@ -40,18 +40,18 @@ def check_task_names(
     if not named:
         return
     try:
-        found = asked("validate", "--tasks", ",".join(named))
+        found = run_lm_eval("validate", "--tasks", ",".join(named))
         if found.returncode == 0:
             return
         missing = _NOT_FOUND.search(found.stdout)
         if missing is None:
             last = (found.stderr or found.stdout).strip().rpartition("\n")[2]
-            say(f"lm_eval cannot be asked for its tasks beforehand ({last or f'status {found.returncode}'})")
+            say(f"lm_eval could not list its tasks in advance ({last or f'status {found.returncode}'})")
             return
-        known = _LISTED.findall(asked("ls", "tasks").stdout)
+        known = _LISTED.findall(run_lm_eval("ls", "tasks").stdout)
     except subprocess.TimeoutExpired:
-        say(f"lm_eval did not answer in {_MOST_S:.0f} s whether it has the tasks")
+        say(f"lm_eval did not finish its check of the tasks within {_MOST_S:.0f} s")
         return
     wrong = [task.strip() for task in missing[1].split(",")]
     hints = "; ".join(f"{task!r}{did_you_mean(task, known)}" for task in wrong)
-    raise OperatorError(f"lm_eval has no task {hints} (all of them: {shlex.join(command)} ls tasks)")
+    raise OperatorError(f"lm_eval has no task {hints} (to list all tasks: {shlex.join(command)} ls tasks)")

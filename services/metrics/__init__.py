@@ -1,3 +1,3 @@
-"""Rollouts -> numbers. `reading` makes `columns` of a file, `asked` knows what is missing, the rest are pure functions:
-`profile` (one run) and `comparison` (two) put the `estimators` together into `records`.
+"""Computes the metrics of rollout files. `loader` reads a file into columns and `run_plan` knows how many rollouts are
+expected. The rest are pure functions: `profile` (one run) and `comparison` (two) combine the `estimators` into records.
 """

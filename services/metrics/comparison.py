@@ -1,4 +1,4 @@
-"""difference: two runs against each other, task by task."""
+"""Compares two runs task by task."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Change(Record):
 
 
 class DatasetDifference(Record):
-    """The tasks of one data set of a mixture."""
+    """The difference on one dataset of a mixture."""
 
     name: str
     """`dataset_name` in the baseline."""
@@ -40,56 +40,56 @@ class DatasetDifference(Record):
 
 
 class Difference(Record):
-    """One run against the first, over the tasks of both: each task weighs the same, however often it was played."""
+    """One run against the baseline, over the tasks of both. Each task has the same weight."""
 
     name: str
     baseline: str
     paired_by: str
-    """`index` (of the same input), `content` (`_ng_task_key`) or `prompt`; empty where nothing tells them apart."""
+    """`index` (of the same input), `content` (`_ng_task_key`) or `prompt`; empty if tasks cannot be identified."""
     tasks: int
-    """In both; 0: nothing is compared, and `notes` say why."""
+    """Tasks in both runs. If 0, nothing is compared and `notes` give the reason."""
     only_baseline: int
     only_here: int
     reward: Estimate | None
-    """Mean of the tasks' differences in mean reward, with the interval of paired samples; so for the solve rate. None
-    where data sets are on different scales: `datasets` has that of each."""
+    """Mean over tasks of the difference in mean reward, with the interval of paired samples (as for `solve_rate`). None
+    if datasets have different reward scales; `datasets` then has one value for each."""
     solve_rate: Estimate | None
     outcome: str
-    """What `better`, `worse`, `gained` and `lost` go by: solve rate, or mean reward where solved means nothing."""
+    """What `better`, `worse`, `gained` and `lost` compare: solve rate, or mean reward if "solved" is undefined."""
     better: int
     worse: int
     equal: int
     sign_test_p: float | None
     sign_test_tasks: int
-    """Over so many tasks: those with as many rollouts in both runs. Of others even equal runs favour one side."""
+    """Number of tasks in the sign test: those with equal numbers of rollouts in both runs. Others would bias it."""
     gained: list[Change]
-    """The ten largest changes for the better."""
+    """The ten largest improvements."""
     lost: list[Change]
     datasets: list[DatasetDifference]
-    """Of a mixture."""
+    """Empty unless the run is a mixture."""
     identity: list[str]
-    """What differs between the two manifests, a line each."""
+    """The differences between the two manifests, one line each."""
     notes: list[str]
 
 
 def difference(baseline: Run, other: Run) -> Difference:
-    """`other` minus `baseline` over the tasks that both have measured, each task weighing the same."""
-    found = pair(baseline, other)
-    if found.sides is None or found.why_not:
-        return _nothing(baseline, other, found)
-    (before, after), here, there = found.sides, found.here, found.there
+    """Return `other` minus `baseline` over the tasks measured in both; each task has the same weight."""
+    pairing = pair(baseline, other)
+    if pairing.sides is None or pairing.why_not:
+        return _nothing(baseline, other, pairing)
+    (before, after), here, there = pairing.sides, pairing.here, pairing.there
     rewards = after.mean[there] - before.mean[here]
     rates = _rates(before, after, here, there)
     change, first, second = (rewards, before.mean[here], after.mean[there]) if rates is None else rates
     task = before.task[here]
     better, worse = int((change > 0).sum()), int((change < 0).sum())
-    fair = before.measured[here] == after.measured[there]
+    equal_counts = before.measured[here] == after.measured[there]
     apart = any(run.profile.rewards and run.profile.rewards.why_no_mean for run in (baseline, other))
     tasks = task, after.task[there]
     return Difference(
         name=other.profile.name,
         baseline=baseline.profile.name,
-        paired_by=found.by,
+        paired_by=pairing.by,
         tasks=len(task),
         only_baseline=len(before.key) - len(task),
         only_here=len(after.key) - len(task),
@@ -99,20 +99,20 @@ def difference(baseline: Run, other: Run) -> Difference:
         better=better,
         worse=worse,
         equal=len(task) - better - worse,
-        sign_test_p=sign_test(int((change[fair] > 0).sum()), int((change[fair] < 0).sum())),
-        sign_test_tasks=int(fair.sum()),
+        sign_test_p=sign_test(int((change[equal_counts] > 0).sum()), int((change[equal_counts] < 0).sum())),
+        sign_test_tasks=int(equal_counts.sum()),
         gained=_changes(tasks, first, second, np.lexsort((task, -change))[: min(_LARGEST, better)]),
         lost=_changes(tasks, first, second, np.lexsort((task, change))[: min(_LARGEST, worse)]),
         datasets=_datasets(baseline, task, rewards, None if rates is None else rates[0]),
         identity=changed_settings(baseline.profile.identity or {}, other.profile.identity or {}),
-        notes=_notes(baseline, other, found, fair=int(fair.sum())),
+        notes=_notes(baseline, other, pairing, equal_counts=int(equal_counts.sum())),
     )
 
 
 def paired(differences: Floats, *, is_share: bool = False) -> Estimate:
-    """Mean of the tasks' differences and its 95 % interval: a paired t interval, one pair a task.
+    """Return the mean of the tasks' differences with its 95 % paired t interval, one pair per task.
 
-    Differences of shares that are all alike have a bound from the number of tasks (`confidence_intervals.py`).
+    If all differences of shares are equal, the interval follows from the number of tasks (`confidence_intervals.py`).
     """
     center, count = mean(differences), len(differences)
     if count > 1 and np.ptp(differences) > 0:
@@ -129,15 +129,15 @@ def paired(differences: Floats, *, is_share: bool = False) -> Estimate:
 
 
 def changed_settings(before: Json, after: Json) -> list[str]:
-    """What differs between two manifests' identities, a line each: `num_repeats: 8 -> 16`."""
+    """Return the differences between two manifests' identities, one line each: `num_repeats: 8 -> 16`."""
     lines = []
     for name, old, new in differences(before, after):
         short = 12 if name.endswith("sha256") else None
-        lines.append(f"{word(name)}: {_said(old)[:short]} -> {_said(new)[:short]}")
+        lines.append(f"{word(name)}: {_display(old)[:short]} -> {_display(new)[:short]}")
     return lines
 
 
-def _said(value: object) -> str:
+def _display(value: object) -> str:
     if isinstance(value, dict):
         return word(f"set ({value['implementation']})") if "implementation" in value else "set"
     return "not set" if value is None else word(str(value))
@@ -158,12 +158,12 @@ def _changes(tasks: tuple[Ints, Ints], before: Floats, after: Floats, chosen: In
 
 
 def _datasets(baseline: Run, task: Ints, rewards: Floats, rates: Floats | None) -> list[DatasetDifference]:
-    """By the baseline's names; empty unless it has several."""
+    """Return the differences by the baseline's dataset names; empty unless it has several."""
     grouped, words = baseline.by_task, baseline.columns.dataset
     if grouped is None or not baseline.profile.by_dataset:
         return []
     codes = words.codes[grouped.starts[np.searchsorted(grouped.task, task)]]
-    found = [
+    pairing = [
         DatasetDifference(
             name="" if code < 0 else words.names[code],
             tasks=int((codes == code).sum()),
@@ -172,36 +172,35 @@ def _datasets(baseline: Run, task: Ints, rewards: Floats, rates: Floats | None) 
         )
         for code in np.unique(codes).tolist()
     ]
-    return sorted(found, key=lambda one: one.name)
+    return sorted(pairing, key=lambda one: one.name)
 
 
-def _notes(baseline: Run, other: Run, found: Pairing, *, fair: int) -> list[str]:
-    """What a reader must know of the pairs."""
+def _notes(baseline: Run, other: Run, pairing: Pairing, *, equal_counts: int) -> list[str]:
     notes = []
-    if found.by in (BY_CONTENT, BY_PROMPT) and found.sides is not None:
-        what = "what they ask (_ng_task_key)" if found.by == BY_CONTENT else "their prompts and tools"
-        first, second = (len(side.key) for side in found.sides)
+    if pairing.by in (BY_CONTENT, BY_PROMPT) and pairing.sides is not None:
+        what = "content (_ng_task_key)" if pairing.by == BY_CONTENT else "prompt and tools"
+        first, second = (len(side.key) for side in pairing.sides)
         notes.append(
-            f"Tasks are paired by {what}: {len(found.here):,} are in both, of {first:,} of {baseline.profile.name} and "
-            f"{second:,} of {other.profile.name}; no others are compared."
+            f"Tasks are paired by {what}. {len(pairing.here):,} tasks are in both runs ({first:,} in "
+            f"{baseline.profile.name}, {second:,} in {other.profile.name}); only these are compared."
         )
-    if fair < len(found.here):
-        left = f"it is over the {fair:,} others" if fair else "there is none"
+    if equal_counts < len(pairing.here):
+        left = f"it covers the other {equal_counts:,} tasks" if equal_counts else "no task qualifies"
         notes.append(
-            f"{len(found.here) - fair:,} of {len(found.here):,} tasks have more rollouts in one run than in the other. "
-            f"The sign test needs equal numbers: {left}."
+            f"{len(pairing.here) - equal_counts:,} of {len(pairing.here):,} tasks have more rollouts in one run than "
+            f"in the other. The sign test requires equal numbers, so {left}."
         )
     rules = [run.profile.solved.rule if run.profile.solved else "" for run in (baseline, other)]
     if rules[0] != rules[1]:
-        notes.append("The two do not count the same as solved; give +pass_threshold=... for both.")
+        notes.append("The two runs define solved differently; pass +pass_threshold=... to use one definition for both.")
     return notes
 
 
-def _nothing(baseline: Run, other: Run, found: Pairing) -> Difference:
+def _nothing(baseline: Run, other: Run, pairing: Pairing) -> Difference:
     return Difference(
         name=other.profile.name,
         baseline=baseline.profile.name,
-        paired_by=found.by,
+        paired_by=pairing.by,
         tasks=0,
         only_baseline=0 if baseline.by_task is None else len(baseline.by_task),
         only_here=0 if other.by_task is None else len(other.by_task),
@@ -217,5 +216,5 @@ def _nothing(baseline: Run, other: Run, found: Pairing) -> Difference:
         lost=[],
         datasets=[],
         identity=changed_settings(baseline.profile.identity or {}, other.profile.identity or {}),
-        notes=[f"Nothing to compare: {found.why_not}."],
+        notes=[f"Nothing to compare: {pairing.why_not}."],
     )

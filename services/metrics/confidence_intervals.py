@@ -1,4 +1,4 @@
-"""Intervals: 95 % confidence intervals of means over tasks, in plain Python, so that the collector can use them too."""
+"""95 % confidence intervals of means over tasks, in plain Python so that the collector can use them without numpy."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ _Z = NormalDist().inv_cdf(0.975)
 
 
 def t_975(freedom: int) -> float:
-    """Student's t quantile at 97.5 %, to 1e-5.
+    """Return Student's t quantile at 97.5 %, accurate to 1e-5.
 
-    A table to 10 degrees of freedom, then the expansion about the normal one (Abramowitz & Stegun 1964, 26.7.5).
+    Uses a table up to 10 degrees of freedom, then the expansion about the normal quantile (Abramowitz & Stegun 1964,
+    26.7.5).
     """
     if freedom <= len(_T_975):
         return _T_975[freedom - 1]
@@ -30,12 +31,12 @@ def t_975(freedom: int) -> float:
 
 
 def share_bounds(share: float, tasks: int) -> tuple[float, float] | None:
-    """Interval of a share whose tasks all have the same value, so that no standard error can be estimated.
+    """Return the interval of a share if all tasks have the same value, so that no standard error can be estimated.
 
-    At 0 and 1 the exact one-sided 95 % bound on the number of tasks, 1 - 0.05^(1/tasks), about 3 / tasks (the rule of
-    three: Hanley & Lippman-Hand 1983, JAMA 249(13)). It holds however alike the repeats of a task are: a value in 0..1
-    with mean m is 0 with a probability of at most 1 - m. In between, Wilson's score interval (1927) with each task as
-    one trial; None for a single task.
+    At 0 and 1 it is the exact one-sided 95 % bound, 1 - 0.05^(1/tasks), about 3 / tasks (the rule of three: Hanley &
+    Lippman-Hand 1983, JAMA 249(13)). It holds for any correlation between the repeats of a task: a value in 0..1 with
+    mean m is 0 with a probability of at most 1 - m. In between it is Wilson's score interval (1927) with each task as
+    one trial, or None for a single task.
     """
     if share in (0.0, 1.0):
         reach = 1.0 - 0.05 ** (1.0 / tasks)
@@ -49,8 +50,8 @@ def share_bounds(share: float, tasks: int) -> tuple[float, float] | None:
 
 
 def unchanged_bound(tasks: int) -> float:
-    """How far from 0 the mean of differences in -1..1 may be when all that were observed are 0: exact, two-sided 95 %.
+    """Return the exact two-sided 95 % bound of the mean of differences in -1..1 if all observed differences are 0.
 
-    A difference with mean m is not 0 with a probability of at least |m|.
+    A difference with mean m is nonzero with a probability of at least |m|.
     """
     return 1.0 - float(0.025 ** (1.0 / tasks))

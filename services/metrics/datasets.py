@@ -1,4 +1,4 @@
-"""datasets: the parts of a mixture, each with figures of its own."""
+"""Computes the metrics of each dataset of a mixture."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from rollyard.services.metrics.solved import parts_of, which_solved
 
 
 def by_dataset(columns: Columns, threshold: float | None, *, indexed: bool) -> list[DatasetFigures]:
-    """By name; empty for a run of a single data set."""
+    """Return the metrics of each dataset, sorted by name; empty for a run with a single dataset."""
     parts = sorted(parts_of(columns), key=lambda part: part[0])
     if len(parts) < 2:
         return []
     found = []
-    for name, there in parts:
-        own = chosen(columns, there)
+    for name, mask in parts:
+        own = chosen(columns, mask)
         rule, wins = which_solved(own, threshold)
         grouped = PerTask.of(own, wins)
         rate = None if wins is None else clustered_mean(wins.astype(float), grouped.starts, is_share=True)
@@ -43,17 +43,17 @@ def by_dataset(columns: Columns, threshold: float | None, *, indexed: bool) -> l
 
 
 def scales(columns: Columns) -> dict[str, Scale]:
-    """What the rewards of each data set look like."""
+    """Return the reward scale of each dataset."""
     return {
         name or NO_NAME: Scale(
-            low=float(columns.reward[there].min()),
-            high=float(columns.reward[there].max()),
+            low=float(columns.reward[mask].min()),
+            high=float(columns.reward[mask].max()),
             unlike_success=int(
-                ((columns.success[there] == 1) != (columns.reward[there] == 1))[~np.isnan(columns.success[there])].sum()
+                ((columns.success[mask] == 1) != (columns.reward[mask] == 1))[~np.isnan(columns.success[mask])].sum()
             ),
             agents=frozenset(
-                "" if code < 0 else columns.agent.names[code] for code in np.unique(columns.agent.codes[there]).tolist()
+                "" if code < 0 else columns.agent.names[code] for code in np.unique(columns.agent.codes[mask]).tolist()
             ),
         )
-        for name, there in parts_of(columns)
+        for name, mask in parts_of(columns)
     }

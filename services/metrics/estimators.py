@@ -1,4 +1,4 @@
-"""Estimators: a few numbers from many rollouts, each with the source of its formula. Pure functions of arrays."""
+"""Estimators as pure functions of arrays, each with the source of its formula."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ _EXACT_SIGN_TEST = 1000
 
 
 def mean(values: Floats) -> float:
-    """Correctly rounded, so that it does not depend on the order of the rollouts."""
+    """Return the correctly rounded mean, which does not depend on the order of the rollouts."""
     return total(values) / len(values)
 
 
 def total(values: Floats) -> float:
-    """Correctly rounded sum. Python's own floats are three times as quick to iterate over as numpy's."""
+    """Return the correctly rounded sum. `tolist` because Python's floats iterate three times as fast as numpy's."""
     return math.fsum(values.tolist())
 
 
 def estimate(center: float, variance: float, clusters: int, *, is_share: bool = False) -> Estimate:
-    """A mean with its 95 % interval, center -+ t(clusters - 1) * stderr; that of a share is cut to 0..1.
+    """Return a mean with its 95 % interval, center -+ t(clusters - 1) * stderr, clipped to 0..1 for a share.
 
-    Without spread between the clusters there is no standard error. A share then has the interval of `share_bounds`,
-    any other mean none.
+    Without variance between the clusters there is no standard error. A share then has the interval of `share_bounds`;
+    any other mean has none.
     """
     if clusters < 2 or not variance > 0:
         bounds = share_bounds(center, clusters) if is_share else None
@@ -41,35 +41,36 @@ def estimate(center: float, variance: float, clusters: int, *, is_share: bool = 
 
 
 def clustered_mean(values: Floats, starts: Ints, *, is_share: bool = False) -> Estimate:
-    """Mean of `values` with the standard error clustered by task: repeats of one task are not independent samples.
+    """Return the mean of `values` with the standard error clustered by task, because repeats are not independent.
 
-    `starts`: index of each task's first value, values of a task side by side. The variance is that of Miller 2024
-    (arXiv:2411.00640, section 2.2), with the factor T / (T - 1) for T tasks, as for any sample variance. It is that of
-    a ratio of sums, so tasks may have unequal numbers of repeats (Cameron & Miller 2015, J. Human Resources 50(2)).
+    `starts` holds the index of each task's first value; the values of a task are adjacent. The variance is that of
+    Miller 2024 (arXiv:2411.00640, section 2.2) with the factor T / (T - 1) for T tasks, as for any sample variance. It
+    is the variance of a ratio of sums, so tasks may have unequal numbers of repeats (Cameron & Miller 2015, J. Human
+    Resources 50(2)).
     """
     center = mean(values)
     tasks = len(starts)
     off = np.add.reduceat(values - center, starts)
     variance = float(np.sum(off**2)) / len(values) ** 2 * tasks / (tasks - 1) if tasks > 1 else 0.0
-    # Differences of numbers that are equal but for their rounding are no spread.
+    # Differences due to rounding alone do not count as variance.
     noise = (8 * np.finfo(float).eps * float(np.max(np.abs(values)))) ** 2
     return estimate(center, variance if variance > noise else 0.0, tasks, is_share=is_share)
 
 
 @dataclass(frozen=True)
 class Passes:
-    """What k rollouts of a task come to, over the tasks that have at least k."""
+    """pass@k and pass^k over the tasks that have at least k rollouts."""
 
     k: int
     tasks: int
     any: Estimate
-    """pass@k: at least one of k solves."""
+    """pass@k: at least one of k rollouts solves the task."""
     every: Estimate
-    """pass^k: all k solve."""
+    """pass^k: all k rollouts solve the task."""
 
 
 def passes(measured: Ints, solved: Ints, most: int) -> list[Passes]:
-    """pass@k and pass^k for k = 1..most, from `solved` of `measured` rollouts of each task; without bias.
+    """Return unbiased pass@k and pass^k for k = 1..most, from `solved` of `measured` rollouts of each task.
 
     pass@k = 1 - C(n-c, k) / C(n, k) (Chen et al. 2021, arXiv:2107.03374, equation 1), pass^k = C(c, k) / C(n, k)
     (Yao et al. 2024, arXiv:2406.12045), both as products over k, averaged over the tasks with n >= k.
@@ -90,16 +91,16 @@ def passes(measured: Ints, solved: Ints, most: int) -> list[Passes]:
 
 
 def _over_tasks(shares: Floats, weight: Ints) -> Estimate:
-    """Mean of shares, the i-th of them standing for `weight[i]` tasks."""
+    """Return the mean of shares, of which the i-th represents `weight[i]` tasks."""
     tasks = int(weight.sum())
     center = math.fsum(shares * weight) / tasks
     variance = math.fsum(weight * (shares - center) ** 2) / (tasks - 1) / tasks if tasks > 1 else 0.0
-    # All shares equal: what is left is the rounding of their mean.
+    # All shares are equal, so any remaining variance is rounding.
     return estimate(center, variance if len(np.unique(shares)) > 1 else 0.0, tasks, is_share=True)
 
 
 def pearson(x: Floats, y: Floats) -> float | None:
-    """Pearson's correlation; None when one of the two does not vary."""
+    """Return Pearson's correlation; None if `x` or `y` is constant."""
     if len(x) < 2 or np.ptp(x) == 0 or np.ptp(y) == 0:
         return None
     off_x, off_y = x - mean(x), y - mean(y)
@@ -108,9 +109,10 @@ def pearson(x: Floats, y: Floats) -> float | None:
 
 
 def sign_test(up: int, down: int) -> float | None:
-    """Two-sided p of `up` against `down` changes, were both equally likely: exact to 1,000 changes, then normal.
+    """Return the two-sided p-value of `up` against `down` changes if both are equally likely.
 
-    With one rollout a task and solved or not as the outcome this is McNemar's exact test.
+    Exact up to 1,000 changes, then the normal approximation. With one rollout per task and a binary outcome this is
+    McNemar's exact test.
     """
     changes, fewer = up + down, min(up, down)
     if not changes:

@@ -1,4 +1,4 @@
-"""PerTask: rollouts grouped by their task, and what repeats of one task say together."""
+"""Groups rollouts by task and computes the metrics of repeats, such as pass@k."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from rollyard.services.metrics.profile_records import Coverage, PassAtK, SolveBi
 
 _FIRST = 20
 _FEW_REPEATS = 32
-"""Up to so many equal repeats, solve rates are shown as counts, `3 of 16`."""
+"""Up to this many equal repeats, solve rates are shown as counts, `3 of 16`."""
 
 
 @dataclass(frozen=True)
 class PerTask:
-    """One entry a task, by task index; made of sorted columns."""
+    """One entry per task, ordered by task index. Built from sorted columns."""
 
     task: Ints
     starts: Ints
-    """Index of its first rollout in the columns."""
+    """Index of the task's first rollout in the columns."""
     measured: Ints
     solved: Ints | None
     mean: Floats
     std: Floats
-    """n - 1; 0 for a single rollout."""
+    """With n - 1 degrees of freedom; 0 for a single rollout."""
     min: Floats
     max: Floats
 
     @classmethod
     def of(cls, columns: Columns, solved: NDArray[np.bool_] | None) -> PerTask:
-        """Group measured rollouts; there is at least one."""
+        """Group the measured rollouts, of which there must be at least one."""
         starts = np.flatnonzero(np.diff(columns.task, prepend=-1))
         measured = np.diff(starts, append=len(columns))
         mean = np.add.reduceat(columns.reward, starts) / measured
@@ -56,12 +56,11 @@ class PerTask:
 
     @property
     def solve_rate(self) -> Floats | None:
-        """Solved of measured."""
+        """Solved rollouts divided by measured rollouts."""
         return None if self.solved is None else self.solved / self.measured
 
 
 def tasks(grouped: PerTask, coverage: Coverage) -> Tasks:
-    """The records of it."""
     solved, measured = grouped.solved, grouped.measured
     never = None if solved is None else grouped.task[solved == 0]
     return Tasks(
@@ -78,7 +77,7 @@ def tasks(grouped: PerTask, coverage: Coverage) -> Tasks:
 
 
 def _solve_rates(measured: Ints, solved: Ints) -> list[SolveBin]:
-    """By count where all tasks have the same few repeats, else in tenths with `none` and `all` apart."""
+    """Bin by count if all tasks have the same few repeats, else in tenths with separate bins for `none` and `all`."""
     if measured.min() == measured.max() <= _FEW_REPEATS:
         of = int(measured[0])
         counts = np.bincount(solved, minlength=of + 1)
@@ -86,7 +85,7 @@ def _solve_rates(measured: Ints, solved: Ints) -> list[SolveBin]:
             SolveBin(label=f"{count} of {of}", low=count / of, high=count / of, tasks=int(tasks))
             for count, tasks in enumerate(counts)
         ]
-    # Whole numbers: 3 of 10 is in the tenth that begins at 30 %, whatever 0.3 * 10 rounds to.
+    # Integer arithmetic: 3 of 10 belongs to the tenth that begins at 30 %, regardless of how 0.3 * 10 rounds.
     tenth = 10 * solved // measured
     bins = [SolveBin(label="none", low=0.0, high=0.0, tasks=int((solved == 0).sum()))]
     for begin in range(10):
@@ -97,20 +96,20 @@ def _solve_rates(measured: Ints, solved: Ints) -> list[SolveBin]:
 
 
 def pass_at(measured: Ints, solved: Ints, coverage: Coverage | None = None) -> list[PassAtK]:
-    """pass@k and pass^k; with a coverage, also with what is missing counted as failed."""
+    """Return pass@k and pass^k; with a coverage, also the values that count missing rollouts as failed."""
     found = passes(measured, solved, int(measured.max()))
     failed: dict[int, Passes] = {}
-    repeats, asked = (coverage.repeats, coverage.tasks_expected) if coverage else (None, None)
+    repeats, expected = (coverage.repeats, coverage.tasks_expected) if coverage else (None, None)
     if (
         coverage
         and coverage.missing
         and repeats
-        and asked is not None
-        and asked >= len(solved)
+        and expected is not None
+        and expected >= len(solved)
         and measured.max() <= repeats
     ):
-        every = np.concatenate([solved, np.zeros(asked - len(solved), np.int64)])
-        failed = {one.k: one for one in passes(np.full(asked, repeats), every, repeats)}
+        every = np.concatenate([solved, np.zeros(expected - len(solved), np.int64)])
+        failed = {one.k: one for one in passes(np.full(expected, repeats), every, repeats)}
     return [
         PassAtK(
             k=one.k,

@@ -1,4 +1,4 @@
-"""profile: one run's rollouts -> its numbers."""
+"""Computes the metrics of one run from its rollouts."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ _BARS = 40
 
 @dataclass(frozen=True)
 class Run:
-    """One rollout file, read, with what it takes to compare it."""
+    """A rollout file that was read, with the data needed to compare it."""
 
     columns: Columns
     solved: NDArray[np.bool_] | None
-    """Which rollouts solved their task; None where nothing says what solved is."""
+    """Which rollouts solved their task; None if "solved" is undefined."""
     by_task: PerTask | None
-    """None when nothing is measured, or rows do not say their task."""
+    """None if nothing is measured or rows have no task index."""
     profile: Profile
 
 
@@ -57,26 +57,26 @@ def run_of(
     name: str,
     path: str,
     columns: Columns,
-    asked: RunPlan,
+    plan: RunPlan,
     *,
     pass_threshold: float | None = None,
     indexed: bool = True,
     notes: Sequence[str] = (),
 ) -> Run:
-    """The numbers of `columns`, sorted.
+    """Compute the metrics of sorted `columns`.
 
-    `pass_threshold`: a reward from there on counts as solved. `indexed`: whether rows said which task they are.
+    Rewards of at least `pass_threshold` count as solved. `indexed` states whether rows have a task index.
     """
     rule, solved = which_solved(columns, pass_threshold)
     sets = by_dataset(columns, pass_threshold, indexed=indexed)
     by_task = PerTask.of(columns, solved) if len(columns) else None
-    covered = coverage(columns, asked, by_task if indexed else None)
+    covered = coverage(columns, plan, by_task if indexed else None)
     found = Profile(
         name=name,
         path=path,
         models=_names(columns.model),
         agents=_names(columns.agent),
-        notes=[*notes, *asked.notes, *_odd(covered), *silent(columns, pass_threshold)],
+        notes=[*notes, *plan.notes, *_odd(covered), *silent(columns, pass_threshold)],
         coverage=covered,
         solved=None if solved is None or by_task is None else _solved(rule, solved, by_task, covered),
         rewards=None if by_task is None else _rewards(columns, by_task, covered),
@@ -90,28 +90,28 @@ def run_of(
         tokens=_tokens(columns, solved),
         stages=stages(columns),
         drift=_drift(columns),
-        failures=failures(columns, asked.attempts),
-        identity=asked.identity,
+        failures=failures(columns, plan.attempts),
+        identity=plan.identity,
     )
     return Run(columns, solved, by_task if indexed else None, found)
 
 
-def coverage(columns: Columns, asked: RunPlan, by_task: PerTask | None) -> Coverage:
-    """How much of what was asked for is measured."""
-    repeats, expected = asked.repeats, asked.rollouts
-    if asked.tasks is not None and repeats is None and len(columns):
-        # Only the data set is known: each task was to be played as often as the most played one.
+def coverage(columns: Columns, plan: RunPlan, by_task: PerTask | None) -> Coverage:
+    """Return how many of the expected rollouts are measured."""
+    repeats, expected = plan.repeats, plan.rollouts
+    if plan.tasks is not None and repeats is None and len(columns):
+        # Only the dataset is known, so the largest number of repeats is expected of each task.
         repeats = int(columns.repeat.max()) + 1
-        expected = asked.tasks * repeats
+        expected = plan.tasks * repeats
     complete = None
     if repeats is not None and by_task is not None:
         complete = int((by_task.measured >= repeats).sum())
     return Coverage(
         measured=len(columns),
         expected=expected,
-        expected_from=asked.source if expected is not None else "",
+        expected_from=plan.source if expected is not None else "",
         tasks_measured=0 if by_task is None else len(by_task),
-        tasks_expected=asked.tasks,
+        tasks_expected=plan.tasks,
         tasks_complete=complete,
         repeats=repeats,
     )
@@ -119,12 +119,12 @@ def coverage(columns: Columns, asked: RunPlan, by_task: PerTask | None) -> Cover
 
 def _odd(covered: Coverage) -> list[str]:
     if covered.expected is not None and covered.measured > covered.expected:
-        return [f"{covered.expected_from} asks for {covered.expected} rollouts; the file holds {covered.measured}."]
+        return [f"{covered.expected_from} requests {covered.expected} rollouts, but the file holds {covered.measured}."]
     return []
 
 
 def bounds(total: float, covered: Coverage, worst: float, best: float) -> Bounds:
-    """What the mean over all that was asked for could be; `total`: the sum over what is measured."""
+    """Return the bounds of the mean over all expected rollouts. `total` is the sum over the measured ones."""
     if covered.missing is None:
         return Bounds(missing_as_zero=None, lowest=None, highest=None)
     everything = covered.measured + covered.missing
@@ -165,7 +165,7 @@ def _rewards(columns: Columns, by_task: PerTask, covered: Coverage) -> Rewards:
 
 
 def distinct(values: Floats) -> tuple[Floats, Ints]:
-    """Values, ascending, with how often each is there. Equal to nine decimals is equal: rewards are sums."""
+    """Return the values in ascending order with their counts. Rewards are sums, so equality is to nine decimals."""
     with np.errstate(over="ignore"):
         rounded = np.round(values, 9)
     found, counts = np.unique(np.where(np.isfinite(rounded), rounded, values) + 0.0, return_counts=True)
@@ -173,7 +173,7 @@ def distinct(values: Floats) -> tuple[Floats, Ints]:
 
 
 def histogram(values: Floats) -> list[Bin]:
-    """A bar for each value where there are few, else equal steps."""
+    """Return one bar per value if there are few, else bars of equal width."""
     found, counts = distinct(values)
     if len(found) <= _BARS:
         return [Bin(low=v, high=v, rollouts=n) for v, n in zip(found.tolist(), counts.tolist(), strict=True)]
@@ -189,11 +189,11 @@ def _tool_calls(columns: Columns, solved: NDArray[np.bool_] | None) -> ToolCalls
     by_count = [
         ByCalls(
             tool_calls=int(count),
-            rollouts=len(there),
-            mean_reward=mean(reward[there]),
-            solved=None if solved is None else int(solved[there].sum()),
+            rollouts=len(rows),
+            mean_reward=mean(reward[rows]),
+            solved=None if solved is None else int(solved[rows].sum()),
         )
-        for count, there in _groups(calls)
+        for count, rows in _groups(calls)
     ]
     return ToolCalls(
         mean=mean(calls),
@@ -204,58 +204,58 @@ def _tool_calls(columns: Columns, solved: NDArray[np.bool_] | None) -> ToolCalls
     )
 
 
-def _by(words: CategoryColumn, columns: Columns, solved: NDArray[np.bool_] | None) -> list[Group]:
-    """Rollouts by what a column says, the most frequent first; those that say nothing are left out."""
+def _by(column: CategoryColumn, columns: Columns, solved: NDArray[np.bool_] | None) -> list[Group]:
+    """Group rollouts by a column, most frequent value first. Rows without a value are excluded."""
     groups = [
         Group(
-            name=words.names[int(code)],
-            rollouts=len(there),
-            solved=None if solved is None else int(solved[there].sum()),
-            mean_reward=mean(columns.reward[there]),
+            name=column.names[int(code)],
+            rollouts=len(rows),
+            solved=None if solved is None else int(solved[rows].sum()),
+            mean_reward=mean(columns.reward[rows]),
         )
-        for code, there in _groups(words.codes)
+        for code, rows in _groups(column.codes)
         if code >= 0
     ]
     return sorted(groups, key=lambda group: (-group.rollouts, group.name))
 
 
 def _groups(values: NDArray[Any]) -> Iterator[tuple[Any, Ints]]:
-    """Each distinct value, ascending, with the indexes where it stands."""
+    """Yield each distinct value in ascending order with its indexes."""
     if len(values):
         order = np.argsort(values, kind="stable")
-        for there in np.split(order, np.flatnonzero(np.diff(values[order])) + 1):
-            yield values[there[0]], there
+        for rows in np.split(order, np.flatnonzero(np.diff(values[order])) + 1):
+            yield values[rows[0]], rows
 
 
-def _names(words: CategoryColumn) -> list[str]:
-    """By frequency."""
-    codes, counts = np.unique(words.codes[words.codes >= 0], return_counts=True)
-    return [words.names[code] for code in codes[np.argsort(-counts, kind="stable")].tolist()]
+def _names(column: CategoryColumn) -> list[str]:
+    """Return the names by frequency."""
+    codes, counts = np.unique(column.codes[column.codes >= 0], return_counts=True)
+    return [column.names[code] for code in codes[np.argsort(-counts, kind="stable")].tolist()]
 
 
 def _tokens(columns: Columns, solved: NDArray[np.bool_] | None) -> Tokens:
     both = columns.input_tokens + columns.output_tokens
-    there = ~np.isnan(both)
-    wins = 0 if solved is None else int(solved[there].sum())
+    rows = ~np.isnan(both)
+    wins = 0 if solved is None else int(solved[rows].sum())
     return Tokens(
         input=spread(columns.input_tokens),
         output=spread(columns.output_tokens),
         reasoning=spread(columns.reasoning_tokens),
-        per_solved=total_of(both[there]) / wins if wins else None,
+        per_solved=total_of(both[rows]) / wins if wins else None,
     )
 
 
 def _drift(columns: Columns) -> Drift | None:
-    there = ~np.isnan(columns.trail_turns) & ~np.isnan(columns.trail_breaks)
-    if not there.any():
+    rows = ~np.isnan(columns.trail_turns) & ~np.isnan(columns.trail_breaks)
+    if not rows.any():
         return None
-    turns, breaks = int(columns.trail_turns[there].sum()), int(columns.trail_breaks[there].sum())
-    segments = columns.trail_segments[there]
+    turns, breaks = int(columns.trail_turns[rows].sum()), int(columns.trail_breaks[rows].sum())
+    segments = columns.trail_segments[rows]
     return Drift(
-        rollouts=int(there.sum()),
+        rollouts=int(rows.sum()),
         turns=turns,
         breaks=breaks,
         rate=breaks / turns if turns else None,
-        broken_rollouts=int((columns.trail_breaks[there] > 0).sum()),
+        broken_rollouts=int((columns.trail_breaks[rows] > 0).sum()),
         most_segments=0 if np.isnan(segments).all() else int(np.nanmax(segments)),
     )

@@ -1,4 +1,4 @@
-"""The numbers of a profile, as they stand in `profile.json`: frozen, finite, and null where nothing can be said."""
+"""The records of `profile.json`: frozen, with finite numbers, and null where a number is undefined."""
 
 from __future__ import annotations
 
@@ -11,58 +11,56 @@ class Estimate(Record):
 
     mean: float
     stderr: float | None = None
-    """None: a single task, or no spread between tasks."""
+    """None for a single task, or without variance between tasks."""
     low: float | None = None
     high: float | None = None
-    """With a standard error mean ∓ t(tasks - 1) * stderr. Without one, of a share that every task has alike, a bound
-    from the number of tasks (`confidence_intervals.share_bounds`); None where nothing can be said."""
+    """With a standard error: mean ∓ t(tasks - 1) * stderr. Without one, a share that is equal in all tasks has a bound
+    from the number of tasks (`confidence_intervals.share_bounds`). None if there is no interval."""
 
 
 class Bounds(Record):
-    """What a mean could be if nothing were missing. None: it is not known how many were asked for."""
+    """Bounds of a mean if no rollout were missing. None if the number of expected rollouts is unknown."""
 
     missing_as_zero: float | None
     lowest: float | None
-    """The missing ones as bad as the worst that was measured (of a success rate: none solved)."""
+    """With every missing rollout as bad as the worst measured one (for a success rate: none solved)."""
     highest: float | None
-    """The missing ones as good as the best that was measured (of a success rate: all solved)."""
+    """With every missing rollout as good as the best measured one (for a success rate: all solved)."""
 
 
 class Coverage(Record):
-    """How much of what was asked for is measured. It stands on every headline number."""
+    """How many of the expected rollouts are measured. Shown with every headline number."""
 
     measured: int
     """Rollouts with a reward."""
     expected: int | None
-    """Rollouts asked for; None where no file says."""
+    """Expected rollouts; None if no file contains the number."""
     expected_from: str
-    """The file that says, or ''."""
+    """Name of the file that contains the number, or ''."""
     tasks_measured: int
-    """Tasks with at least one of them; 0 where rows do not say their task."""
+    """Tasks with at least one measured rollout; 0 if rows have no task index."""
     tasks_expected: int | None
     tasks_complete: int | None
-    """Tasks with as many as were asked for."""
+    """Tasks with all expected rollouts measured."""
     repeats: int | None
-    """Rollouts asked of each task."""
+    """Expected rollouts per task."""
 
     @property
     def missing(self) -> int | None:
-        """Rollouts asked for and not measured."""
+        """Expected rollouts that are not measured."""
         return None if self.expected is None else max(0, self.expected - self.measured)
 
 
 class Solved(Record):
-    """Rollouts that solved their task."""
-
     rule: str
-    """What counts as solved here."""
+    """What counts as solved, as a readable text."""
     rollouts: int
     rate: Estimate
     bounds: Bounds
 
 
 class Bin(Record):
-    """A bar of a histogram: rewards in [low, high), the last one's high included; low = high is a single value."""
+    """A bar of a histogram: rewards in [low, high), including `high` in the last bar. low = high is a single value."""
 
     low: float
     high: float
@@ -70,7 +68,7 @@ class Bin(Record):
 
 
 class RewardValue(Record):
-    """One distinct reward and how often it was given."""
+    """One distinct reward and its number of rollouts."""
 
     reward: float
     rollouts: int
@@ -81,16 +79,16 @@ class Rewards(Record):
 
     mean: Estimate
     why_no_mean: str = ""
-    """Why the mean is not to be shown: it is over data sets whose rewards are on different scales."""
+    """Why the mean must not be shown: the datasets have different reward scales. Empty if it may be."""
     min: float
     max: float
     median: float
     std: float | None
-    """Over rollouts, n - 1."""
+    """Over rollouts, with n - 1 degrees of freedom."""
     bounds: Bounds
     distinct: int
     most_frequent: list[RewardValue]
-    """Up to 20, by frequency, as in the seed's report."""
+    """Up to 20, by frequency."""
     histogram: list[Bin]
 
 
@@ -104,13 +102,13 @@ class ByCalls(Record):
 
 
 class ToolCalls(Record):
-    """Tool calls, by the seed's count: items of type `function_call`."""
+    """Tool calls: items of type `function_call`."""
 
     mean: float
     min: int
     max: int
     correlation: float | None
-    """Pearson's, between tool calls and reward; None when one of them does not vary."""
+    """Pearson's correlation between tool calls and reward; None if either is constant."""
     by_count: list[ByCalls]
 
 
@@ -120,7 +118,7 @@ class SolveBin(Record):
     label: str
     low: float
     high: float
-    """Open at 100 % unless low is 1."""
+    """Exclusive at 100 % unless `low` is 1."""
     tasks: int
 
 
@@ -129,19 +127,19 @@ class PassAtK(Record):
 
     k: int
     tasks: int
-    """So many of the measured tasks have k rollouts."""
+    """Measured tasks with at least k rollouts."""
     tasks_measured: int
     any: Estimate
-    """pass@k: at least one of k solves."""
+    """pass@k: at least one of k rollouts solves the task."""
     every: Estimate
-    """pass^k: all k solve."""
+    """pass^k: all k rollouts solve the task."""
     any_missing_failed: float | None
-    """pass@k over all tasks asked for, with what is missing counted as failed; None when nothing is missing."""
+    """pass@k over all expected tasks, counting missing rollouts as failed; None if nothing is missing."""
     every_missing_failed: float | None
 
 
 class ZeroVariance(Record):
-    """Tasks of whose rollouts all got the same reward: they give no advantage in a group, and no gradient."""
+    """Tasks whose rollouts all have the same reward, so that group-relative advantages and the gradient are zero."""
 
     tasks: int
     of: int
@@ -151,7 +149,7 @@ class ZeroVariance(Record):
 
 
 class Tasks(Record):
-    """What repeats of one task say."""
+    """Metrics of repeats of the same task."""
 
     tasks: int
     fewest_repeats: int
@@ -159,14 +157,14 @@ class Tasks(Record):
     never_solved: int | None
     always_solved: int | None
     never_solved_first: list[int]
-    """The first 20 of those never solved, by index."""
+    """The first 20 tasks that were never solved, by index."""
     solve_rates: list[SolveBin]
     pass_at: list[PassAtK]
     zero_variance: ZeroVariance
 
 
 class Group(Record):
-    """Rollouts that have one name in common: an agent's, or a reason to end."""
+    """Rollouts that share one name, such as an agent or a finish reason."""
 
     name: str
     rollouts: int
@@ -175,17 +173,17 @@ class Group(Record):
 
 
 class DatasetFigures(Record):
-    """One data set of a mixture."""
+    """The metrics of one dataset of a mixture."""
 
     name: str
-    """`dataset_name`; empty for rows that have none."""
+    """`dataset_name`; empty for rows without one."""
     rollouts: int
     tasks: int
-    """0 where rows do not say which task they are."""
+    """0 if rows have no task index."""
     solved: int | None
     solved_rule: str
     rate: Estimate | None
-    """Success rate; None where nothing says what counts as solved."""
+    """Success rate; None if "solved" is undefined."""
     mean_reward: float
     reward: Estimate
     min: float
@@ -200,7 +198,7 @@ class Tokens(Record):
     output: Spread | None
     reasoning: Spread | None
     per_solved: float | None
-    """Input and output tokens of all rollouts that record them, for each one of them that is solved."""
+    """Input and output tokens of all rollouts that record them, divided by the number of these that are solved."""
 
 
 class Stage(Record):
@@ -209,20 +207,20 @@ class Stage(Record):
     stage: str
     seconds: Spread
     share: float | None
-    """Of the `total` of all rollouts that record one, so that the shares of the stages and of what is left add up to 1.
-    Where the stages of a rollout overlap, and so exceed its total, their sum takes its place. None where no rollout
-    records a total, and for a total that stages exceed."""
+    """Share of the `total` of all rollouts that record one, so that the shares of the stages and the rest sum to 1.
+    If the stages of a rollout overlap and exceed its total, their sum replaces the total. None if no rollout records a
+    total, and for a total that the stages exceed."""
 
 
 class Drift(Record):
-    """How well recorded tokens hang together over turns, from `token_trail`."""
+    """Prefix mismatches between the recorded tokens of consecutive turns, from `token_trail`."""
 
     rollouts: int
-    """With tokens on record."""
+    """Rollouts with recorded tokens."""
     turns: int
-    """Later turns whose tokens are on record."""
+    """Turns after the first whose tokens are recorded."""
     breaks: int
-    """Those of them whose prompt does not begin with exactly the turn before."""
+    """Turns whose prompt does not begin with exactly the tokens of the previous turn."""
     rate: float | None
     """breaks / turns."""
     broken_rollouts: int
@@ -235,52 +233,52 @@ class FailureKindCount(Record):
     kind: str
     attempts: int
     lost: int
-    """Rollouts that are missing and whose last attempt failed so."""
+    """Missing rollouts whose last attempt failed with this kind."""
     servers: list[str]
-    """Where they began, most frequent first."""
+    """Servers where the failures started, most frequent first."""
 
 
 class Failures(Record):
-    """What went wrong. None of it is a reward."""
+    """Failed attempts, which never count as rewards."""
 
     attempts: int
     mended: int
-    """Rollouts that failed at first and are measured all the same."""
+    """Rollouts that were measured after a failed attempt."""
     lost: int
-    """Rollouts that failed and are not measured."""
+    """Rollouts that failed and were never measured."""
     kinds: list[FailureKindCount]
 
 
 class Profile(Record):
-    """One rollout file in numbers."""
+    """The metrics of one rollout file."""
 
     name: str
     path: str
     models: list[str]
     agents: list[str]
     notes: list[str]
-    """What a reader must know of the file."""
+    """Remarks on the file, as readable sentences."""
     coverage: Coverage
     solved: Solved | None
-    """None: the world reports no success and no threshold was given."""
+    """None if the environment reports no success and no threshold was given."""
     rewards: Rewards | None
-    """None: nothing is measured; so for the rest."""
+    """None if nothing is measured (as for the fields below)."""
     tool_calls: ToolCalls | None
     turns: Spread | None
     tasks: Tasks | None
-    """None too where rows do not say which task they are."""
+    """None also if rows have no task index."""
     ends: list[Group]
     """Why episodes ended, by `finish_reason`."""
     by_agent: list[Group]
-    """Where several agents played."""
+    """Empty unless there are several agents."""
     by_dataset: list[DatasetFigures]
-    """Where rows are of several data sets."""
+    """Empty unless there are several datasets."""
     by_code: list[Group]
-    """By version of the servers' code, where its change was accepted."""
+    """By version of the servers' code; empty unless a change of code was accepted during the run."""
     tokens: Tokens
     stages: list[Stage]
     drift: Drift | None
-    """None where no tokens were recorded."""
+    """None if no tokens were recorded."""
     failures: Failures
     identity: Json | None
-    """The manifest's: what makes the collection itself."""
+    """The run's identity, from the manifest."""

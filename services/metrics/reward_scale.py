@@ -1,36 +1,36 @@
-"""Scale: what rewards of a data set mean, as far as its rollouts show; whether several may be averaged."""
+"""Infers the reward scale of a dataset from its rollouts and checks whether several datasets may be averaged."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-NO_NAME = "rows of no data set"
-"""How rows without a `dataset_name` are called where others have one."""
+NO_NAME = "rows without a dataset_name"
+"""Display name of rows without a `dataset_name` if others have one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """The rewards of one data set."""
+    """The reward scale of one dataset."""
 
     low: float
     high: float
     unlike_success: int
-    """Rollouts that report success with another reward than 1, or failure with a reward of 1."""
+    """Rollouts that report success with a reward other than 1, or failure with a reward of 1."""
     agents: frozenset[str]
-    """With an empty name where rows name none."""
+    """Contains '' if some rows name no agent."""
 
     @property
     def is_unit(self) -> bool:
-        """Rewards in 0..1 of which 1 means success."""
+        """Whether rewards are in 0..1 and 1 means success."""
         return self.low >= 0 and self.high <= 1 and not self.unlike_success
 
 
 def why_not_comparable(scales: Mapping[str, Scale]) -> str:
-    """Why rewards of these data sets have no common mean; empty where they have one.
+    """Return why the rewards of these datasets have no common mean; empty if they have one.
 
-    They have one where a single agent, which the rows name, plays all of them, so that one environment gives every
-    reward; or where all rewards lie in 0..1 and 1 means success.
+    They have one if a single agent, named in the rows, runs all datasets, so that one environment gives every reward;
+    or if all rewards are in 0..1 and 1 means success.
     """
     agents = {agent for scale in scales.values() for agent in scale.agents}
     odd = [name for name, scale in sorted(scales.items()) if not scale.is_unit]
@@ -38,7 +38,7 @@ def why_not_comparable(scales: Mapping[str, Scale]) -> str:
     if len(scales) < 2 or one_agent or not odd:
         return ""
     scale = scales[odd[0]]
-    found = f"in {odd[0]} they go from {scale.low:.4g} to {scale.high:.4g}"
+    reason = f"in {odd[0]} they range from {scale.low:.4g} to {scale.high:.4g}"
     if scale.low >= 0 and scale.high <= 1:
-        found = f"in {odd[0]} a reward of 1 is not what success means"
-    return f"rewards of the data sets are on different scales ({found})"
+        reason = f"in {odd[0]} a reward of 1 does not mean success"
+    return f"the datasets have different reward scales ({reason})"

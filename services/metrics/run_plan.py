@@ -1,4 +1,4 @@
-"""What was asked for and what went wrong: read from the files that stand beside a rollout file, ours or NeMo Gym's."""
+"""Reads the expected rollouts and the failed attempts from a rollout file's sidecar files."""
 
 from __future__ import annotations
 
@@ -31,72 +31,72 @@ class Attempts:
 
 @dataclass(frozen=True)
 class RunPlan:
-    """How many rollouts a collection is to have, and its failed attempts."""
+    """The number of rollouts that a collection is expected to have, and its failed attempts."""
 
     rollouts: int | None = None
     tasks: int | None = None
     repeats: int | None = None
     source: str = ""
-    """Name of the file that says so."""
+    """Name of the file with these numbers."""
     identity: Json | None = None
     exact: bool = False
-    """The manifest says so: tasks and repeats are counted from 0, and there are no others."""
+    """Whether the numbers are from the manifest, so that tasks and repeats are counted from 0 without gaps."""
     attempts: Attempts = field(default_factory=lambda: Attempts(np.empty(0, np.int64), np.empty(0, np.int64), [], []))
     notes: list[str] = field(default_factory=list)
 
 
 def read_run_plan(output: Path, *, inputs: DataFile | None = None, materialized: Path | None = None) -> RunPlan:
-    """What stands beside `output`: its manifest, else the materialized inputs, else its status.
+    """Read the plan from the sidecar files of `output`: its manifest, else the materialized inputs, else its status.
 
-    `inputs`: the data set (a row a task), `materialized`: a row a rollout, as NeMo Gym writes them. Said by the user,
-    they win over what stands beside. Raises OperatorError when one of the two cannot be read.
+    `inputs` is the dataset (one row per task); `materialized` has one row per rollout, as NeMo Gym writes them. If the
+    user passes one of them, it takes precedence over the sidecar files. Raises OperatorError if it cannot be read.
     """
     paths, notes = StorePaths(output), list[str]()
     manifest = _mapping(paths.manifest, notes)
     identity = manifest.get("identity") if isinstance(manifest.get("identity"), dict) else None
     notes += notes_of(manifest.get("code"))
     attempts = _attempts(paths.failures, notes)
-    rows, repeats = _whole(identity, "rows"), _whole(identity, "num_repeats")
-    said: dict[str, Any] = {}
+    rows, repeats = _integer(identity, "rows"), _integer(identity, "num_repeats")
+    plan: dict[str, Any] = {}
     if materialized is not None:
-        said = {"rollouts": count_lines(materialized), "source": materialized.name}
+        plan = {"rollouts": count_lines(materialized), "source": materialized.name}
     elif inputs is not None:
         tasks = count_lines(inputs)
-        said = {"tasks": tasks, "repeats": repeats, "rollouts": tasks * repeats if repeats else None}
-        said["source"] = Path(str(inputs)).name
+        plan = {"tasks": tasks, "repeats": repeats, "rollouts": tasks * repeats if repeats else None}
+        plan["source"] = Path(str(inputs)).name
     elif rows is not None and repeats is not None:
-        said = {"rollouts": rows * repeats, "tasks": rows, "repeats": repeats, "source": paths.manifest.name}
-        said["exact"] = True
+        plan = {"rollouts": rows * repeats, "tasks": rows, "repeats": repeats, "source": paths.manifest.name}
+        plan["exact"] = True
     elif paths.materialized.exists():
-        said = {"rollouts": count_lines(paths.materialized), "source": paths.materialized.name}
-    elif (expected := _whole(_mapping(paths.status, notes), "expected")) is not None:
-        said = {"rollouts": expected, "source": paths.status.name}
-    return RunPlan(**said, identity=identity, attempts=attempts, notes=notes)
+        plan = {"rollouts": count_lines(paths.materialized), "source": paths.materialized.name}
+    elif (expected := _integer(_mapping(paths.status, notes), "expected")) is not None:
+        plan = {"rollouts": expected, "source": paths.status.name}
+    return RunPlan(**plan, identity=identity, attempts=attempts, notes=notes)
 
 
 def count_lines(file: DataFile) -> int:
-    """Lines that hold something, or rows of a table. Raises OperatorError when it cannot be read."""
+    """Count the non-empty lines, or the rows of a table. Raises OperatorError if the file cannot be read."""
     return sum(1 for line in lines_of(file) if not line.isspace())
 
 
 def _mapping(path: Path, notes: list[str]) -> Json:
-    """A JSON object, or {} with a note when the file is there and holds none."""
+    """Read a JSON object. Return {} if the file is missing, and add a note if it exists but holds no JSON object."""
     try:
         value = orjson.loads(path.read_bytes())
     except FileNotFoundError:
         return {}
     except (OSError, orjson.JSONDecodeError) as error:
-        notes.append(f"{path.name} cannot be read ({error}): it counts as not there.")
+        notes.append(f"{path.name} is ignored because it cannot be read: {error}.")
         return {}
     return value if isinstance(value, dict) else {}
 
 
-def _whole(mapping: Json | None, key: str) -> int | None:
+def _integer(mapping: Json | None, key: str) -> int | None:
     return whole_number((mapping or {}).get(key), least=0)
 
 
 def _attempts(path: Path, notes: list[str]) -> Attempts:
-    """Failed attempts. A line that is none is counted in a note: what failed must not hide what was measured."""
+    """Read the failed attempts. Invalid lines only add a note, because failures must not hide measured rollouts."""
     task, repeat, kind, server, bad = array("q"), array("q"), list[str](), list[str](), 0
     shared: dict[str, str] = {}
     try:
@@ -114,7 +114,7 @@ def _attempts(path: Path, notes: list[str]) -> Attempts:
     except FileNotFoundError:
         pass
     except OSError as error:
-        notes.append(f"{path.name} cannot be read ({error.strerror}): failures are not counted.")
+        notes.append(f"Failures are not counted because {path.name} cannot be read: {error.strerror}.")
     if bad:
-        notes.append(f"{path.name} has {bad} lines that are no failure row; they are not counted.")
+        notes.append(f"{path.name} has {bad} lines that are not valid failure rows; they are not counted.")
     return Attempts(np.asarray(task, np.int64), np.asarray(repeat, np.int64), kind, server)

@@ -1,4 +1,4 @@
-"""RunScores: what the rollouts of a run have come to, over all and by data set, while they come in."""
+"""Tracks the scores of a run while rollouts arrive, overall and by dataset."""
 
 from __future__ import annotations
 
@@ -10,37 +10,36 @@ from rollyard.services.metrics.running_mean import ClusteredMean, Scores, mean_r
 from rollyard.services.rollout_types import RolloutRow
 
 MOST_DATASETS = 100
-"""Upper bound on distinct data set names: rows are user input."""
+"""Upper bound on distinct dataset names, because rows are user input."""
 _SHARE_NEW = 256
-"""Where exact figures are not asked for, they are computed again once this fraction of the tasks has a new rollout."""
+"""Inexact means are recomputed once 1/256 of the tasks has a new rollout."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunMeans:
-    """Means over what is measured, with standard errors clustered by task."""
+    """Means over the measured rollouts, with standard errors clustered by task."""
 
     reward: ClusteredMean | None
-    """None too where data sets on different scales have no common mean."""
+    """None also if datasets with different reward scales have no common mean."""
     success: ClusteredMean | None
-    """None where not every data set reports success."""
+    """None unless every dataset reports success."""
     why_no_reward: str
     """Why there is no mean reward although rewards are measured."""
     datasets: dict[str, tuple[ClusteredMean, ClusteredMean | None]]
-    """Mean reward and success rate by data set; empty unless there are several."""
+    """Mean reward and success rate by dataset; empty unless there are several."""
 
 
 class RunScores:
-    """Takes measured rollouts one by one; in memory it keeps a few numbers a task."""
+    """Adds up measured rollouts one by one. Keeps a few numbers per task in memory."""
 
     def __init__(self) -> None:
         self.rollouts = 0
         self.parts: dict[str, Scores] = {}
-        """By `dataset_name`; under an empty name what has none."""
+        """By `dataset_name`; '' for rows without one."""
         self._means = RunMeans(None, None, "", {})
         self._means_of = 0
 
     def add(self, row: RolloutRow) -> None:
-        """One measured rollout."""
         name, task, success = row.get("dataset_name"), row.get("_ng_task_index"), row.get("success")
         if not isinstance(name, str) or (name not in self.parts and len(self.parts) >= MOST_DATASETS):
             name = ""
@@ -56,17 +55,17 @@ class RunScores:
 
     @property
     def tasks(self) -> int:
-        """Tasks with a rollout."""
+        """Number of tasks with a rollout."""
         return sum(part.tasks for part in self.parts.values())
 
     @property
     def successes(self) -> int | None:
-        """Solved rollouts; None where not every data set reports success."""
+        """Number of solved rollouts; None unless every dataset reports success."""
         parts = self.parts.values()
         return sum(part.solved for part in parts) if parts and all(part.reported for part in parts) else None
 
     def means(self, *, exact: bool = True) -> RunMeans:
-        """Of what was added; with `exact` false those of a moment ago may do: of very many tasks they cost some ms."""
+        """Return the means. With `exact` false they may be slightly stale, because many tasks take milliseconds."""
         if self.rollouts - self._means_of >= (1 if exact else max(1, self.tasks // _SHARE_NEW)):
             self._means, self._means_of = self._computed(), self.rollouts
         return self._means

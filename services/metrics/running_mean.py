@@ -1,4 +1,4 @@
-"""Scores: rewards and successes as rollouts come in, a few numbers a task in memory; their means with their errors."""
+"""Running means of rewards and successes with their standard errors, from a few numbers per task in memory."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ class ClusteredMean:
 
     value: float
     stderr: float | None
-    """None: a single task, or tasks that do not differ."""
+    """None for a single task, or if tasks do not differ."""
     rollouts: int
     tasks: int
 
     @property
     def share_interval(self) -> tuple[float, float] | None:
-        """The 95 % interval of a share; at 0 and 100 % a bound from the number of tasks (`share_bounds`)."""
+        """Return the 95 % interval of a share; at 0 and 100 % a bound from the number of tasks (`share_bounds`)."""
         if self.stderr is None:
             return share_bounds(self.value, self.tasks)
         reach = t_975(self.tasks - 1) * self.stderr
@@ -33,82 +33,84 @@ class ClusteredMean:
 
 
 class Scores:
-    """Rewards and successes of one data set. About 130 bytes a task."""
+    """Rewards and successes of one dataset. About 130 bytes per task."""
 
     def __init__(self) -> None:
         self.rollouts = 0
         self.reported = 0
-        """Rollouts whose row says whether it succeeded."""
+        """Rollouts that report success or failure."""
         self.solved = 0
         self.low = math.inf
         self.high = -math.inf
         self.unlike_success = 0
-        """Rollouts that report success with another reward than 1, or failure with a reward of 1."""
+        """Rollouts that report success with a reward other than 1, or failure with a reward of 1."""
         self.agents: set[str] = set()
-        self._places: dict[int, int] = {}
-        """Task -> its place in the arrays."""
+        self._indexes: dict[int, int] = {}
+        """Task -> its index in the arrays."""
         self.counts, self.reward_sums, self.solved_counts = array("q"), array("d"), array("q")
-        """One entry a task."""
+        """One entry per task."""
 
     def add(self, task: int | None, reward: float, success: bool | None = None, agent: str = "") -> None:
-        """Count a rollout. One whose `task` is not known is a task of its own."""
-        place = self._place(task)
+        """Count a rollout. Without a `task` it counts as a separate task."""
+        index = self._index_of(task)
         self.rollouts += 1
-        self.counts[place] += 1
-        self.reward_sums[place] += reward
+        self.counts[index] += 1
+        self.reward_sums[index] += reward
         self.low, self.high = min(self.low, reward), max(self.high, reward)
         if success is not None:
             self.reported += 1
             self.solved += success
-            self.solved_counts[place] += success
+            self.solved_counts[index] += success
             self.unlike_success += success != (reward == 1)
         if len(self.agents) < _MOST_AGENTS:
             self.agents.add(agent)
 
     @property
     def tasks(self) -> int:
-        """Tasks with a rollout."""
+        """Number of tasks with a rollout."""
         return len(self.counts)
 
-    def _place(self, task: int | None) -> int:
+    def _index_of(self, task: int | None) -> int:
         new = len(self.counts)
-        place = new if task is None else self._places.setdefault(task, new)
-        if place == new:
+        index = new if task is None else self._indexes.setdefault(task, new)
+        if index == new:
             self.counts.append(0)
             self.reward_sums.append(0.0)
             self.solved_counts.append(0)
-        return place
+        return index
 
 
 def mean_reward(parts: Iterable[Scores]) -> ClusteredMean | None:
-    """Of all rollouts of `parts`; None without any."""
-    found = [part for part in parts if part.rollouts]
-    if not found:
+    """Return the mean reward over all rollouts of `parts`; None if there are none."""
+    nonempty = [part for part in parts if part.rollouts]
+    if not nonempty:
         return None
-    size = max(max(abs(part.low), abs(part.high)) for part in found)
-    flat = min(part.low for part in found) == max(part.high for part in found)
-    return _clustered([(part.reward_sums, part.counts) for part in found], size, found[0].low if flat else None)
+    size = max(max(abs(part.low), abs(part.high)) for part in nonempty)
+    flat = min(part.low for part in nonempty) == max(part.high for part in nonempty)
+    return _clustered([(part.reward_sums, part.counts) for part in nonempty], size, nonempty[0].low if flat else None)
 
 
 def success_rate(parts: Iterable[Scores]) -> ClusteredMean | None:
-    """Of all rollouts of `parts`; None where a part never says whether a rollout succeeded."""
-    found = [part for part in parts if part.rollouts]
-    if not found or not all(part.reported for part in found):
+    """Return the success rate over all rollouts of `parts`; None if a part never reports success."""
+    nonempty = [part for part in parts if part.rollouts]
+    if not nonempty or not all(part.reported for part in nonempty):
         return None
-    solved, rollouts = sum(part.solved for part in found), sum(part.rollouts for part in found)
+    solved, rollouts = sum(part.solved for part in nonempty), sum(part.rollouts for part in nonempty)
     flat = solved / rollouts if solved in (0, rollouts) else None
-    return _clustered([(part.solved_counts, part.counts) for part in found], 1.0, flat)
+    return _clustered([(part.solved_counts, part.counts) for part in nonempty], 1.0, flat)
 
 
 def _clustered(
     parts: Sequence[tuple[Sequence[float], Sequence[int]]], size: float, flat: float | None
 ) -> ClusteredMean:
-    """The mean of rollouts whose sums and counts by task are `parts`, each of at most `size`; `flat`: all are equal.
+    """Return the mean of rollouts whose sums and counts by task are `parts`.
+
+    `size` is the largest absolute value; `flat` is the common value if all are equal, else None.
 
     With S and m the sum and the number of a task's rollouts and T tasks, the mean is the ratio R = sum S / sum m, and
     its variance T / (T - 1) * sum (S - m R)^2 / (sum m)^2. That is the cluster-robust variance of a mean (Miller 2024,
     arXiv:2411.00640, section 2.2; Cameron & Miller 2015, Journal of Human Resources 50(2), section II). It holds for
-    tasks with unequal numbers of repeats, as they are while a collection runs.
+    unequal numbers of repeats, which are normal while a collection runs.
     """
     tasks, rollouts = sum(len(counts) for _, counts in parts), sum(sum(counts) for _, counts in parts)
     if flat is not None:
@@ -118,6 +120,6 @@ def _clustered(
         return ClusteredMean(mean, None, rollouts, tasks)
     off = sum((own - count * mean) ** 2 for sums, counts in parts for own, count in zip(sums, counts, strict=True))
     error = math.sqrt(off * tasks / (tasks - 1)) / rollouts
-    # Sums that are equal but for their rounding do not differ.
+    # Differences due to rounding alone do not count.
     noise = 8 * sys.float_info.epsilon * size * max(1.0, rollouts / tasks)
     return ClusteredMean(mean, error if error > noise / math.sqrt(tasks) else None, rollouts, tasks)

@@ -1,4 +1,4 @@
-"""stages: where the time of episodes went."""
+"""Computes how long episodes spent in each stage."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from rollyard.services.metrics.profile_records import Stage
 
 TOTAL = "total"
 REST = "(rest)"
-"""What an episode spent in no stage: waiting for its turn, the agent's own work."""
+"""Time that an episode spent in no stage, such as queueing and the agent's own work."""
 
 
 def stages(columns: Columns) -> list[Stage]:
-    """The `total` first, then the longest first; what no stage accounts for is REST. Shares: see `Stage.share`."""
+    """Return the `total`, then the stages in descending order, including REST for unaccounted time."""
     found = dict(columns.stages)
-    whole = found.get(TOTAL)
-    if whole is None:
+    totals = found.get(TOTAL)
+    if totals is None:
         return _listed({name: (seconds, None) for name, seconds in found.items()})
-    there = ~np.isnan(whole)
-    known = [np.nan_to_num(seconds[there]) for name, seconds in found.items() if name != TOTAL]
-    # A rollout without a stage spent no time in it: every share has the same denominator.
-    staged = np.sum(known, axis=0) if known else np.zeros(int(there.sum()))
+    timed = ~np.isnan(totals)
+    known = [np.nan_to_num(seconds[timed]) for name, seconds in found.items() if name != TOTAL]
+    # A missing stage counts as 0 s, so that every share has the same denominator.
+    staged = np.sum(known, axis=0) if known else np.zeros(int(timed.sum()))
     if known:
-        found[REST] = np.full(len(whole), np.nan)
-        found[REST][there] = np.maximum(whole[there] - staged, 0.0)
-    denominator = total(np.maximum(whole[there], staged))
+        found[REST] = np.full(len(totals), np.nan)
+        found[REST][timed] = np.maximum(totals[timed] - staged, 0.0)
+    denominator = total(np.maximum(totals[timed], staged))
     shares: dict[str, float | None] = {
-        name: total(np.nan_to_num(seconds[there])) / denominator if denominator > 0 else None
+        name: total(np.nan_to_num(seconds[timed])) / denominator if denominator > 0 else None
         for name, seconds in found.items()
     }
     # Sums of rounded stages may exceed the total by microseconds.

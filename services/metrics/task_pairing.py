@@ -1,4 +1,4 @@
-"""Pairing: which tasks of two runs are the same task, by what they ask."""
+"""Pairs the tasks of two runs that are the same task."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from rollyard.services.metrics.per_task import PerTask
 from rollyard.services.metrics.profile import Run
 
 SAME_INPUT = "index"
-"""The manifests say that both runs had the same input."""
+"""By task index: the manifests show that both runs had the same input."""
 BY_CONTENT = "content"
 """By `_ng_task_key`, which the collector writes."""
 BY_PROMPT = "prompt"
-"""By prompts and tools, of which each run has no two alike."""
+"""By prompt and tools, which must be unique among the tasks of each run."""
 
 
 @dataclass(frozen=True)
 class Side:
-    """The tasks of one run; those that ask the same are one. Arrays of one length."""
+    """The tasks of one run, with duplicate tasks merged. The arrays have the same length."""
 
     key: Ints
     """Ascending."""
     task: Ints
-    """Index of the first task that asks this."""
+    """Index of the first task with this key."""
     measured: Ints
     mean: Floats
     solve_rate: Floats | None
@@ -33,23 +33,23 @@ class Side:
 
 @dataclass(frozen=True)
 class Pairing:
-    """Two runs' tasks side by side."""
+    """The common tasks of two runs."""
 
     by: str
-    """SAME_INPUT, BY_CONTENT, BY_PROMPT, or empty: nothing shows which tasks are the same."""
+    """SAME_INPUT, BY_CONTENT, BY_PROMPT, or '' if tasks cannot be matched."""
     why_not: str
-    """Why there is no pair of tasks; empty where there is one."""
+    """Why no tasks are paired; empty if some are."""
     sides: tuple[Side, Side] | None = None
     here: Ints = field(default_factory=lambda: np.empty(0, np.int64))
-    """Places of the common tasks in the first side, and in the second."""
+    """Indexes of the common tasks in the first side (`here`) and in the second (`there`)."""
     there: Ints = field(default_factory=lambda: np.empty(0, np.int64))
 
 
 def pair(baseline: Run, other: Run) -> Pairing:
-    """Pairs by index where both manifests name the same input, else by content, else by prompt, else not at all."""
+    """Pair tasks by index if both manifests name the same input, else by content, else by prompt."""
     before, after = baseline.by_task, other.by_task
     if before is None or after is None:
-        return Pairing("", "one of the two has no measured rollout that says its task")
+        return Pairing("", "one of the two runs has no measured rollout with a task index")
     inputs = [(run.profile.identity or {}).get("input_sha256") for run in (baseline, other)]
     if inputs[0] is not None and inputs[0] == inputs[1]:
         return _matched(SAME_INPUT, _side(before, before.task), _side(after, after.task))
@@ -59,13 +59,15 @@ def pair(baseline: Run, other: Run) -> Pairing:
     prompts = [_distinct(run.columns, by) for run, by in ((baseline, before), (other, after))]
     if prompts[0] is not None and prompts[1] is not None:
         return _matched(BY_PROMPT, _side(before, prompts[0]), _side(after, prompts[1]))
-    inputs_said = (
-        "their inputs differ (input_sha256)" if None not in inputs else "no manifest says that they had the same input"
+    input_difference = (
+        "their inputs differ (input_sha256)"
+        if None not in inputs
+        else "no manifest shows that their inputs are the same"
     )
     return Pairing(
         "",
-        f"{inputs_said}, and their rows do not show which tasks are the same: not all carry _ng_task_key, which "
-        "ng_collect_rollouts writes, and their prompts do not tell the tasks apart",
+        f"{input_difference}, and their rows do not identify the tasks: some lack _ng_task_key, which "
+        "ng_collect_rollouts writes, and the prompts are not unique",
     )
 
 
@@ -76,7 +78,7 @@ def _matched(by: str, first: Side, second: Side) -> Pairing:
 
 
 def _alike(values: Ints, grouped: PerTask) -> Ints | None:
-    """The value of each task; None where a rollout has none, or those of a task differ."""
+    """Return the value of each task; None if a rollout has no value or the rollouts of a task differ."""
     own = values[grouped.starts]
     same = (values == np.repeat(own, grouped.measured)).all() and (own != 0).all()
     return own if same else None
@@ -88,7 +90,7 @@ def _distinct(columns: Columns, grouped: PerTask) -> Ints | None:
 
 
 def _side(grouped: PerTask, keys: Ints) -> Side:
-    key, first, place = np.unique(keys, return_index=True, return_inverse=True)
+    key, first, inverse = np.unique(keys, return_index=True, return_inverse=True)
     if len(key) == len(keys):
         rate = grouped.solve_rate
         return Side(
@@ -98,7 +100,7 @@ def _side(grouped: PerTask, keys: Ints) -> Side:
             grouped.mean[first],
             None if rate is None else rate[first],
         )
-    measured = np.bincount(place, weights=grouped.measured).astype(np.int64)
-    mean = np.bincount(place, weights=grouped.mean * grouped.measured) / measured
-    solved = None if grouped.solved is None else np.bincount(place, weights=grouped.solved) / measured
+    measured = np.bincount(inverse, weights=grouped.measured).astype(np.int64)
+    mean = np.bincount(inverse, weights=grouped.mean * grouped.measured) / measured
+    solved = None if grouped.solved is None else np.bincount(inverse, weights=grouped.solved) / measured
     return Side(key, grouped.task[first], measured, mean, solved)

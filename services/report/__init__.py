@@ -1,6 +1,6 @@
-"""Numbers -> Markdown, JSON, and one HTML page.
+"""Writes metrics as Markdown, JSON and a single HTML page.
 
-`run_sections` and `run_comparison` put the records of `services/metrics` into words, tables and charts
-(`services/charts`); `markdown` and `html` are two ways to write the same sections down. Names found in rollouts are
-hostile text until written.
+`run_sections` and `run_comparison` turn the records of `services/metrics` into text, tables and charts
+(`services/charts`); `markdown` and `html` render the same sections. Names from rollouts are untrusted and are escaped
+when rendered.
 """

@@ -1,28 +1,29 @@
-"""The data sets of a mixture -> the section that comes before any number over all of them."""
+"""Builds the section on the datasets of a mixture, which precedes any number over all of them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from rollyard.services.charts.labels import several
 from rollyard.services.metrics.profile_records import DatasetFigures, PassAtK, Profile
-from rollyard.services.report.formatting import NOTHING, interval, percent, reward, several
+from rollyard.services.report.formatting import NOTHING, interval, percent, reward
 from rollyard.services.report.section import Section, Table
 
 _ROWS = 100
 
 
 def datasets(profile: Profile) -> Section:
-    """Success and reward of each data set, and pass@k of each at the largest k that all its tasks have."""
+    """Return the success rate and reward of each dataset, and pass@k at the largest k that all its tasks have."""
     found = profile.by_dataset
     if not found:
-        return Section("Data sets")
-    text = ["Each data set by itself, with 95% intervals clustered by task."]
+        return Section("Datasets")
+    text = ["Each dataset separately, with 95% intervals clustered by task."]
     if profile.rewards is not None and profile.rewards.why_no_mean:
-        text.append(f"There is no mean reward over all: {profile.rewards.why_no_mean}.")
+        text.append(f"There is no mean reward over all datasets: {profile.rewards.why_no_mean}.")
     if profile.solved is None:
         silent = ", ".join(shown(one) for one in found if one.rate is None)
-        text.append(f"There is no success rate over all: nothing says what counts as solved in {silent}.")
-    head = ("data set", "rollouts", "tasks", "success rate", "95% interval", "mean reward", "95% interval", "pass@k")
+        text.append(f"There is no success rate over all datasets: it is undefined what counts as solved in {silent}.")
+    head = ("dataset", "rollouts", "tasks", "success rate", "95% interval", "mean reward", "95% interval", "pass@k")
     rows = [
         (
             shown(one),
@@ -37,12 +38,12 @@ def datasets(profile: Profile) -> Section:
         for one in found[:_ROWS]
     ]
     caption = f"The first {_ROWS} of {len(found):,}, all in profile.json" if len(found) > _ROWS else ""
-    return Section("Data sets", text, [Table(head, rows, caption)])
+    return Section("Datasets", text, [Table(head, rows, caption)])
 
 
 def pass_table(found: Sequence[DatasetFigures]) -> list[Table]:
-    """pass@k and pass^k of each data set over k."""
-    head = ("data set, k", "pass@k", "95% interval", "pass^k", "95% interval", "tasks")
+    """Return pass@k and pass^k of each dataset over k."""
+    head = ("dataset, k", "pass@k", "95% interval", "pass^k", "95% interval", "tasks")
     rows = [
         (
             f"{shown(one)}, {at.k}",
@@ -54,7 +55,7 @@ def pass_table(found: Sequence[DatasetFigures]) -> list[Table]:
         for at in one.pass_at
         if at.k & (at.k - 1) == 0 or at is one.pass_at[-1]
     ]
-    return [Table(head, rows, "By data set")] if rows else []
+    return [Table(head, rows, "By dataset")] if rows else []
 
 
 def over_tasks(at: PassAtK) -> str:
@@ -63,17 +64,16 @@ def over_tasks(at: PassAtK) -> str:
 
 
 def over(at: PassAtK) -> str:
-    """`12`, or `3 of 12` where the others have fewer than k rollouts."""
+    """`12`, or `3 of 12` if the others have fewer than k rollouts."""
     return f"{at.tasks:,}" if at.tasks == at.tasks_measured else f"{at.tasks:,} of {at.tasks_measured:,}"
 
 
 def shown(one: DatasetFigures) -> str:
-    """The data set's name."""
-    return one.name or "(no data set)"
+    return one.name or "(no dataset)"
 
 
 def whole(found: Sequence[PassAtK]) -> PassAtK | None:
-    """At the largest k that every measured task has."""
+    """Return the entry with the largest k that every measured task has."""
     return next((at for at in reversed(found) if at.tasks == at.tasks_measured), None)
 
 

@@ -1,4 +1,4 @@
-"""A report's records -> one document: its title, its sections, and how its numbers are made."""
+"""Builds the report's document from its records: title, sections and methods."""
 
 from __future__ import annotations
 
@@ -10,33 +10,33 @@ from rollyard.services.types import Record
 
 
 class Report(Record):
-    """All of `profile.json`."""
+    """The content of `profile.json`."""
 
     version: str
-    """Of the program that made it."""
+    """Version of Rollyard that wrote the file."""
     runs: list[Profile]
     differences: list[Difference]
-    """Of each run after the first, to the first."""
+    """The difference of each later run from the first."""
 
 
 METHOD = (
     "Interval: mean ∓ t(tasks − 1) · standard error, clustered by task, because repeats of one task are not "
-    "independent samples (Miller 2024, arXiv:2411.00640); it holds for unequal numbers of repeats.",
-    "Where every task has the same value there is no standard error. A share of 0 or 100% then has the exact one-sided "
-    "95% bound on the number of tasks, 1 − 0.05^(1/tasks), about 3/tasks (Hanley & Lippman-Hand 1983); another share "
-    "Wilson's interval (1927) with each task as one trial; a mean reward none.",
+    "independent samples (Miller 2024, arXiv:2411.00640). It is valid for unequal numbers of repeats.",
+    "If every task has the same value, there is no standard error. A share of 0 or 100% then has the exact one-sided "
+    "95% bound from the number of tasks, 1 − 0.05^(1/tasks), about 3/tasks (Hanley & Lippman-Hand 1983); any other "
+    "share has Wilson's interval (1927) with each task as one trial; a mean reward has none.",
     "pass@k = 1 − C(n−c, k) / C(n, k) with c of n rollouts solved (Chen et al. 2021, arXiv:2107.03374); pass^k = "
     "C(c, k) / C(n, k) (Yao et al. 2024, arXiv:2406.12045); means over tasks.",
     "Tool calls: the items of type function_call in response.output; their correlation with the reward is Pearson's.",
-    "Turns are the model calls in timings, or, where a row has none, runs of the model's items in response.output.",
-    "Rollouts without a finite reward, and masked ones (mask_sample), are failures and in no mean.",
+    "Turns: the model calls in timings; without them, the uninterrupted sequences of model items in response.output.",
+    "Rollouts without a finite reward and masked rollouts (mask_sample) are failures and excluded from all means.",
 )
 
 
 def document(report: Report) -> tuple[str, list[Section]]:
-    """Title and sections; of several runs, the comparison first and then each run in a section of its own."""
+    """Return the title and the sections. For several runs the comparison comes first, then one section per run."""
     runs = report.runs
-    method = Section("How the numbers are made", list(METHOD))
+    method = Section("How the numbers are computed", list(METHOD))
     if len(runs) == 1:
         return f"Reward profile: {runs[0].name}", [*run_sections.sections(runs[0]), method]
     each = [Section(run.name, [f"File: {run.path}"], parts=run_sections.sections(run)) for run in runs]

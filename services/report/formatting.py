@@ -1,25 +1,21 @@
-"""Numbers as people read them, and the one way to say how much of a run is measured."""
+"""Formats numbers, intervals and coverage for the report."""
 
 from __future__ import annotations
 
+from rollyard.services.charts.labels import several
 from rollyard.services.metrics.profile_records import Coverage, Estimate
 
 NOTHING = "–"
-"""Where nothing can be said."""
+"""Placeholder for undefined values."""
 LONG = 1e9
-"""Rewards from there on are written as powers of ten."""
+"""Rewards of at least this size are written as powers of ten."""
 _NOISE = 1e-12
-"""Means of rewards that cancel out leave about so much: it is written as 0."""
+"""Rounding error of means of rewards that cancel out; written as 0."""
 
 
 def count(value: float | None) -> str:
     """`3,200`."""
     return NOTHING if value is None else f"{value:,.0f}"
-
-
-def several(number: int, noun: str) -> str:
-    """`1 rollout`, `3,200 rollouts`."""
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
 def percent(share: float | None, digits: int = 2) -> str:
@@ -33,17 +29,17 @@ def points(share: float | None) -> str:
 
 
 def reward(value: float | None) -> str:
-    """`0.9305`: four digits, as in NeMo Gym's report; `5e+59` and `2.5e-06` where they would not show it."""
+    """`0.9305`: four digits, as in NeMo Gym's report; `5e+59` and `2.5e-06` for very large and small values."""
     return NOTHING if value is None else _four_digits(value, "")
 
 
 def signed(value: float | None) -> str:
-    """A difference of two rewards."""
+    """`+0.0312`: a difference of two rewards."""
     return NOTHING if value is None else _four_digits(value, "+")
 
 
 def number(value: float | None) -> str:
-    """Three digits that count, none lost before the point: `1,342`, `4.67`, `0.00412`."""
+    """Three significant digits, with all integer digits: `1,342`, `4.67`, `0.00412`."""
     if value is None:
         return NOTHING
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value if abs(value) > _NOISE else 0.0:.3g}"
@@ -68,7 +64,7 @@ def share(part: int | None, whole: int) -> str:
 
 
 def interval(found: Estimate | None, form: str) -> str:
-    """`61.12% to 66.07%`; `form`: percent, points, reward or signed."""
+    """`61.12% to 66.07%`. `form` is percent, points, reward or signed."""
     if found is None or found.low is None or found.high is None:
         return NOTHING
     write = {"percent": percent, "points": points, "reward": reward, "signed": signed}[form]
@@ -76,36 +72,36 @@ def interval(found: Estimate | None, form: str) -> str:
 
 
 def measured(covered: Coverage) -> str:
-    """`487 of 500 measured`: stands on every headline number."""
+    """`487 of 500 measured`, shown with every headline number."""
     if covered.expected is None:
         return f"{covered.measured:,} measured"
     return f"{covered.measured:,} of {covered.expected:,} measured"
 
 
 def mark_partial(text: str, covered: Coverage) -> str:
-    """A number of a run that is not whole, marked as such."""
+    """Append an asterisk to a number of an incomplete run."""
     return f"{text} *" if covered.missing and text != NOTHING else text
 
 
 def coverage_sentence(covered: Coverage) -> str:
-    """A sentence on what is missing."""
+    """Return a sentence on the missing rollouts."""
     if covered.expected is None:
         of = f" of {several(covered.tasks_measured, 'task')}" if covered.tasks_measured else ""
         return (
-            f"Measured: {several(covered.measured, 'rollout')}{of}. How many were asked for is not known: no manifest, "
-            "materialized inputs or status stands beside the file."
+            f"Measured: {several(covered.measured, 'rollout')}{of}. The expected number is unknown: there is no "
+            "manifest, no materialized inputs and no status next to the file."
         )
     if not covered.missing:
-        return f"All {covered.expected:,} rollouts asked for are measured (by {covered.expected_from})."
+        return f"All {covered.expected:,} expected rollouts are measured (according to {covered.expected_from})."
     tasks = ""
     if covered.tasks_expected is not None and covered.tasks_measured:
         absent = covered.tasks_expected - covered.tasks_measured
-        whole = f", {covered.tasks_complete:,} of them whole" if covered.tasks_complete is not None else ""
-        tasks = f" {covered.tasks_measured:,} of {covered.tasks_expected:,} tasks have any{whole}"
-        tasks += f"; {absent:,} have none and are in no number below." if absent > 0 else "."
+        complete = f", {covered.tasks_complete:,} of them complete" if covered.tasks_complete is not None else ""
+        tasks = f" {covered.tasks_measured:,} of {covered.tasks_expected:,} tasks have at least one rollout{complete}"
+        tasks += f"; {absent:,} have none and are excluded from all numbers below." if absent > 0 else "."
     return (
-        f"* Only {measured(covered)}: {covered.missing:,} are missing (by {covered.expected_from}).{tasks} What is "
-        "missing may not be like what is there: hard tasks fail more often."
+        f"* Only {measured(covered)}: {covered.missing:,} are missing (according to {covered.expected_from}).{tasks} "
+        "Missing rollouts may differ from the measured ones because hard tasks fail more often."
     )
 
 

@@ -1,4 +1,4 @@
-"""The headline: the few numbers a run is quoted by, what they rest on, and what they could be."""
+"""Builds the headline numbers of a run with their intervals and bounds."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ from rollyard.services.report.section import Section, Table
 
 
 def headline(profile: Profile) -> Section:
-    """The few numbers that a run is quoted by, each with what it rests on."""
+    """Return the section of headline numbers, each with its sample size."""
     covered = profile.coverage
     rows = [(name, mark_partial(value, covered), reach, measured(covered)) for name, value, reach in headlines(profile)]
     text = []
     if profile.models:
-        text.append(f"Model: {', '.join(profile.models[:5])}. Agent: {', '.join(profile.agents[:5]) or 'not named'}.")
+        text.append(f"Model: {', '.join(profile.models[:5])}. Agent: {', '.join(profile.agents[:5]) or 'unnamed'}.")
     text.append(coverage_sentence(covered))
     text += profile.notes
     if profile.solved is not None:
         text.append(f"Solved means: {profile.solved.rule}.")
     elif profile.rewards is not None:
         text.append(
-            "Nothing says what counts as solved: the environment reports no success and rewards go beyond 0..1. "
-            "+pass_threshold=... sets the reward that does."
+            "It is undefined what counts as solved: the environment reports no success and rewards are not in 0..1. "
+            "Set the minimum reward with +pass_threshold=..."
         )
     if profile.rewards is not None and profile.rewards.why_no_mean:
-        text.append(f"No mean reward over all: {profile.rewards.why_no_mean}.")
+        text.append(f"No mean reward over all datasets: {profile.rewards.why_no_mean}.")
     return Section("Headline", text, [Table(("", "as measured", "95% interval", "coverage"), rows)])
 
 
 def headlines(profile: Profile) -> list[tuple[str, str, str]]:
-    """(name, value, interval) of the numbers a run is quoted by; the same names for every run."""
+    """Return (name, value, interval) of the headline numbers; names are the same for every run."""
     solved, tasks = profile.solved, profile.tasks
     rewards = None if profile.rewards is None or profile.rewards.why_no_mean else profile.rewards
     found = [
@@ -69,7 +69,7 @@ def headlines(profile: Profile) -> list[tuple[str, str, str]]:
 
 
 def bounds(profile: Profile) -> Section:
-    """What the headline could be if nothing were missing; empty when nothing is."""
+    """Return the bounds of the headline numbers if rollouts are missing; otherwise an empty section."""
     covered, solved, rewards = profile.coverage, profile.solved, profile.rewards
     if not covered.missing or rewards is None:
         return Section("Bounds")
@@ -80,8 +80,8 @@ def bounds(profile: Profile) -> Section:
     if solved is not None:
         rows.insert(0, ("success rate", *map(percent, (solved.rate.mean, *_bounds(solved.bounds.model_dump())))))
     text = [
-        f"{covered.missing:,} of {covered.expected:,} rollouts are missing. Lowest and highest count each of them as "
-        "bad as the worst and as good as the best that was measured (of the success rate: none and all solved)."
+        f"{covered.missing:,} of {covered.expected:,} rollouts are missing. Lowest and highest assume that each of "
+        "them is as bad as the worst or as good as the best measured one (for the success rate: none or all solved)."
     ]
     return Section("Bounds", text, [Table(head, rows)])
 

@@ -1,4 +1,4 @@
-"""HTML: one page that needs nothing else, no script, no address; whoever it is sent to can open it."""
+"""Renders the report as a single self-contained HTML page without scripts or external resources."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rollyard.services.report.section import Section, Table
 
 _TILES = 4
 _BESIDE = 62
-"""Letters of a row up to which a table has room beside a chart."""
+"""Maximum row width, in characters, of a table that fits next to a chart."""
 
 
 def html(report: Report) -> str:
@@ -34,12 +34,12 @@ def html(report: Report) -> str:
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f"<title>{escape(title)}</title>\n<style>\n{style}</style>\n</head>\n<body>\n<header>"
         f"<h1>{escape(title)}</h1>{file}{tiles}</header>\n<main>\n{body}</main>\n"
-        f"<footer>Made by ng_reward_profile, rollyard {escape(report.version)}.</footer>\n</body>\n</html>\n"
+        f"<footer>Written by ng_reward_profile, rollyard {escape(report.version)}.</footer>\n</body>\n</html>\n"
     )
 
 
 def _tiles(profile: Profile) -> str:
-    """The first headline numbers, large."""
+    """Render the first headline numbers in large type."""
     shown = [(name, value, reach) for name, value, reach in headlines(profile) if name != "median reward"][:_TILES]
     tiles = ""
     for name, value, reach in shown:
@@ -69,7 +69,7 @@ def _section(section: Section, level: int) -> str:
 
 
 def _letters(table: Table) -> int:
-    """Width of a table's longest row, with what stands between its cells."""
+    """Return the width of a table's longest row, including cell padding."""
     return sum(2 + max(map(len, column)) for column in zip(table.head, *table.rows, strict=True))
 
 
@@ -80,7 +80,7 @@ def _table(table: Table) -> str:
         f'<tr><th scope="row">{escape(row[0])}</th>{"".join(f"<td>{escape(cell)}</td>" for cell in row[1:])}</tr>'
         for row in table.rows
     )
-    # Reachable by keyboard, because it scrolls sideways where the screen is narrow.
+    # Focusable by keyboard, because it scrolls horizontally on narrow screens.
     name = escape(table.caption or table.head[0] or "numbers")
     return (
         f'<div class="table" role="group" aria-label="{name}" tabindex="0"><table>{caption}'

@@ -1,4 +1,4 @@
-"""Several runs -> the sections that set them side by side."""
+"""Builds the sections that compare several runs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from rollyard.services.report.section import Section, Table
 
 
 def sections(runs: Sequence[Profile], differences: Sequence[Difference]) -> list[Section]:
-    """Headlines side by side, then each run against the first."""
+    """Return the headline numbers next to each other, then each run against the first."""
     return [_side_by_side(runs), *(_difference(found) for found in differences)]
 
 
@@ -36,9 +36,9 @@ def _side_by_side(runs: Sequence[Profile]) -> Section:
         if any(reach != NOTHING for _, reach in cells):
             rows.append(("  95% interval", *(reach for _, reach in cells)))
     head = ("", *(run.name for run in runs))
-    text = ["Each number over its run's own tasks, with its 95% interval."]
+    text = ["Each number is over its run's own tasks, with its 95% interval."]
     if any(run.coverage.missing for run in runs):
-        text.append("* Not all that was asked for is measured: see the run's own bounds.")
+        text.append("* Not all expected rollouts are measured; see the run's bounds.")
     return Section("Side by side", text, [Table(head, rows)], comparison_charts.side_by_side(runs))
 
 
@@ -48,24 +48,24 @@ def _difference(found: Difference) -> Section:
         return Section(title, list(found.notes))
     rows = _rows("", found)
     for one in found.datasets:
-        rows += _rows(f"{one.name or '(no data set)'}: ", one)
+        rows += _rows(f"{one.name or '(no dataset)'}: ", one)
     text = [*found.notes, _counted(found)]
     if found.only_baseline or found.only_here:
         text.append(
-            f"Left out: {found.only_baseline:,} tasks that only {found.baseline} has measured, and {found.only_here:,} "
-            f"that only {found.name} has."
+            f"Excluded: {found.only_baseline:,} tasks measured only in {found.baseline} and {found.only_here:,} "
+            f"measured only in {found.name}."
         )
     if found.identity:
-        text.append("What differs between the two: " + "; ".join(found.identity) + ".")
+        text.append("Differences between the runs: " + "; ".join(found.identity) + ".")
     tables = [Table(("", "difference", "95% interval, paired", "tasks"), rows)]
-    for caption, changes in (("Most gained", found.gained), ("Most lost", found.lost)):
+    for caption, changes in (("Largest gains", found.gained), ("Largest losses", found.lost)):
         if changes:
             tables.append(_changes(caption, found, changes))
     return Section(title, text, tables, comparison_charts.difference_charts(found))
 
 
 def _rows(prefix: str, found: Difference | DatasetDifference) -> list[tuple[str, ...]]:
-    """Solve rate and mean reward, each where it can be compared."""
+    """Return rows for the solve rate and the mean reward, as far as they are comparable."""
     rows: list[tuple[str, ...]] = []
     if (rate := found.solve_rate) is not None:
         rows.append(
@@ -81,7 +81,7 @@ def _counted(found: Difference) -> str:
     chance = "" if found.sign_test_p is None else f" (sign test over {over}: p = {found.sign_test_p:.2g})"
     return (
         f"By {found.outcome}, {found.better:,} tasks are better, {found.worse:,} worse, {found.equal:,} equal{chance}. "
-        "Differences are means over the tasks of both runs, each task weighing the same."
+        "Differences are means over the tasks of both runs, each with the same weight."
     )
 
 
@@ -89,7 +89,9 @@ def _changes(caption: str, found: Difference, changes: Sequence[Change]) -> Tabl
     write = percent if found.solve_rate is not None else reward
     rows = [
         (
-            str(change.task) if change.task == change.task_here else f"{change.task} (there {change.task_here})",
+            str(change.task)
+            if change.task == change.task_here
+            else f"{change.task} ({change.task_here} in the other run)",
             write(change.before),
             write(change.after),
         )

@@ -1,10 +1,11 @@
-"""One run's profile -> its sections."""
+"""Builds the sections of one run from its profile."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from rollyard.services.charts import group_charts, profile_charts
+from rollyard.services.charts.labels import several
 from rollyard.services.datasets.spread import Spread
 from rollyard.services.metrics.profile_records import Coverage, Profile, Rewards, Tasks, ToolCalls
 from rollyard.services.metrics.stage_times import TOTAL
@@ -18,7 +19,6 @@ from rollyard.services.report.formatting import (
     percent,
     reward,
     seconds,
-    several,
     share,
 )
 from rollyard.services.report.headline import bounds, headline
@@ -28,16 +28,16 @@ _ROWS = 40
 
 
 def sections(profile: Profile) -> list[Section]:
-    """Everything that is known of a run, in the order a reader asks for it."""
-    made = [datasets(profile), headline(profile), bounds(profile)]
+    """Return all sections of a run, most important first."""
+    all_sections = [datasets(profile), headline(profile), bounds(profile)]
     if profile.rewards is not None:
-        made.append(_rewards(profile.rewards, profile.coverage))
+        all_sections.append(_rewards(profile.rewards, profile.coverage))
     if profile.tool_calls is not None:
-        made.append(_tool_calls(profile.tool_calls, _is_one_scale(profile)))
+        all_sections.append(_tool_calls(profile.tool_calls, _is_one_scale(profile)))
     if profile.tasks is not None:
-        made += _tasks(profile)
-    made += [_ends(profile), _work(profile), _time(profile), _drift(profile), _failures(profile)]
-    return [section for section in made if section.text or section.tables or section.charts]
+        all_sections += _tasks(profile)
+    all_sections += [_ends(profile), _work(profile), _time(profile), _drift(profile), _failures(profile)]
+    return [section for section in all_sections if section.text or section.tables or section.charts]
 
 
 def _rewards(rewards: Rewards, covered: Coverage) -> Section:
@@ -48,8 +48,8 @@ def _rewards(rewards: Rewards, covered: Coverage) -> Section:
     ]
     if rewards.why_no_mean:
         text = [
-            f"All data sets together ({measured(covered)}). No mean, median or deviation, here or by tool calls or "
-            f"ends: {rewards.why_no_mean}."
+            f"All datasets together ({measured(covered)}). There is no mean, median or deviation, also not by tool "
+            f"calls or finish reason: {rewards.why_no_mean}."
         ]
     frequent = rewards.most_frequent
     rows = [(reward(value.reward), f"{value.rollouts:,}", percent(value.rollouts / whole, 1)) for value in frequent]
@@ -63,7 +63,7 @@ def _rewards(rewards: Rewards, covered: Coverage) -> Section:
 def _tool_calls(calls: ToolCalls, one_scale: bool) -> Section:
     text = [f"Average {calls.mean:.2f} per rollout, min {calls.min}, max {calls.max}."]
     if one_scale:
-        varied = "none (one of the two does not vary)" if calls.correlation is None else f"{calls.correlation:.4f}"
+        varied = "none (one of the two is constant)" if calls.correlation is None else f"{calls.correlation:.4f}"
         text[0] += f" Correlation (tool calls ↔ reward): {varied}."
     rows = [
         (
@@ -99,14 +99,14 @@ def _tasks(profile: Profile) -> list[Section]:
         split = "" if flat.all_solved is None else f" ({flat.all_solved:,} all solved, {flat.none_solved:,} never)"
         text.append(
             f"Without variance: {share(flat.tasks, flat.of)} of the tasks with two rollouts or more{split}. All their "
-            "rollouts got the same reward: no advantage within the group, no gradient."
+            "rollouts have the same reward, so their group-relative advantage and gradient are zero."
         )
     rows = [(bin.label, f"{bin.tasks:,}", percent(bin.tasks / tasks.tasks, 1)) for bin in tasks.solve_rates]
     table = [Table(("solved", "tasks", "share"), rows, "Tasks by solve rate")] if rows else []
-    made = [Section("Tasks", text, table, [profile_charts.solve_rates(tasks)] if rows else [])]
+    all_sections = [Section("Tasks", text, table, [profile_charts.solve_rates(tasks)] if rows else [])]
     if len(tasks.pass_at) > 1:
-        made.append(_pass_at(tasks, profile))
-    return made
+        all_sections.append(_pass_at(tasks, profile))
+    return all_sections
 
 
 def _pass_at(tasks: Tasks, profile: Profile) -> Section:
@@ -124,12 +124,12 @@ def _pass_at(tasks: Tasks, profile: Profile) -> Section:
         head += ("pass@k, missing failed", "pass^k, missing failed")
     text = [
         f"pass@k: at least one of k rollouts solves the task; pass^k: all k do ({measured(profile.coverage)}). Both "
-        "are unbiased, and each task weighs the same; tasks with fewer than k measured rollouts are left out."
+        "are unbiased, and each task has the same weight; tasks with fewer than k measured rollouts are excluded."
     ]
     if shown[-1].tasks < tasks.tasks:
         text.append(
             f"Rows of different k are over different tasks: {shown[-1].tasks:,} of {tasks.tasks:,} have {shown[-1].k} "
-            "rollouts. They cannot be compared where the tasks that are left out are harder or easier than the others."
+            "rollouts. Compare them with care, because the excluded tasks may be harder or easier than the others."
         )
     tables = [Table(head, rows), *pass_table(profile.by_dataset)]
     return Section("pass@k and pass^k", text, tables, [profile_charts.pass_at(tasks)])
@@ -158,8 +158,8 @@ def _ends(profile: Profile) -> Section:
             ]
             head = (name, "rollouts", "share", "solved", *(("mean reward",) if has_means else ()))
             tables.append(shortened(head, rows, caption))
-    said = sum(group.rollouts for group in ends)
-    text = [f"{whole - said:,} rollouts do not say why they ended."] if ends and said < whole else []
+    recorded = sum(group.rollouts for group in ends)
+    text = [f"{whole - recorded:,} rollouts have no finish reason."] if ends and recorded < whole else []
     return Section(
         "Why episodes ended", text, tables, [group_charts.ends(ends, whole, means=one_scale)] if ends else []
     )
@@ -199,14 +199,14 @@ def _time(profile: Profile) -> Section:
     if not rows:
         return Section("Time")
     head = ("stage", "mean", "median", "95% below", "max", "sum", "share")
-    text = ["Seconds of an episode by stage; (rest) is what no stage accounts for: waiting, the agent's own work."]
+    text = ["Seconds per episode by stage; (rest) is time in no stage, such as queueing and the agent's own work."]
     whole = next((stage for stage in profile.stages if stage.stage == TOTAL), None)
     if whole is not None:
         text.append(
             "Shares are of the total of all rollouts and add up to 100%. Mean, median and 95% are over the rollouts "
-            "that went through a stage."
+            "that recorded the stage."
             if whole.share is not None
-            else "Stages of a rollout overlap and exceed its total: shares are of their sum, and add up to 100%."
+            else "The stages of a rollout overlap and exceed its total, so shares are of their sum and add up to 100%."
         )
     drawn = any(stage.stage != TOTAL and stage.share is not None for stage in profile.stages)
     return Section("Time", text, [Table(head, rows)], [group_charts.stages(profile.stages)] if drawn else [])
@@ -216,13 +216,17 @@ def _drift(profile: Profile) -> Section:
     drift = profile.drift
     if drift is None:
         return Section("Token drift")
-    rate = "no later turns" if drift.rate is None else f"{percent(drift.rate)} ({drift.breaks:,} / {drift.turns:,})"
+    rate = (
+        "no turns after the first"
+        if drift.rate is None
+        else f"{percent(drift.rate)} ({drift.breaks:,} / {drift.turns:,})"
+    )
     return Section(
         "Token drift",
         [
-            f"{drift.rollouts:,} rollouts carry tokens. Later turns whose prompt does not begin with exactly the turn "
-            f"before: {rate}, in {share(drift.broken_rollouts, drift.rollouts)} rollouts; at most "
-            f"{drift.most_segments} segments in one. A trainer that joins over a break learns what was never sampled."
+            f"{drift.rollouts:,} rollouts have recorded tokens. Later turns whose prompt does not begin with exactly "
+            f"the tokens of the previous turn: {rate}, in {share(drift.broken_rollouts, drift.rollouts)} rollouts; at "
+            f"most {drift.most_segments} segments in one. Training across a mismatch uses tokens never sampled."
         ],
     )
 
@@ -233,20 +237,22 @@ def _failures(profile: Profile) -> Section:
         return Section("Failures", ["No attempt failed, and no rollout is missing."] if covered.expected else [])
     text = [
         f"{found.attempts:,} attempts failed; {found.mended:,} of their rollouts were measured later, {found.lost:,} "
-        "are missing. None of them is a reward."
+        "are missing. Failures never count as rewards."
     ]
     if covered.missing and covered.missing > found.lost:
-        text.append(f"{covered.missing - found.lost:,} missing rollouts have no failure on record: not tried yet.")
+        text.append(
+            f"{covered.missing - found.lost:,} missing rollouts have no recorded failure and were not tried yet."
+        )
     rows = [
         (kind.kind, f"{kind.attempts:,}", f"{kind.lost:,}", ", ".join(kind.servers[:3]) or NOTHING)
         for kind in found.kinds
     ]
-    head = ("kind", "attempts", "missing for it", "began at")
+    head = ("kind", "attempts", "missing because of it", "started at")
     return Section("Failures", text, [shortened(head, rows)] if rows else [])
 
 
 def shortened(head: tuple[str, ...], rows: Sequence[tuple[str, ...]], caption: str = "") -> Table:
-    """A table of the first rows, and how many more there are."""
+    """Return a table of the first rows with a caption that gives the total."""
     if len(rows) > _ROWS:
         caption = f"{caption or 'The first'}: {_ROWS} of {len(rows):,}, all in profile.json"
     return Table(head, rows[:_ROWS], caption)

@@ -1,4 +1,4 @@
-"""Section: a heading with words, tables and charts. Plain text throughout; whoever writes it down escapes it."""
+"""A report section: a heading with text, tables and charts. All text is plain; renderers escape it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rollyard.services.charts.chart import Chart
 
 @dataclass(frozen=True)
 class Table:
-    """Cells as text; the first column is what a row is called."""
+    """Cells as text; the first column holds the row's name."""
 
     head: tuple[str, ...]
     rows: Sequence[tuple[str, ...]]
@@ -19,7 +19,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Section:
-    """A heading and what stands under it."""
+    """A heading with its content."""
 
     title: str
     text: list[str] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""task_rows: a row for each task, with the keys of NeMo Gym's profiled data sets, for filters and curricula."""
+"""Writes one row per task, with the keys of NeMo Gym's profiled datasets, for filters and curricula."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from rollyard.services.types import Json
 
 
 def task_rows(run: Run, pass_threshold: float | None, inputs: DataFile | None) -> Iterator[bytes]:
-    """A JSON line for each measured task, by index; joined to the data set's row where `inputs` is given.
+    """Yield a JSON line for each measured task, by index, joined to the dataset's row if `inputs` is given.
 
-    Raises RunError when the data set has no row for a task that was measured, or a line that is none, OperatorError
-    when it cannot be read.
+    Raises RunError if the dataset has no row for a measured task or an invalid line, OperatorError if it cannot be
+    read.
     """
     grouped = run.by_task
     if grouped is None:

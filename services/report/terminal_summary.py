@@ -1,4 +1,4 @@
-"""terminal: the headline numbers of a report, short."""
+"""Prints a short summary of a report to the terminal."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from rollyard.services.report.headline import headlines
 
 
 def summary(report: Report, written: Sequence[Path]) -> None:
-    """Print each run's headline numbers, each with what it rests on, the differences, and where the report is."""
+    """Print each run's headline numbers with their sample sizes, the differences, and the report's paths."""
     for profile in report.runs:
         _run(profile)
     for found in report.differences:
@@ -35,7 +35,7 @@ def summary(report: Report, written: Sequence[Path]) -> None:
         over_tasks = f"{found.tasks:,} tasks"
         if found.only_baseline or found.only_here:
             first, second = found.tasks + found.only_baseline, found.tasks + found.only_here
-            over_tasks = f"the {found.tasks:,} tasks of both (of {first:,} and {second:,})"
+            over_tasks = f"{found.tasks:,} common tasks (of {first:,} and {second:,})"
         print(plain_line(f"{found.name} minus {found.baseline}, over {over_tasks}"))
         if found.solve_rate is not None:
             reach = interval(found.solve_rate, "points")
@@ -62,12 +62,12 @@ def _run(profile: Profile) -> None:
         one_scale = profile.rewards is not None and not profile.rewards.why_no_mean
         zero = profile.rewards.bounds.missing_as_zero if profile.rewards and one_scale else None
         rate = profile.solved.bounds if profile.solved else None
-        said = [f"mean reward {zero:.4f} with them as zero"] if zero is not None else []
+        bounds = [f"mean reward {zero:.4f} with missing as zero"] if zero is not None else []
         if rate and rate.lowest is not None and rate.highest is not None:
-            said.insert(0, f"success rate between {rate.lowest:.2%} and {rate.highest:.2%}")
-        print(f"  * {covered.missing:,} missing: {', '.join(said) or 'nothing is measured'}")
+            bounds.insert(0, f"success rate between {rate.lowest:.2%} and {rate.highest:.2%}")
+        print(f"  * {covered.missing:,} missing: {', '.join(bounds) or 'nothing is measured'}")
     if profile.rewards and profile.rewards.why_no_mean:
-        print(f"  {'mean reward':<22}  none over all: {plain_line(profile.rewards.why_no_mean)}")
+        print(f"  {'mean reward':<22}  none over all datasets: {plain_line(profile.rewards.why_no_mean)}")
     if profile.failures.attempts:
         kinds = ", ".join(f"{kind.kind} {kind.attempts:,}" for kind in profile.failures.kinds[:5])
         print(f"  {'failed attempts':<22}  {profile.failures.attempts:,} ({plain_line(kinds)})")
@@ -76,7 +76,6 @@ def _run(profile: Profile) -> None:
 
 
 def _figures(one: DatasetFigures) -> str:
-    """A data set in a line."""
     found = [f"mean reward {reward(one.reward.mean)}{_reach(one.reward, 'reward')}, {one.rollouts:,} rollouts"]
     if one.rate is not None:
         found.insert(0, f"success rate {percent(one.rate.mean)}{_reach(one.rate, 'percent')}")

@@ -1,1 +1,1 @@
-"""Rollout files to experiment trackers: `figures` over time, a `sample` to read, one file a tracker."""
+"""Sends rollout files to experiment trackers: metrics over time and a sample of rollouts. One module per tracker."""

@@ -1,4 +1,4 @@
-"""MLflow. Where its store is comes from its own settings (MLFLOW_TRACKING_URI, ...)."""
+"""Tracks runs in MLflow, configured by MLflow's own settings (MLFLOW_TRACKING_URI, ...)."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from rollyard.services.types import Json
 TABLE = "rollouts.json"
 TAG = "rollyard_run"
 LONGEST_PARAM = 500
-"""Characters, the least that any of its stores takes."""
+"""Characters; the smallest limit of MLflow's stores."""
 PARAMS_AT_ONCE = 100
 
 
 class MlflowTracker:
-    """A run in an experiment. See `tracker.Tracker`."""
+    """A run in an MLflow experiment (`tracker.Tracker`)."""
 
     def __init__(self, project: str, name: str, config: Json, run_id: str) -> None:
         self._mlflow = load("mlflow", "mlflow", "+to=mlflow")
@@ -30,52 +30,47 @@ class MlflowTracker:
             if (found := self._found(experiment.experiment_id, run_id)) is not None:
                 self._run = self._mlflow.start_run(run_id=found)
                 return
-            # MLflow gives its runs ids of its own; ours is a tag.
+            # MLflow assigns its own run ids, so Rollyard's id is a tag.
             self._run = self._mlflow.start_run(run_name=name, tags={TAG: run_id})
             params = [(_key(key), str(value)[:LONGEST_PARAM]) for key, value in flat(config).items()]
             for start in range(0, len(params), PARAMS_AT_ONCE):
                 self._mlflow.log_params(dict(params[start : start + PARAMS_AT_ONCE]))
         except self._raised as error:
-            raise RunError(f"MLflow did not begin a run: {error}") from error
+            raise RunError(f"MLflow could not start a run: {error}") from error
 
     def _found(self, experiment: str, run_id: str) -> str | None:
-        """The run with our id."""
-        there = self._mlflow.MlflowClient().search_runs([experiment], f"tags.{TAG} = '{run_id}'", max_results=1)
-        return str(there[0].info.run_id) if there else None
+        """Return the MLflow run tagged with Rollyard's run id."""
+        runs = self._mlflow.MlflowClient().search_runs([experiment], f"tags.{TAG} = '{run_id}'", max_results=1)
+        return str(runs[0].info.run_id) if runs else None
 
     @property
     def logged(self) -> int:
-        """See `Tracker.logged`."""
         return int(self._run.data.metrics.get(ROLLOUTS, 0))
 
     @property
     def place(self) -> str:
-        """See `Tracker.place`."""
         info = self._run.info
         return f"{self._mlflow.get_tracking_uri()}, experiment {info.experiment_id}, run {info.run_id}"
 
     def log(self, metrics: Mapping[str, float], step: int) -> None:
-        """See `Tracker.log`."""
         try:
             self._mlflow.log_metrics({_key(name): value for name, value in metrics.items()}, step=step)
         except self._raised as error:
-            raise RunError(f"MLflow did not take the numbers: {error}") from error
+            raise RunError(f"MLflow rejected the metrics: {error}") from error
 
     def table(self, columns: Sequence[str], rows: Sequence[Sequence[Cell]], step: int) -> None:
-        """See `Tracker.table`."""
-        # What mlflow.log_table writes, which would import pandas for it: the page shows the file as a table.
+        # The format of mlflow.log_table, which would import pandas. The UI shows the file as a table.
         text = orjson.dumps({"columns": list(columns), "data": [list(row) for row in rows]}).decode()
         try:
             self._mlflow.log_text(text, TABLE)
             self._mlflow.set_tag("mlflow.loggedArtifacts", f'[{{"path": "{TABLE}", "type": "table"}}]')
         except self._raised as error:
-            raise RunError(f"MLflow did not take the table of rollouts: {error}") from error
+            raise RunError(f"MLflow rejected the table of rollouts: {error}") from error
 
     def close(self, *, failed: bool) -> None:
-        """See `Tracker.close`."""
         self._mlflow.end_run("FAILED" if failed else "FINISHED")
 
 
 def _key(name: str) -> str:
-    """A name as MLflow takes it."""
+    """Return a metric name in the form that MLflow accepts."""
     return re.sub(r"[^\w\-. /]", "_", name)

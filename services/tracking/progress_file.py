@@ -1,4 +1,4 @@
-"""ProgressFile: `X_tracked.json` beside `X.jsonl`: up to which rollout the runs of trackers have their numbers."""
+"""Stores in `X_tracked.json`, next to `X.jsonl`, how many rollouts each tracker's run has received."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from rollyard.services.types import Record
 
 
 class Tracked(Record):
-    """What stands in the file."""
+    """The content of the file."""
 
     rollouts: dict[str, int] = Field(default_factory=dict)
     """Tracker and id of the run, `wandb/0123456789abcdef` -> rollouts logged."""
 
 
 class ProgressFile:
-    """Remembers for trackers that cannot be asked, as Weights & Biases offline cannot."""
+    """Stores the progress of trackers that cannot be queried, such as Weights & Biases offline."""
 
     def __init__(self, output: Path, tracker: str, run_id: str) -> None:
         self.path = StorePaths(output).sidecar("tracked.json")
@@ -30,11 +30,11 @@ class ProgressFile:
 
     @property
     def logged(self) -> int:
-        """Rollouts logged to the run by earlier commands; 0 where nothing says so."""
+        """Return the number of rollouts logged by earlier commands; 0 if unknown."""
         return self._read().rollouts.get(self._key, 0)
 
     def write(self, rollouts: int) -> None:
-        """Note how far it got. A folder that cannot be written keeps nothing."""
+        """Store the progress; a folder that is not writable is ignored."""
         known = self._read().rollouts
         with contextlib.suppress(RunError):
             replace(self.path, orjson.dumps({"rollouts": {**known, self._key: rollouts}}) + b"\n", synced=False)

@@ -1,4 +1,4 @@
-"""Sample: some rollouts of a file, each as likely as any other, to be read by people."""
+"""Draws a uniform sample of a file's rollouts for people to read."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from rollyard.services.types import Json
 
 COLUMNS = ("task", "repeat", "reward", "success", "end", "tool_calls", "output_tokens", "conversation")
 LONGEST = 20_000
-"""Characters of a conversation."""
+"""Maximum characters of a conversation."""
 
 
 class RolloutSample:
-    """`size` of all the rows that are offered (Vitter's algorithm R); the same rows for the same file."""
+    """Samples `size` of the offered rows (Vitter's algorithm R), deterministically for a given file."""
 
     def __init__(self, size: int) -> None:
         self._size = size
@@ -26,44 +26,44 @@ class RolloutSample:
         self._random = random.Random(0)
 
     def offer(self, row: Json) -> None:
-        """Keep it or not."""
+        """Add the row to the sample or drop it."""
         self._seen += 1
         if len(self._kept) < self._size:
             self._kept.append(_cells(row))
-        elif (place := self._random.randrange(self._seen)) < self._size:
-            self._kept[place] = _cells(row)
+        elif (index := self._random.randrange(self._seen)) < self._size:
+            self._kept[index] = _cells(row)
 
     @property
     def rows(self) -> list[tuple[Cell, ...]]:
-        """By task and repeat, a cell a column."""
+        """Return the sampled rows by task and repeat, one cell per column."""
         return sorted(self._kept, key=lambda cells: (cells[0] is None, cells[0] or 0, cells[1] or 0))
 
 
 def conversation(row: Json) -> str:
-    """The episode in words: who says what, calls with their arguments, results."""
+    """Return the episode as text: messages with their roles, calls with their arguments, and results."""
     params, response = row.get("responses_create_params"), row.get("response")
     start = params.get("input") if isinstance(params, dict) else None
     output = response.get("output") if isinstance(response, dict) else None
     items = [{"role": "user", "content": start}] if isinstance(start, str) else _list(start)
-    text = "\n\n".join(filter(None, (_said(item) for item in [*items, *_list(output)])))
+    text = "\n\n".join(filter(None, (_item_text(item) for item in [*items, *_list(output)])))
     return text if len(text) <= LONGEST else f"{text[:LONGEST]}\n... ({len(text) - LONGEST} more characters)"
 
 
 def _cells(row: Json) -> tuple[Cell, ...]:
     success, end = row.get("success"), row.get("finish_reason")
     return (
-        _whole(row.get("_ng_task_index")),
-        _whole(row.get("_ng_rollout_index")),
+        _integer(row.get("_ng_task_index")),
+        _integer(row.get("_ng_rollout_index")),
         float(row["reward"]),
         success if isinstance(success, bool) else None,
         end if isinstance(end, str) else None,
         tool_calls(row),
-        _whole(output_tokens(row)),
+        _integer(output_tokens(row)),
         conversation(row),
     )
 
 
-def _said(item: Any) -> str:
+def _item_text(item: Any) -> str:
     if not isinstance(item, dict):
         return ""
     kind = item.get("type")
@@ -77,7 +77,7 @@ def _said(item: Any) -> str:
 
 
 def _text(content: Any) -> str:
-    """Of a message's content: its words; of anything else JSON."""
+    """Return the text of a message's content; anything else as JSON."""
     if isinstance(content, str):
         return content
     if isinstance(content, list) and all(
@@ -91,5 +91,5 @@ def _list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
-def _whole(value: Any) -> int | None:
+def _integer(value: Any) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None

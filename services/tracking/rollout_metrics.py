@@ -1,4 +1,4 @@
-"""Figures: what a rollout file has come to so far, as numbers with names; a few numbers a task stay in memory."""
+"""Computes the named metrics of a growing rollout file with a few numbers per task in memory."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from rollyard.services.types import MOST_REWARD, Json
 
 
 class Mean:
-    """A mean over what has it."""
+    """A mean over the rows that have the value."""
 
     def __init__(self) -> None:
         self._sum = 0.0
         self._count = 0
 
     def add(self, value: Any) -> None:
-        """Count a finite number or a truth value; anything else is not there."""
+        """Add a finite number or a boolean; any other value counts as missing."""
         if isinstance(value, int | float) and -MOST_REWARD <= value <= MOST_REWARD:
             self._sum += value
             self._count += 1
 
     @property
     def value(self) -> float | None:
-        """None without any."""
+        """The mean; None without values."""
         return self._sum / self._count if self._count else None
 
 
@@ -50,7 +50,7 @@ class RolloutMetrics:
         self._ends: Counter[str] = Counter()
 
     def add(self, row: Json) -> bool:
-        """Count a row; False when it is no measured rollout."""
+        """Add a row; return False if it is not a measured rollout."""
         reward = row.get("reward")
         if not is_reward(reward) or row.get("mask_sample") is True:
             return False
@@ -71,7 +71,7 @@ class RolloutMetrics:
         return True
 
     def metrics(self, failures: Mapping[str, int], *, exact: bool = True) -> dict[str, float]:
-        """Every number by name. `failures`: kind -> attempts; `exact`: see `RunScores.means`."""
+        """Return every metric by name. `failures` maps kinds to attempts; for `exact` see `RunScores.means`."""
         found = {name: mean.value for name, mean in self._means.items()}
         means = self._scores.means(exact=exact)
         return {
@@ -89,7 +89,7 @@ class RolloutMetrics:
 
 
 def _named(prefix: str, reward: ClusteredMean | None, success: ClusteredMean | None) -> dict[str, float]:
-    """Mean reward and success rate, with the standard error and the 95 % interval clustered by task."""
+    """Return mean reward and success rate with standard errors and 95 % intervals clustered by task."""
     found: dict[str, float] = {}
     if reward is not None:
         found[f"{prefix}reward/mean"] = reward.value
@@ -103,12 +103,12 @@ def _named(prefix: str, reward: ClusteredMean | None, success: ClusteredMean | N
 
 
 def tool_calls(row: Json) -> int:
-    """How often the model called a tool."""
+    """Return the number of tool calls."""
     output = mapping(row.get("response")).get("output")
     items = output if isinstance(output, list) else []
     return sum(isinstance(item, dict) and item.get("type") == "function_call" for item in items)
 
 
 def output_tokens(row: Json) -> Any:
-    """Of the whole episode, where the endpoint counted them."""
+    """Return the output tokens of the entire episode, if the endpoint counted them."""
     return mapping(mapping(row.get("response")).get("usage")).get("output_tokens")

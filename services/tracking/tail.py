@@ -1,4 +1,4 @@
-"""Following: a rollout file's rows in the order in which they were written, while it may still grow."""
+"""Reads a rollout file's rows in order, optionally while the file grows."""
 
 from __future__ import annotations
 
@@ -16,13 +16,15 @@ from rollyard.services.types import Json
 
 LOOK_S = 1.0
 SILENT_S = 10.0
-"""A status that says `running` and is older than that is of a collection that was ended from outside."""
+"""A status `running` that is older than this belongs to a collection that was killed."""
 
 
 def rows(output: Path, *, follow: bool) -> Iterator[Json | None]:
-    """Every whole row; with `follow` until its collection ends, and None whenever nothing is new for a second.
+    """Yield every complete row. With `follow`, continue until the collection ends, and yield None after a second
+    without new rows.
 
-    What is no JSON object is passed over: other commands judge the file. Raises OperatorError when there is none.
+    Lines that are not JSON objects are skipped, because other commands validate the file. Raises OperatorError if the
+    file cannot be read.
     """
     try:
         file = output.open("rb")
@@ -33,9 +35,9 @@ def rows(output: Path, *, follow: bool) -> Iterator[Json | None]:
         while True:
             more = follow and is_running(
                 read_status(output), SILENT_S
-            )  # asked before reading: what is written until it ends is read
+            )  # checked before reading, so that rows written until the end are read
             lines = Lines(file, end, whole=True)
-            # Rows go on to a tracker: what orjson refuses could not be written again.
+            # Rows are sent to a tracker, so they must be serializable by orjson.
             for line in iter_jsonl(lines, skip, parse=orjson.loads):
                 yield line.value
             end = max(end, lines.end)

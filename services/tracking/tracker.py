@@ -1,4 +1,4 @@
-"""Tracker: where numbers over time and a table of rollouts go. One file a kind; each imports its package when made."""
+"""The interface of experiment trackers. Each implementation has its own module and imports its package on creation."""
 
 from __future__ import annotations
 
@@ -8,38 +8,38 @@ from typing import Protocol
 from rollyard.services.types import Json
 
 ROLLOUTS = "rollouts"
-"""The number of measured rollouts, which is also the step at which numbers are logged."""
+"""The number of measured rollouts, which is also the step at which metrics are logged."""
 Cell = str | int | float | bool | None
 
 
 class Tracker(Protocol):
-    """One run of an experiment tracker. Made with the id of a run that is there, it goes on with that one."""
+    """One run of an experiment tracker. If a run with the given id exists, it is resumed."""
 
     @property
     def logged(self) -> int:
-        """Rollouts up to which the run has its numbers; 0 for a new one, or where the tracker cannot tell."""
+        """Return the number of rollouts already logged; 0 for a new run or if the tracker cannot be queried."""
         ...
 
     @property
     def place(self) -> str:
-        """Where a person finds it."""
+        """Return the run's location for the user."""
         ...
 
     def log(self, metrics: Mapping[str, float], step: int) -> None:
-        """Numbers as of `step` rollouts."""
+        """Log the metrics after `step` rollouts."""
         ...
 
     def table(self, columns: Sequence[str], rows: Sequence[Sequence[Cell]], step: int) -> None:
-        """Rollouts to read, at the end."""
+        """Log a table of sampled rollouts at the end."""
         ...
 
     def close(self, *, failed: bool) -> None:
-        """No more is to come."""
+        """Finish the run."""
         ...
 
 
 def flat(tree: Json, prefix: str = "") -> dict[str, Cell]:
-    """`{"a": {"b": 1}}` as `{"a.b": 1}`; lists as text."""
+    """Return `{"a": {"b": 1}}` as `{"a.b": 1}`; lists become text."""
     found: dict[str, Cell] = {}
     for key, value in tree.items():
         if isinstance(value, dict):

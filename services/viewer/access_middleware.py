@@ -1,4 +1,4 @@
-"""Guard: who may look at the page. It stands before the app, and puts the same headers on every answer."""
+"""Restricts access to the viewer and adds security headers to every response."""
 
 from __future__ import annotations
 
@@ -31,19 +31,18 @@ HEADERS = {
 
 
 class AccessMiddleware:
-    """Checks where a request comes from (`Access`), and the token where there is one."""
+    """Checks a request's origin (`Access`) and its token, if one is configured."""
 
     def __init__(self, app: ASGIApp, access: Access, *, token: str | None = None) -> None:
         self._app = app
         self._access = access
         self._token = token
         self._name = f"{COOKIE}_{secrets.token_hex(4)}"
-        """Cookies know no ports: two viewers on one machine must not take each other's."""
+        """Contains the port, because cookies ignore ports and two viewers on one host must not share a cookie."""
         self._cookie = secrets.token_urlsafe(32)
-        """Stands for the token in the browser, so that the token itself is in no cookie other ports are sent, too."""
+        """Derived from the token, because browsers also send the cookie to other ports of the host."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One request."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -55,30 +54,30 @@ class AccessMiddleware:
                     headers[name] = value
             await send(message)
 
-        answer = self._refused(scope) or self._redirect_with_cookie(scope)
+        answer = self._rejection(scope) or self._redirect_with_cookie(scope)
         await (answer or self._app)(scope, receive, guarded)
 
-    def _refused(self, scope: Scope) -> Response | None:
+    def _rejection(self, scope: Scope) -> Response | None:
         if failure := self._access.refusal(scope):
             found = failure.problem
             return problem(found.status, found.title, found.detail, str(scope["path"]))
-        if self._token is None or self._knows(scope, Headers(scope=scope)):
+        if self._token is None or self._is_authorized(scope, Headers(scope=scope)):
             return None
-        return problem(401, "unauthorized", "Open the address that ng_viewer printed, with its ?token=...")
+        return problem(401, "unauthorized", "Open the address printed by ng_viewer, including its ?token=...")
 
-    def _knows(self, scope: Scope, headers: Headers) -> bool:
+    def _is_authorized(self, scope: Scope, headers: Headers) -> bool:
         token = self._token or ""
         bearer = headers.get("authorization", "").removeprefix("Bearer ")
-        asked = dict(_query(scope)).get("token")
-        return _same(_cookie(headers, self._name), self._cookie) or _same(bearer, token) or _same(asked, token)
+        query_token = dict(_query(scope)).get("token")
+        return _same(_cookie(headers, self._name), self._cookie) or _same(bearer, token) or _same(query_token, token)
 
     def _redirect_with_cookie(self, scope: Scope) -> Response | None:
-        """Who comes with the token in the address gets a cookie, and the address without it."""
+        """Redirect a request with the token in its address to the address without it, and set the cookie."""
         query = _query(scope)
         if self._token is None or scope["method"] != "GET" or "token" not in dict(query):
             return None
         rest = urlencode([(key, value) for key, value in query if key != "token"])
-        # Of the path only what cannot be read as another host: `//elsewhere`.
+        # Strip leading slashes, so that the path cannot be parsed as another host: `//elsewhere`.
         path = "/" + str(scope["path"]).lstrip("/\\")
         answer = RedirectResponse(path + (f"?{rest}" if rest else ""), 303)
         answer.set_cookie(self._name, self._cookie, httponly=True, samesite="strict", path="/")
@@ -86,7 +85,7 @@ class AccessMiddleware:
 
 
 def problem(status: int, title: str, detail: str, instance: str = "") -> Response:
-    """An error answer (RFC 9457)."""
+    """Build an error response (RFC 9457)."""
     found = Problem(status=status, title=title, detail=detail, instance=instance, server="ng_viewer")
     return Response(found.model_dump_json(exclude_none=True), status, media_type=PROBLEM_TYPE)
 

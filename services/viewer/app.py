@@ -1,4 +1,4 @@
-"""The viewer's app: the page, and what the page asks. Whatever reads files or sorts runs in a thread."""
+"""The viewer's app: the page and its API. Reading files and sorting runs in threads."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ from rollyard.services.viewer.index.table import Table
 
 log = logging.getLogger(__name__)
 STATIC = Path(__file__).parent / "static"
-_ASK_AGAIN = {"cache-control": "no-cache"}
-_NOT_KEPT = {"cache-control": "no-store"}
+_REVALIDATE = {"cache-control": "no-cache"}
+_NO_STORE = {"cache-control": "no-store"}
 
 
 def viewer_app(file_index: FileIndex, replays: Replays, routers: tuple[APIRouter, ...] = ()) -> FastAPI:
-    """The page over `library`. `replays` draws boards; `routers` are mounted beside our own routes."""
+    """Build the app over `file_index`. `replays` draws boards; `routers` are additional routes."""
     app = FastAPI(title="ng_viewer", docs_url=None, redoc_url=None)
     app.include_router(_api(file_index, replays))
     for router in routers:
@@ -48,29 +48,28 @@ def viewer_app(file_index: FileIndex, replays: Replays, routers: tuple[APIRouter
 
     @app.api_route("/static/css/charts.css", methods=["GET", "HEAD"], include_in_schema=False)
     async def charts() -> FileResponse:
-        return FileResponse(STYLE, media_type="text/css", headers=_ASK_AGAIN)
+        return FileResponse(STYLE, media_type="text/css", headers=_REVALIDATE)
 
     app.mount("/static", _Static(directory=STATIC), name="static")
 
     @app.api_route("/", methods=["GET", "HEAD"], include_in_schema=False)
     async def page() -> FileResponse:
-        return FileResponse(STATIC / "index.html", media_type="text/html", headers=_ASK_AGAIN)
+        return FileResponse(STATIC / "index.html", media_type="text/html", headers=_REVALIDATE)
 
-    app.add_exception_handler(StarletteHTTPException, _refused)
-    app.add_exception_handler(RequestValidationError, _misread)
-    app.add_exception_handler(RowChanged, _gone)
-    app.add_exception_handler(OSError, _unreadable)
-    app.add_exception_handler(Exception, _broken)
+    app.add_exception_handler(StarletteHTTPException, _http_error)
+    app.add_exception_handler(RequestValidationError, _invalid_request)
+    app.add_exception_handler(RowChanged, _file_changed)
+    app.add_exception_handler(OSError, _unreadable_file)
+    app.add_exception_handler(Exception, _internal_error)
     return app
 
 
 class _Static(StaticFiles):
-    """The page's own files: a browser asks each time whether they are still the same."""
+    """Serves the page's files with `no-cache`, so that browsers revalidate them on every load."""
 
     def file_response(self, *arguments: Any, **named: Any) -> Response:
-        """See StaticFiles."""
         answer = super().file_response(*arguments, **named)
-        answer.headers.update(_ASK_AGAIN)
+        answer.headers.update(_REVALIDATE)
         return answer
 
 
@@ -80,7 +79,7 @@ def _api(file_index: FileIndex, replays: Replays) -> APIRouter:
 
     def run_of(run: int) -> RunFile:
         if not 0 <= run < len(file_index.runs):
-            raise HTTPException(404, f"there is no run {run}; there are {len(file_index.runs)}, counted from 0")
+            raise HTTPException(404, f"run {run} does not exist; there are {len(file_index.runs)} runs, counted from 0")
         return file_index.runs[run]
 
     @api.get("/overview")
@@ -108,8 +107,8 @@ def _api(file_index: FileIndex, replays: Replays) -> APIRouter:
         table = opened.table
         line = await run_in_threadpool(lambda: row_line(opened, table, _index(table, task, repeat)))
         if not line:
-            raise HTTPException(404, f"task {task}, repeat {repeat} has no row: every attempt at it failed")
-        return Response(line, media_type="application/json", headers=_NOT_KEPT)
+            raise HTTPException(404, f"task {task}, repeat {repeat} has no row because all of its attempts failed")
+        return Response(line, media_type="application/json", headers=_NO_STORE)
 
     @api.get("/runs/{run}/tasks/{task}")
     async def stories(
@@ -135,39 +134,39 @@ def _api(file_index: FileIndex, replays: Replays) -> APIRouter:
 
 
 async def _json(make: Callable[[], Record]) -> Response:
-    """The record that `make` gives, made and written in a thread."""
+    """Build and serialize the record of `make` in a thread."""
     body = await run_in_threadpool(lambda: make().model_dump_json())
-    return Response(body, media_type="application/json", headers=_NOT_KEPT)
+    return Response(body, media_type="application/json", headers=_NO_STORE)
 
 
 def _index(table: Table, task: int, repeat: int) -> int:
     index = table.find(task, repeat)
     if index is None:
-        raise HTTPException(404, f"no rollout of task {task}, repeat {repeat} is in the file, as far as it is read")
+        raise HTTPException(404, f"task {task}, repeat {repeat} is not in the part of the file read so far")
     return index
 
 
-async def _refused(request: Request, error: Exception) -> Response:
+async def _http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, StarletteHTTPException)
     title = {404: "not found", 405: "method not allowed"}.get(error.status_code, "refused")
     return problem(error.status_code, title, str(error.detail), request.url.path)
 
 
-async def _misread(request: Request, error: Exception) -> Response:
+async def _invalid_request(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
-    said = "; ".join(f"{'.'.join(map(str, one['loc'][1:]))}: {one['msg']}" for one in error.errors())
-    return problem(422, "unreadable request", said, request.url.path)
+    errors = "; ".join(f"{'.'.join(map(str, one['loc'][1:]))}: {one['msg']}" for one in error.errors())
+    return problem(422, "invalid request", errors, request.url.path)
 
 
-async def _gone(request: Request, error: Exception) -> Response:
-    return problem(409, "file changed", f"{error}; ask again in a moment", request.url.path)
+async def _file_changed(request: Request, error: Exception) -> Response:
+    return problem(409, "file changed", f"{error}; try again in a moment", request.url.path)
 
 
-async def _unreadable(request: Request, error: Exception) -> Response:
+async def _unreadable_file(request: Request, error: Exception) -> Response:
     assert isinstance(error, OSError)
     return problem(503, "unreadable file", f"{error.filename}: {error.strerror}", request.url.path)
 
 
-async def _broken(request: Request, error: Exception) -> Response:
-    log.error("%s: a bug of ours", request.url.path, exc_info=error)
-    return problem(500, "a bug of ours", f"{type(error).__name__}: {error}", request.url.path)
+async def _internal_error(request: Request, error: Exception) -> Response:
+    log.error("%s: internal error", request.url.path, exc_info=error)
+    return problem(500, "internal error", f"{type(error).__name__}: {error}", request.url.path)

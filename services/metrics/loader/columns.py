@@ -1,4 +1,4 @@
-"""Columns: what a report needs of each rollout, as arrays. The row itself is forgotten as soon as it is read."""
+"""Holds the fields of all rollouts that a report needs as arrays. The rows themselves are not kept."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ FLOATS = (
 WORDS = ("end", "agent", "model", "dataset", "code")
 LOST_FLOATS = ("tool_calls", "turns", "output_tokens", "seconds")
 LOST_WORDS = ("kind", "agent")
-"""Of rows without a reward."""
+"""Columns of rows without a reward."""
 MOST_WORDS = 1000
-"""Distinct texts kept of one column: a world that writes a new reason on every row must not fill the memory."""
+"""Maximum of distinct texts per column, so that an environment with a new reason in every row cannot fill memory."""
 MOST_STAGES = 32
 OTHERS = "(others)"
 FIRST_CODE = "(as begun)"
 
 
 def word(text: str, longest: int = 100) -> str:
-    """A name out of a rollout as it may be shown: one line, no control characters, valid Unicode, not too long."""
+    """Return an untrusted name in displayable form: one line, no control characters, valid Unicode, limited length."""
     cut = text[:longest].encode("utf-8", "replace").decode()
     return "".join(letter if letter.isprintable() else " " for letter in cut)
 
@@ -48,13 +48,13 @@ class CategoryColumn:
     """A column of texts, each stored once."""
 
     codes: NDArray[np.int32]
-    """Index into `names`, one a rollout; -1 where the row says nothing."""
+    """Index into `names` for each rollout; -1 if the row has no text."""
     names: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class Unmeasured:
-    """Rows without a reward that counts: they are attempts that failed, never rewards. In the file's order."""
+    """Rows without a valid reward, in the file's order. They are failed attempts and never count as rewards."""
 
     task: Ints
     repeat: Ints
@@ -63,47 +63,47 @@ class Unmeasured:
     turns: Floats
     output_tokens: Floats
     seconds: Floats
-    """Of the whole episode."""
+    """Duration of the entire episode."""
     kind: CategoryColumn
     agent: CategoryColumn
 
 
 @dataclass(frozen=True)
 class Columns:
-    """Measured rollouts, n arrays of one length; NaN where a row does not say. Some 170 bytes a rollout."""
+    """Measured rollouts as arrays of the same length, with NaN for missing values. About 170 bytes per rollout."""
 
     task: Ints
     repeat: Ints
     offset: Ints
     """Byte of the file where the row begins."""
     content: Ints
-    """`_ng_task_key`: what the task asks; 0 where the row does not say."""
+    """`_ng_task_key`, the hash of the task's content; 0 if the row has none."""
     prompt: Ints
-    """Hash of the prompt and the tools; 0 where the row has none."""
+    """Hash of the prompt and the tools; 0 if the row has none."""
     reward: Floats
     success: Floats
-    """1, 0, or NaN where the world reports none."""
+    """1, 0, or NaN if the environment reports no success."""
     tool_calls: Floats
-    """Items of type `function_call` in `response.output`: the seed's count."""
+    """Items of type `function_call` in `response.output`."""
     turns: Floats
-    """Model calls, from `timings`; in rows without, runs of the model's items in `response.output`."""
+    """Model calls from `timings`; without them, the number of uninterrupted sequences of model items in the output."""
     input_tokens: Floats
     output_tokens: Floats
     reasoning_tokens: Floats
     trail_turns: Floats
-    """Of `token_trail`: later turns whose tokens are on record."""
+    """From `token_trail`: turns after the first whose tokens are recorded."""
     trail_breaks: Floats
-    """Those of them whose prompt does not begin with exactly the turn before."""
+    """Turns whose prompt does not begin with exactly the tokens of the previous turn."""
     trail_segments: Floats
-    """Pieces into which the breaks part the episode."""
+    """Number of segments into which prefix mismatches divide the episode."""
     end: CategoryColumn
     """`finish_reason`."""
     agent: CategoryColumn
     model: CategoryColumn
     dataset: CategoryColumn
-    """`dataset_name`: which part of a mixture."""
+    """`dataset_name`."""
     code: CategoryColumn
-    """`_ng_code`: which version of the servers' code, FIRST_CODE where the row carries none."""
+    """`_ng_code`, the version of the servers' code; FIRST_CODE if the row has none."""
     stages: dict[str, Floats]
     """Stage -> seconds, from `timings`."""
     unmeasured: Unmeasured
@@ -113,9 +113,9 @@ class Columns:
 
 
 def merged(parts: list[Columns]) -> Columns:
-    """The rollouts of all parts by (task, repeat): no number depends on the order in which they finished.
+    """Merge all parts sorted by (task, repeat), so that no metric depends on the order in which rollouts finished.
 
-    Empties `parts`, and works column by column, so that nothing is in memory twice.
+    Empties `parts` and works column by column to avoid a second copy in memory.
     """
     lost = _joined_unmeasured([part.unmeasured for part in parts])
     stages = list(dict.fromkeys(stage for part in parts for stage in part.stages))[:MOST_STAGES]
@@ -124,48 +124,48 @@ def merged(parts: list[Columns]) -> Columns:
     kept: list[dict[str, Any]] = [{name: getattr(part, name) for name in (*INTS, *FLOATS, *WORDS)} for part in parts]
     parts.clear()
     order = np.lexsort([np.concatenate([columns[name] for columns in kept]) for name in ("repeat", "task")])
-    made: dict[str, Any] = {
+    arrays: dict[str, Any] = {
         name: np.concatenate([columns.pop(name) for columns in kept])[order] for name in (*INTS, *FLOATS)
     }
     for name in WORDS:
         words = joined_categories([columns.pop(name) for columns in kept])
-        made[name] = CategoryColumn(words.codes[order], words.names)
+        arrays[name] = CategoryColumn(words.codes[order], words.names)
     seconds = {name: np.concatenate([columns.pop(name) for columns in timed])[order] for name in stages}
-    return Columns(**made, stages=seconds, unmeasured=lost)
+    return Columns(**arrays, stages=seconds, unmeasured=lost)
 
 
 def _joined_unmeasured(parts: Sequence[Unmeasured]) -> Unmeasured:
-    made: dict[str, Any] = {
+    arrays: dict[str, Any] = {
         name: np.concatenate([getattr(part, name) for part in parts]) for name in (*LOST_INTS, *LOST_FLOATS)
     }
-    made |= {name: joined_categories([getattr(part, name) for part in parts]) for name in LOST_WORDS}
-    return Unmeasured(**made)
+    arrays |= {name: joined_categories([getattr(part, name) for part in parts]) for name in LOST_WORDS}
+    return Unmeasured(**arrays)
 
 
 def joined_categories(parts: Iterable[CategoryColumn]) -> CategoryColumn:
-    """The texts of all parts, one after the other."""
+    """Concatenate the columns of all parts."""
     known: dict[str, int] = {}
     codes = []
     for part in parts:
         for name in part.names:
             if name not in known:
                 known.setdefault(name if len(known) < MOST_WORDS else OTHERS, len(known))
-        # The last entry stands for "the row says nothing", whose code is -1.
+        # The last entry maps the code -1 (no text) to itself.
         there = [known.get(name, known.get(OTHERS, -1)) for name in part.names]
         codes.append(np.array([*there, -1], np.int32)[part.codes])
     return CategoryColumn(np.concatenate(codes), tuple(known))
 
 
 def chosen(columns: Columns, there: NDArray[np.bool_]) -> Columns:
-    """The rollouts for which `there` holds, and all that are unmeasured."""
-    made: dict[str, Any] = {name: getattr(columns, name)[there] for name in (*INTS, *FLOATS)}
-    made |= {
+    """Return the rollouts selected by the mask `there`, with all unmeasured ones."""
+    arrays: dict[str, Any] = {name: getattr(columns, name)[there] for name in (*INTS, *FLOATS)}
+    arrays |= {
         name: CategoryColumn(words.codes[there], words.names) for name in WORDS if (words := getattr(columns, name))
     }
     stages = {name: seconds[there] for name, seconds in columns.stages.items()}
-    return Columns(**made, stages=stages, unmeasured=columns.unmeasured)
+    return Columns(**arrays, stages=stages, unmeasured=columns.unmeasured)
 
 
 def padded(values: Floats, count: int) -> Floats:
-    """`values`, and NaN for the rows after the last that has one."""
+    """Return `values` padded with NaN to `count` entries."""
     return np.concatenate([values, np.full(count - len(values), np.nan)])

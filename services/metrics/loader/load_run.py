@@ -1,4 +1,4 @@
-"""load: a rollout file and what stands beside it -> a Run."""
+"""Loads a rollout file and its sidecar files as a Run."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def load(
     workers: int = 1,
     progress: Progress | None = None,
 ) -> Run:
-    """The run of one file, under `name` (default: the file's). Raises OperatorError and RunError as `read` does."""
+    """Load the run of one file, named `name` (default: the file's stem). Raises the errors of `read`."""
     file = read(path, workers=workers, progress=progress)
     return run_from_columns(path, name, file, pass_threshold=pass_threshold, inputs=inputs, materialized=materialized)
 
@@ -35,26 +35,26 @@ def run_from_columns(
     inputs: DataFile | None = None,
     materialized: Path | None = None,
 ) -> Run:
-    """The run of what was read of `path`, and of what stands beside it. Raises OperatorError as `load` does."""
-    asked = read_run_plan(path, inputs=inputs, materialized=materialized)
+    """Build the run from the columns read from `path` and from its sidecar files. Raises OperatorError like `load`."""
+    plan = read_run_plan(path, inputs=inputs, materialized=materialized)
     notes = []
     if file.torn:
         notes.append(
-            f"The last line is unfinished ({file.torn} bytes) and not counted: the file is being written, or was cut."
+            f"The last line is incomplete ({file.torn} bytes) and not counted: it is being written or was cut off."
         )
     if not file.indexed:
         notes.append(
-            "Rows do not say which task they are (_ng_task_index): nothing by task, and intervals as if each were."
+            "Rows have no _ng_task_index: there are no metrics by task, and intervals treat each row as its own task."
         )
     columns = file.columns
-    if asked.exact and asked.tasks is not None and asked.repeats is not None and file.indexed:
-        expected = (columns.task < asked.tasks) & (columns.repeat < asked.repeats)
+    if plan.exact and plan.tasks is not None and plan.repeats is not None and file.indexed:
+        expected = (columns.task < plan.tasks) & (columns.repeat < plan.repeats)
         if not expected.all():
             first = int(columns.task[~expected][0]), int(columns.repeat[~expected][0])
             notes.append(
-                f"{int((~expected).sum())} rows are of rollouts that {asked.source} does not ask for (the first: task "
-                f"{first[0]}, repeat {first[1]}); they are in no number."
+                f"{int((~expected).sum())} rows are excluded because {plan.source} does not request them (the first: "
+                f"task {first[0]}, repeat {first[1]})."
             )
             columns = chosen(columns, expected)
-    shown, place = word(name or path.stem), word(str(path), 4096)
-    return run_of(shown, place, columns, asked, pass_threshold=pass_threshold, indexed=file.indexed, notes=notes)
+    shown, shown_path = word(name or path.stem), word(str(path), 4096)
+    return run_of(shown, shown_path, columns, plan, pass_threshold=pass_threshold, indexed=file.indexed, notes=notes)

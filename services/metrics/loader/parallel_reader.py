@@ -1,7 +1,7 @@
-"""A rollout file -> Columns: read once, in parts, by as many processes as help; no row is kept.
+"""Reads a rollout file into columns in one pass, in parts shared by several processes. Rows are not kept.
 
 Measured on rows with token ids (23 kB): orjson and these arrays take 1.5 times the CPU of DuckDB and a fortieth of its
-memory, need no schema, and name the line that is wrong. Memory: some 150 bytes a rollout and the longest line.
+memory, need no schema, and can name an invalid line. Memory: about 150 bytes per rollout, and the longest line.
 """
 
 from __future__ import annotations
@@ -30,45 +30,45 @@ from rollyard.services.metrics.loader.rollout_parser import RolloutParser
 from rollyard.services.rollout_types import RolloutRow
 
 PART = 32 << 20
-"""Bytes a process reads before it hands its columns over."""
+"""Bytes that a process reads before it returns its columns."""
 _MOST_TRIED = 100
-"""Lines among which the first row is looked for."""
+"""Maximum of lines searched for the first row."""
 Progress = Callable[[int], None]
-"""Told of every so many bytes done."""
+"""Called with the number of bytes read since the last call."""
 
 
 @dataclass(frozen=True)
 class Read:
-    """A file's measured rollouts by (task, repeat), and what stood after its last whole line."""
+    """A file's measured rollouts sorted by (task, repeat)."""
 
     columns: Columns
     size: int
     """Bytes."""
     torn: int
-    """Bytes of an unfinished last line, which is not counted."""
+    """Bytes of an incomplete last line, which is not counted."""
     indexed: bool
-    """Whether rows say which task they are; older ones of NeMo Gym do not, and then each is a task of its own."""
+    """Whether rows have a task index. Older rows of NeMo Gym do not; then each counts as a separate task."""
 
 
 @dataclass(frozen=True)
 class Part:
-    """The lines that begin in a stretch of the file. Crosses process borders."""
+    """The lines that begin in a range of the file. Sent between processes."""
 
     columns: Columns
     stop: int
-    """Byte after the last whole line; 0 where none begins here."""
+    """Byte after the last complete line; 0 if no line begins in the range."""
     bad: tuple[int, str] | None
-    """The first line that is no rollout: the byte where it begins, and why, to be read after `line 17`."""
+    """The first invalid line: the byte where it begins, and the reason, phrased to follow `line 17`."""
     bad_lines: int
 
 
 def read(path: Path, *, workers: int = 1, part: int = PART, progress: Progress | None = None) -> Read:
-    """Every measured rollout of `path`.
+    """Read every measured rollout of `path`.
 
-    `workers`: processes that share the file, `part` bytes each at a time; from 2 on the program's own main module must
-    be importable.
+    `workers` processes share the file in parts of `part` bytes; with two or more, the program's main module must be
+    importable.
 
-    Raises OperatorError when there is no such file, RunError when a line is no rollout or two are the same one.
+    Raises OperatorError if the file does not exist, RunError if a line is not a rollout or is a duplicate.
     """
     try:
         size, indexed = path.stat().st_size, says_task(path)
@@ -76,27 +76,27 @@ def read(path: Path, *, workers: int = 1, part: int = PART, progress: Progress |
     except OSError as error:
         raise OperatorError(
             f"rollout file {str(path)!r} cannot be read: {error.strerror or error}. "
-            "Give the output of ng_collect_rollouts: +jsonl_fpath=[results/rollouts.jsonl]"
+            "Pass the output of ng_collect_rollouts: +jsonl_fpath=[results/rollouts.jsonl]"
         ) from error
     except BrokenProcessPool as error:
         raise RunError(
-            f"a process that read {path} was ended from outside (out of memory?): use fewer with +workers=1"
+            f"a process that read {path} was killed, possibly for lack of memory; use a single process with +workers=1"
         ) from error
-    found, whole = [part.columns for part in parts], max(part.stop for part in parts)
+    found, complete = [part.columns for part in parts], max(part.stop for part in parts)
     del parts
     columns = merged(found)
     if indexed is not False:
-        _check_twice(path, columns)
-    return Read(columns, size, max(size - whole, 0), indexed is not False)
+        _check_duplicates(path, columns)
+    return Read(columns, size, max(size - complete, 0), indexed is not False)
 
 
 def says_task(path: Path) -> bool | None:
-    """Whether the first row says which task it is; None while there is no whole line. Raises OSError."""
+    """Return whether the first row has a task index; None while there is no complete line. Raises OSError."""
     answer = None
     for found in itertools.islice(iter_jsonl(path, hand_over), _MOST_TRIED):
         if isinstance(found, ParsedLine):
             return "_ng_task_index" in found.value
-        # What is no row will be named as such, unless it is one that is being written.
+        # An invalid line is reported when the file is read, except for the one that is being written.
         answer = answer if found.torn else True
     return answer
 
@@ -110,7 +110,10 @@ def _parts(path: Path, size: int, indexed: bool, workers: int, part: int, progre
         for (start, stop), found in zip(ranges, read_parts(path, ranges, indexed, pool), strict=True):
             if found.bad is not None:
                 offset, reason = found.bad
-                raise RunError(f"{path}: line {_line(path, offset)}{reason}. Take it out by hand, or collect anew.")
+                raise RunError(
+                    f"{path}: line {_line(path, offset)}{reason}. Delete that line, "
+                    "or collect again with +overwrite=true."
+                )
             done.append(found)
             progress(stop - start)
     return done
@@ -118,18 +121,18 @@ def _parts(path: Path, size: int, indexed: bool, workers: int, part: int, progre
 
 @contextmanager
 def reading_pool(workers: int, *, nice: int = 0) -> Iterator[ProcessPoolExecutor]:
-    """Processes that read, so much nicer than this one. When an error leaves the block they are ended at once."""
+    """Yield a pool of processes with niceness raised by `nice`. An error in the block terminates them immediately."""
     others = set(active_children())
     # Spawned, not forked: numpy's own threads do not survive a fork.
     with ProcessPoolExecutor(workers, get_context("spawn"), initializer=os.nice, initargs=(nice,)) as pool:
         try:
             yield pool
         except BaseException:
-            # Leaving the pool waits for what is under way, and nobody wants it any more.
-            begun = set(active_children()) - others
-            for process in begun:
+            # Leaving the pool would wait for running work whose results are no longer needed.
+            started = set(active_children()) - others
+            for process in started:
                 process.terminate()
-            for process in begun:
+            for process in started:
                 process.join()
             raise
 
@@ -137,9 +140,9 @@ def reading_pool(workers: int, *, nice: int = 0) -> Iterator[ProcessPoolExecutor
 def read_parts(
     path: Path, ranges: Sequence[tuple[int, int]], indexed: bool, pool: ProcessPoolExecutor | None = None
 ) -> Iterator[Part]:
-    """The part of each range, in order; read here, or by the processes of `pool`. Raises OSError, BrokenProcessPool.
+    """Yield the part of each range in order, read in this process or in `pool`. Raises OSError, BrokenProcessPool.
 
-    `indexed`: rows say which task they are.
+    `indexed` states whether rows have a task index.
     """
     if pool is None:
         for start, stop in ranges:
@@ -152,12 +155,12 @@ def read_parts(
 
 
 def _part(path: Path, start: int, stop: int, indexed: bool) -> Part:
-    gatherer = RolloutParser(indexed=indexed)
+    parser = RolloutParser(indexed=indexed)
     lines, torn, bad, bad_lines = Lines(path, start, stop), None, None, 0
     for found in iter_jsonl(lines, hand_over):
         if isinstance(found, ParsedLine):
             try:
-                gatherer.add(cast(RolloutRow, found.value), found.offset)
+                parser.add(cast(RolloutRow, found.value), found.offset)
                 continue
             except ValueError as error:
                 problem = f" {error}"
@@ -169,25 +172,25 @@ def _part(path: Path, start: int, stop: int, indexed: bool) -> Part:
         bad = bad or (found.offset, problem)
         bad_lines += 1
     if torn is None:
-        return Part(gatherer.columns(), lines.end, bad, bad_lines)
-    return Part(gatherer.columns(), torn.offset if torn.number > 1 else 0, bad, bad_lines)
+        return Part(parser.columns(), lines.end, bad, bad_lines)
+    return Part(parser.columns(), torn.offset if torn.number > 1 else 0, bad, bad_lines)
 
 
-def _check_twice(path: Path, columns: Columns) -> None:
-    """Raises RunError when two rows are the same rollout. `columns` are sorted."""
+def _check_duplicates(path: Path, columns: Columns) -> None:
+    """Raise RunError if two rows are the same rollout. `columns` must be sorted."""
     same = (np.diff(columns.task) == 0) & (np.diff(columns.repeat) == 0)
     if same.any():
         first = int(np.flatnonzero(same)[0])
         lines = sorted(_line(path, int(offset)) for offset in columns.offset[first : first + 2])
         raise RunError(
             f"{path}: lines {lines[0]} and {lines[1]} are both task {columns.task[first]}, repeat "
-            f"{columns.repeat[first]} ({same.sum()} such rows in all). A rollout counts once: take the others out by "
-            "hand, or give files of different runs one by one."
+            f"{columns.repeat[first]} ({same.sum()} duplicate rows in total). A rollout counts once: delete the "
+            "duplicates, or pass the files of different runs separately."
         )
 
 
 def _line(path: Path, offset: int) -> int:
-    """Number of the line that begins at a byte."""
+    """Return the number of the line that begins at a byte."""
     number = 1
     with path.open("rb") as file:
         while offset > 0 and (chunk := file.read(min(1 << 20, offset))):
@@ -198,7 +201,7 @@ def _line(path: Path, offset: int) -> int:
 
 @contextmanager
 def _ignore_interrupts() -> Iterator[None]:
-    """Processes started in here do not hear Ctrl-C, not even while they start: it is their parent's to handle."""
+    """Block SIGINT in processes started in this block, even while they start, because the parent handles Ctrl-C."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -207,4 +210,4 @@ def _ignore_interrupts() -> Iterator[None]:
 
 
 def _quiet(_: int) -> None:
-    """Nobody looks on."""
+    pass

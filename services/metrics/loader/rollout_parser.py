@@ -1,4 +1,4 @@
-"""Gatherer: rows one by one -> Columns. It is the hot path of a profile: some 10 us a row beside the parsing."""
+"""Builds columns from rows one by one. The hot path of a profile: about 10 us per row on top of the JSON parsing."""
 
 from __future__ import annotations
 
@@ -31,33 +31,33 @@ from rollyard.services.rollouts.rollout_keys import prompt_key
 from rollyard.services.types import MOST_REWARD, Json
 
 _MOST = 2**53
-"""No environment counts or times further."""
+"""Upper bound of counts and times."""
 
 
 class RolloutParser:
-    """Takes rows one by one and gives their Columns."""
+    """Collects rows one by one and builds their Columns."""
 
     def __init__(self, *, indexed: bool = True) -> None:
-        """`indexed`: rows must say which task and repeat they are; else each counts as a task of its own."""
+        """With `indexed`, rows must have a task and a repeat index; otherwise each counts as a separate task."""
         self._indexed = indexed
-        # One flat array of each type, a row's values side by side: one call a row instead of one a value.
+        # One flat array per type with a row's values adjacent: one call per row instead of one per value.
         self._ints = array("q")
         self._floats = array("d")
         self._words = {name: Vocabulary() for name in WORDS}
         self._stages: dict[str, array[float]] = {}
-        """By the key in `timings`: stage and `_s`."""
+        """By the key in `timings`: the stage's name and `_s`."""
         self._lost_ints = array("q")
         self._lost_floats = array("d")
         self._lost_words = {name: Vocabulary() for name in LOST_WORDS}
         self._count = 0
 
     def add(self, row: RolloutRow, offset: int) -> None:
-        """One row that begins at byte `offset`. Raises ValueError in words when it does not say which rollout it is."""
+        """Add the row that begins at byte `offset`. Raises ValueError with a message if its indexes are invalid."""
         task, repeat = _index(row) if self._indexed else (offset, 0)
         reward = number(row.get("reward"), math.nan, MOST_REWARD)
         response = mapping(row.get("response"))
         usage, timings = mapping(response.get("usage")), mapping(row.get("timings"))
-        calls, turns = _counted(response.get("output"))
+        calls, turns = _count_calls_and_turns(response.get("output"))
         if row.get("mask_sample") is True or reward != reward:
             self._lost_ints.extend((task, repeat, offset))
             turns = number(timings.get("model_calls"), turns, _MOST)
@@ -66,7 +66,7 @@ class RolloutParser:
             self._lost_words["kind"].add(_why(row))
             self._lost_words["agent"].add(mapping(row.get("agent_ref")).get("name"))
             return
-        trail, success = mapping(row.get("token_trail")), row.get("success")
+        token_history, success = mapping(row.get("token_trail")), row.get("success")
         self._ints.extend((task, repeat, offset, _content(row.get("_ng_task_key")), prompt_key(row)))
         self._floats.extend(
             (
@@ -77,9 +77,9 @@ class RolloutParser:
                 number(usage.get("input_tokens"), math.nan, _MOST),
                 number(usage.get("output_tokens"), math.nan, _MOST),
                 number(mapping(usage.get("output_tokens_details")).get("reasoning_tokens"), math.nan, _MOST),
-                number(trail.get("turns"), math.nan, _MOST),
-                number(trail.get("breaks"), math.nan, _MOST),
-                number(trail.get("segments"), math.nan, _MOST),
+                number(token_history.get("turns"), math.nan, _MOST),
+                number(token_history.get("breaks"), math.nan, _MOST),
+                number(token_history.get("segments"), math.nan, _MOST),
             )
         )
         self._words["end"].add(row.get("finish_reason"))
@@ -91,18 +91,18 @@ class RolloutParser:
         self._count += 1
 
     def columns(self) -> Columns:
-        """What was gathered, in the order it was added."""
+        """Return the columns in the order in which rows were added."""
         ints = np.asarray(self._ints, np.int64).reshape(-1, len(INTS)).T
         floats = np.asarray(self._floats, np.float64).reshape(-1, len(FLOATS)).T
-        # A copy of each, not of all: a column is to be freed by itself.
-        made: dict[str, Any] = {
+        # A separate copy of each column, so that each can be freed on its own.
+        arrays: dict[str, Any] = {
             name: column.copy() for name, column in zip((*INTS, *FLOATS), (*ints, *floats), strict=True)
         }
-        made |= {name: kept.words() for name, kept in self._words.items()}
+        arrays |= {name: kept.words() for name, kept in self._words.items()}
         stages = {
             word(key[:-2]): padded(np.asarray(kept, np.float64), self._count) for key, kept in self._stages.items()
         }
-        return Columns(**made, stages=stages, unmeasured=self._unmeasured())
+        return Columns(**arrays, stages=stages, unmeasured=self._unmeasured())
 
     def _unmeasured(self) -> Unmeasured:
         ints = np.asarray(self._lost_ints, np.int64).reshape(-1, len(LOST_INTS)).T.copy()
@@ -124,14 +124,14 @@ class RolloutParser:
 
 
 class Vocabulary:
-    """Texts as they come, each stored once."""
+    """Encodes texts as integer codes and stores each distinct text once."""
 
     def __init__(self) -> None:
         self._codes = array("i")
         self._known: dict[str, int] = {}
 
     def add(self, text: object) -> None:
-        """What is no text says nothing."""
+        """Add a text; any other value gets the code -1."""
         if not isinstance(text, str):
             self._codes.append(-1)
             return
@@ -142,7 +142,6 @@ class Vocabulary:
         self._codes.append(code)
 
     def words(self) -> CategoryColumn:
-        """What was added so far."""
         return CategoryColumn(np.array(self._codes, np.int32), tuple(self._known))
 
 
@@ -150,13 +149,13 @@ def _index(row: RolloutRow) -> tuple[int, int]:
     task, repeat = row.get("_ng_task_index"), row.get("_ng_rollout_index")
     for name, found in (("_ng_task_index", task), ("_ng_rollout_index", repeat)):
         if type(found) is not int or not 0 <= found < 2**62:
-            said = f"has no {name}" if found is None else f"has {name} {str(found)[:40]!r}"
-            raise ValueError(f"{said}; expected a whole number that says which rollout this is")
+            problem = f"has no {name}" if found is None else f"has {name} {str(found)[:40]!r}"
+            raise ValueError(f"{problem}; expected the non-negative integer that identifies the rollout")
     return task, repeat  # type: ignore[return-value]
 
 
 def _content(key: object) -> int:
-    """`_ng_task_key` as a number; 0 for what is none."""
+    """Return `_ng_task_key` as an integer; 0 if it is invalid."""
     if not isinstance(key, str) or len(key) != 16:
         return 0
     try:
@@ -166,15 +165,15 @@ def _content(key: object) -> int:
 
 
 def _why(row: RolloutRow) -> str:
-    """The kind of failure that a row without a reward stands for."""
+    """Return the failure kind of a row without a reward."""
     if row.get("mask_sample") is True:
         return "masked"
     kind = row.get("failure_kind")
     return kind if isinstance(kind, str) and kind else "no_reward"
 
 
-def _counted(output: object) -> tuple[float, float]:
-    """Tool calls, and turns: runs of items the model wrote, parted by what others said."""
+def _count_calls_and_turns(output: object) -> tuple[float, float]:
+    """Return the numbers of tool calls and of turns: sequences of model items that no other role interrupts."""
     calls = turns = 0
     writing = False
     for item in output if isinstance(output, list) else ():

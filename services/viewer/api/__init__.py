@@ -1,1 +1,1 @@
-"""What the viewer's page asks for: records of rollouts, lists, comparisons."""
+"""Builds the responses of the viewer's API: rollouts, lists and comparisons."""

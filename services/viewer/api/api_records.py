@@ -1,4 +1,4 @@
-"""What the viewer's page is told: the answers of /api, frozen. Texts in them come out of rollouts and are hostile."""
+"""The records of /api responses. Texts from rollouts in them are untrusted."""
 
 from __future__ import annotations
 
@@ -11,79 +11,79 @@ from rollyard.services.rollouts.replay import Replay
 from rollyard.services.types import CollectionStatus, Json, Record
 
 Outcome = Literal["measured", "failed"]
-"""A rollout with a reward; or one that has none: a masked row, or one whose attempts all failed."""
+"""`measured` rollouts have a reward. `failed` ones have none: masked rows, or rollouts whose attempts all failed."""
 
 
 class RunFileStatus(Record):
-    """One rollout file, as far as it is read."""
+    """The state of one rollout file."""
 
     run: int
-    """Its place among the files that were given, from 0."""
+    """Index among the opened files, from 0."""
     name: str
     path: str
     size: int
     """Bytes."""
     indexed: int
-    """Bytes whose rollouts can be seen."""
+    """Bytes whose rollouts are listed."""
     measured: int
-    """Rollouts with a reward among them."""
+    """Listed rollouts with a reward."""
     failed: int
-    """Rollouts without one."""
+    """Listed rollouts without a reward."""
     torn: int
-    """Bytes of an unfinished last line."""
+    """Bytes of an incomplete last line."""
     error: str = ""
-    """Why it cannot be read further, or which lines of it are no rollouts and left out."""
+    """Why the file cannot be read further, or which invalid lines are excluded."""
     status: CollectionStatus | None = None
-    """Of the collection that writes it, from X_status.json."""
+    """The status of the collection that writes the file, from X_status.json."""
 
 
 class Overview(Record):
-    """Every file that was opened. The page asks again while one of them grows."""
+    """Every opened file. The page polls while one of them grows."""
 
     title: str
     version: str
-    """Of this program."""
+    """Version of Rollyard."""
     runs: list[RunFileStatus]
 
 
 class Numbers(Record):
-    """GET /api/runs/{run}/profile: the profile's numbers of what is read so far."""
+    """GET /api/runs/{run}/profile: the metrics of the rows read so far."""
 
     indexed: int
-    """Bytes they are made of."""
+    """Bytes that the metrics cover."""
     profile: Profile
     charts: list[Chart]
 
 
 class RolloutLine(Record):
-    """A rollout in the list."""
+    """A row of the rollout table."""
 
     task: int
     repeat: int
     outcome: Outcome
     reward: float | None
     success: bool | None
-    """None where nothing says what solved is."""
+    """None if "solved" is undefined."""
     tool_calls: int | None
     turns: int | None
     output_tokens: int | None
     seconds: float | None
-    """Of the whole episode."""
+    """Duration of the entire episode."""
     end: str
-    """`finish_reason`; of a failed one its failure kind."""
+    """`finish_reason`, or the failure kind of a failed rollout."""
     agent: str
 
 
 class Page(Record):
-    """GET /api/runs/{run}/rollouts: a stretch of the list, after filters and sorting."""
+    """GET /api/runs/{run}/rollouts: a page of the filtered and sorted list."""
 
     total: int
-    """Rollouts that pass the filters; with a text search, those found so far."""
+    """Rollouts that match the filters; with a text search, those found so far."""
     start: int
-    """Place of the first of `lines` among them."""
+    """Index of the first of `lines`."""
     lines: list[RolloutLine]
     searched: float = 1.0
-    """Share of the file that a text search has gone through; the page asks again until it is 1."""
+    """Share of the file that was searched; the page polls until it is 1."""
     ends: tuple[str, ...] = ()
     """Every value of `end` in the file, for the filter."""
     agents: tuple[str, ...] = ()
@@ -93,33 +93,33 @@ Speaker = Literal["system", "user", "reasoning", "answer", "call", "result", "ot
 
 
 class Tokens(Record):
-    """One model call's tokens, where they are on record."""
+    """The recorded tokens of one model call."""
 
     prompt: list[int]
     generated: list[int]
     log_probs: list[float]
     trained: bool
-    """Generated tokens are what a trainer would learn from, those of the prompt are masked."""
+    """Whether the generated tokens are trained on. Prompt tokens are always masked."""
     trace: Json | None
-    """`token_trace`: its way, segment and break."""
+    """`token_trace`: its backend (`way`), segment and prefix mismatch (`break`)."""
 
 
 class Event(Record):
-    """One thing that was said in an episode, in order."""
+    """One event of an episode's conversation."""
 
     speaker: Speaker
     text: str
-    """Words; of a call its arguments, pretty where they are JSON; of a result what the model read."""
+    """The text of a message, the formatted arguments of a call, or the result as the model read it."""
     name: str = ""
-    """Of the tool that is called or answers."""
+    """Name of the tool."""
     call: str = ""
-    """What joins a result to its call."""
+    """Id that links a result to its call."""
     turn: int = 0
-    """Which model call wrote it, from 1; 0 before the first. A result has the turn of its call."""
+    """Number of the model call, from 1; 0 before the first. A result has the turn of its call."""
     reward: float | None = None
-    """What the world gave for this step, where its answer says."""
+    """Reward of this step, if the tool result contains one."""
     tokens: Tokens | None = None
-    """On the last event of a model call."""
+    """Set on the last event of a model call."""
 
 
 class Attempt(Record):
@@ -135,17 +135,17 @@ class Attempt(Record):
 
 
 class RolloutView(Record):
-    """GET /api/runs/{run}/rollouts/{task}/{repeat}: one rollout, to be read."""
+    """GET /api/runs/{run}/rollouts/{task}/{repeat}: one rollout."""
 
     run: int
     line: RolloutLine
     events: list[Event]
     replay: Replay | None
-    """Boards, where the world's folder can draw them."""
+    """Boards, if the environment's folder has a replay.py that can draw them."""
     charts: list[Chart]
-    """Of its tokens, where they are on record."""
+    """Charts of the recorded tokens."""
     facts: Json
-    """What else the row says: everything but the conversation, small values only."""
+    """The row's fields except the conversation, with long values shortened."""
     attempts: list[Attempt]
     previous: tuple[int, int] | None
     """(task, repeat) of the neighbours in the file's order of tasks."""
@@ -153,17 +153,17 @@ class RolloutView(Record):
 
 
 class TaskRollouts(Record):
-    """GET /api/runs/{run}/tasks/{task}?start=&limit=: the repeats of a task, side by side; 64 at a time, no tokens."""
+    """GET /api/runs/{run}/tasks/{task}?start=&limit=: the repeats of a task, at most 64 per request, without tokens."""
 
     run: int
     task: int
     stories: list[RolloutView]
     total: int = 0
-    """Repeats in all."""
+    """Total number of repeats."""
     start: int = 0
-    """Place of the first of `stories` among them."""
+    """Index of the first of `stories`."""
     previous: int | None = None
-    """The neighbouring tasks that have rollouts; None at either end of the file."""
+    """The neighbouring tasks that have rollouts; None at the ends."""
     next: int | None = None
 
 
@@ -173,7 +173,7 @@ class TaskPair(Record):
     task: int
     """Its index in the first run."""
     task_in_second: int
-    """Its index in the second run, which may number the same task otherwise."""
+    """Its index in the second run, which may differ."""
     rewards: tuple[float | None, float | None]
     """Mean over the repeats."""
     solved: tuple[float | None, float | None]
@@ -182,15 +182,15 @@ class TaskPair(Record):
 
 
 class Comparison(Record):
-    """GET /api/compare?first=0&second=1: two runs side by side.
+    """GET /api/compare?first=0&second=1: the comparison of two runs.
 
-    `sort`: task, change (of the solve rate, or of the mean reward where solved means nothing), first, second (mean
-    reward in that run), `-` before it for descending; `start`, `limit` as in the list.
+    `sort`: task, change (of the solve rate, or of the mean reward if "solved" is undefined), first or second (mean
+    reward in that run), with a leading `-` for descending order; `start`, `limit` as in the list.
     """
 
     runs: tuple[int, int]
     difference: Difference | None
-    """None where the two share no task."""
+    """None if the runs have no common task."""
     note: str
     total: int
     start: int

@@ -1,4 +1,4 @@
-"""Two runs side by side, task by task."""
+"""Compares two runs task by task for the compare page."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SORTS = ("task", "change", "first", "second")
 
 @dataclass(frozen=True)
 class ComparedTasks:
-    """The tasks of two runs; NaN and -1 where one of them lacks a task. Empty where none can be paired."""
+    """The tasks of two runs, with NaN and -1 for a missing task. Empty if tasks cannot be paired."""
 
     difference: Difference
     tasks: tuple[Ints, Ints]
@@ -34,23 +34,22 @@ class ComparedTasks:
 
     @classmethod
     def of(cls, first: Run, second: Run) -> ComparedTasks:
-        """Of two runs."""
         found = pair(first, second)
         empty = np.empty(0, np.int64)
         sides = found.sides if found.sides is not None and not found.why_not else None
         keys = empty
         if sides is not None:
-            # Of one input, a task that one run lacks is shown, too; of others, index 7 may be two tasks.
+            # With the same input, tasks missing in one run are included. Otherwise an index may denote two tasks.
             keys = (np.union1d if found.by == SAME_INPUT else np.intersect1d)(sides[0].key, sides[1].key)
         (task_a, reward_a, solved_a, count_a), (task_b, reward_b, solved_b, count_b) = (
             _spread(None if sides is None else sides[number], keys) for number in (0, 1)
         )
-        made = difference(first, second)
-        charts = [*side_by_side([first.profile, second.profile]), *difference_charts(made)]
-        return cls(made, (task_a, task_b), (reward_a, reward_b), (solved_a, solved_b), (count_a, count_b), charts)
+        comparison = difference(first, second)
+        charts = [*side_by_side([first.profile, second.profile]), *difference_charts(comparison)]
+        return cls(comparison, (task_a, task_b), (reward_a, reward_b), (solved_a, solved_b), (count_a, count_b), charts)
 
     def page(self, runs: tuple[int, int], sort: str, start: int, limit: int) -> Comparison:
-        """A stretch of the tasks; those that say nothing of `sort` come last."""
+        """Return a page of the tasks; those without a value of `sort` come last."""
         order = self._order(sort)[start : start + limit]
         return Comparison(
             runs=runs,
@@ -78,28 +77,28 @@ class ComparedTasks:
         task = np.where(self.tasks[0] >= 0, *self.tasks)
         if name == "change":
             solved = self.solved[1] - self.solved[0]
-            # Where nothing says what solved is, every difference is NaN and the rewards decide.
+            # If "solved" is undefined, every difference is NaN and the rewards decide.
             return np.lexsort((task, way * rewards, way * solved))
         values = task if name == "task" else self.rewards[SORTS.index(name) - 2]
         return np.lexsort((task, way * values))
 
 
 class RunDifferences:
-    """Pairs of runs, each compared anew when one of the two has changed. Any thread may ask."""
+    """Caches comparisons of pairs of runs and recomputes them when a run has changed. Thread-safe."""
 
     def __init__(self, runs: Sequence[RunFile]) -> None:
         self._runs = runs
         self._pairs: dict[tuple[int, int], ThrottledCache[ComparedTasks]] = {}
 
     def of(self, first: int, second: int) -> ComparedTasks:
-        """The comparison of two runs, by number."""
+        """Return the comparison of two runs, by number."""
         (end_a, a), (end_b, b) = (self._runs[number].numbers() for number in (first, second))
-        made = self._pairs.setdefault((first, second), ThrottledCache())
-        return made.get((end_a, end_b, id(a), id(b)), lambda: ComparedTasks.of(a, b))
+        comparison = self._pairs.setdefault((first, second), ThrottledCache())
+        return comparison.get((end_a, end_b, id(a), id(b)), lambda: ComparedTasks.of(a, b))
 
 
 def _spread(found: Side | None, keys: Ints) -> tuple[Ints, Floats, Floats, Ints]:
-    """Index, mean reward, solve rate and rollouts of each of the tasks with `keys`."""
+    """Return index, mean reward, solve rate and number of rollouts of each task in `keys`."""
     task, measured = np.full(len(keys), -1), np.zeros(len(keys), np.int64)
     reward, solved = np.full(len(keys), np.nan), np.full(len(keys), np.nan)
     if found is not None:

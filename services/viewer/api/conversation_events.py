@@ -1,4 +1,4 @@
-"""Conversation items -> events: who said what, in which turn, and what it earned."""
+"""Converts conversation items to events with their speakers, turns and rewards."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from rollyard.services.viewer.api.untrusted_values import pretty, sanitize
 
 _ROLES: dict[str, Speaker] = {"system": "system", "developer": "system", "user": "user", "assistant": "answer"}
 _CALLS = ("arguments", "input", "action", "operation", "code", "queries", "query")
-"""Where a call says what it wants, by its kind."""
+"""Fields that may hold a call's arguments, depending on its kind."""
 _RESULTS = ("output", "outputs", "results", "result", "error")
-"""Where an item that is call and result in one has the latter."""
+"""Fields that may hold the result in an item that is both call and result."""
 
 
 def events_of(row: Mapping[str, Any]) -> list[Event]:
-    """Of a rollout row: what the model was given, then the episode."""
+    """Return the events of a rollout row: the model's input, then the episode."""
     params, response = mapping(row.get("responses_create_params")), mapping(row.get("response"))
     events: list[Event] = []
     if isinstance(instructions := params.get("instructions"), str):
         events.append(Event(speaker="system", text=instructions))
     given = params.get("input")
     for item in [{"role": "user", "content": given}] if isinstance(given, str) else items(given):
-        events += _spoken(item, 0)
-    return [*events, *_played(items(response.get("output")), trained=row.get("mask_sample") is not True)]
+        events += _item_events(item, 0)
+    return [*events, *_output_events(items(response.get("output")), trained=row.get("mask_sample") is not True)]
 
 
-def _played(output: list[Any], *, trained: bool) -> Iterator[Event]:
+def _output_events(output: list[Any], *, trained: bool) -> Iterator[Event]:
     turn, writing = 0, False
     turns: dict[str, int] = {}
     """Call id -> its turn."""
@@ -41,27 +41,27 @@ def _played(output: list[Any], *, trained: bool) -> Iterator[Event]:
         if theirs and not writing:
             turn += 1
         writing = theirs
-        said = mapping(item)
-        call = text_of(said.get("call_id"))
+        content = mapping(item)
+        call = text_of(content.get("call_id"))
         if theirs and call:
             turns[call] = turn
-        made = list(_spoken(item, turns.get(call, turn)))
-        if theirs and made and (tokens := tokens_of(said, trained=trained)) is not None:
-            made[-1] = made[-1].model_copy(update={"tokens": tokens})
-            # A model call's tokens stand on its last item: whatever the model writes next is another call.
+        item_events = list(_item_events(item, turns.get(call, turn)))
+        if theirs and item_events and (tokens := tokens_of(content, trained=trained)) is not None:
+            item_events[-1] = item_events[-1].model_copy(update={"tokens": tokens})
+            # A model call's tokens are on its last item, so the model's next item belongs to another call.
             writing = False
-        yield from made
+        yield from item_events
 
 
 def _is_models(item: Any) -> bool:
-    """The model wrote it, not the world or the user."""
-    said = mapping(item)
-    kind = text_of(said.get("type"))
-    return bool(said) and not kind.endswith(("_output", "_response")) and said.get("role") in (None, "assistant")
+    """Return whether the model wrote the item, not the environment or the user."""
+    content = mapping(item)
+    kind = text_of(content.get("type"))
+    return bool(content) and not kind.endswith(("_output", "_response")) and content.get("role") in (None, "assistant")
 
 
-def _spoken(item: Any, turn: int) -> Iterator[Event]:
-    """The events of one item, of whatever kind."""
+def _item_events(item: Any, turn: int) -> Iterator[Event]:
+    """Yield the events of one item of any kind."""
     if not isinstance(item, dict):
         yield Event(speaker="other", text=item if isinstance(item, str) else pretty(item), turn=turn)
         return
@@ -106,13 +106,13 @@ def _reasoning(item: Json, turn: int) -> Iterator[Event]:
 def _call(item: Json, kind: str, turn: int) -> Iterator[Event]:
     name = text_of(item.get("name")) or kind.removesuffix("_call")
     call = text_of(item.get("call_id")) or text_of(item.get("id"))
-    said = next((item[key] for key in _CALLS if item.get(key) is not None), None)
-    yield Event(speaker="call", text=_readable(said), name=name, call=call, turn=turn)
-    # What the endpoint ran itself has its result in the same item; a tool of ours never has.
+    content = next((item[key] for key in _CALLS if item.get(key) is not None), None)
+    yield Event(speaker="call", text=_readable(content), name=name, call=call, turn=turn)
+    # Tools that the model's endpoint runs have the result in the same item, unlike the environment's tools.
     results = {key: item[key] for key in _RESULTS if item.get(key) not in (None, "", [])}
     if results:
-        told = next(iter(results.values())) if len(results) == 1 else results
-        text = words_of(told) if isinstance(told, str | list) else pretty(told)
+        result = next(iter(results.values())) if len(results) == 1 else results
+        text = words_of(result) if isinstance(result, str | list) else pretty(result)
         yield Event(speaker="result", text=text, name=name, call=call, turn=turn)
 
 
@@ -130,12 +130,12 @@ def _result(item: Json, kind: str, turn: int) -> Event:
     )
 
 
-def _readable(said: Any) -> str:
-    """A call's arguments: pretty where they are JSON."""
-    if not isinstance(said, str):
-        return "" if said is None else pretty(said)
-    value = _parsed(said)
-    return pretty(value) if isinstance(value, dict | list) else said
+def _readable(content: Any) -> str:
+    """Return a call's arguments, formatted if they are JSON."""
+    if not isinstance(content, str):
+        return "" if content is None else pretty(content)
+    value = _parsed(content)
+    return pretty(value) if isinstance(value, dict | list) else content
 
 
 def _parsed(text: str) -> Any:

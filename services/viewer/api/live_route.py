@@ -1,7 +1,7 @@
-"""GET /api/live: the run that is going on here, for the page; `services/head/run_snapshot.py` defines the answer.
-GET /api/live/charts: its pace over the last ten minutes, as far as a page asked.
+"""GET /api/live: the current run; `services/head/run_snapshot.py` defines the response.
+GET /api/live/charts: its pace over the last ten minutes, as far as a page was open.
 
-The run is asked twice a second at most, however many pages look.
+The run is queried at most twice a second, regardless of the number of open pages.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ FRESH_S = 0.5
 
 
 def live_router(transport: Transport, find: Callable[[], Awaitable[HeadFile]]) -> APIRouter:
-    """The route. `find` says where the head is (`find_run` with its arguments bound) or raises RunError."""
+    """Build the routes. `find` returns the head's file (`find_run` with bound arguments) or raises RunError."""
     router = APIRouter()
     cache = _Cache(lambda: _now(transport, find))
-    router.get("/api/live", summary="The run that is going on")(cache.read)
+    router.get("/api/live", summary="The current run")(cache.read)
     router.get("/api/live/charts", summary="Its pace")(cache.charts)
     return router
 
 
 class _Cache:
-    """One look for all who ask at about the same time."""
+    """Shares one snapshot between concurrent requests."""
 
     def __init__(self, fetch_snapshot: Callable[[], Awaitable[RunSnapshot]]) -> None:
         self._look = fetch_snapshot
@@ -44,12 +44,12 @@ class _Cache:
         self._drawn: tuple[RunSnapshot, Charts] | None = None
 
     async def read(self) -> RunSnapshot:
-        """What goes on: servers, episodes by stage, what is stuck, collections, failures."""
+        """The current run: servers, episodes by stage, stuck episodes, collections and failures."""
         async with self._lock:
             return await self._fresh()
 
     async def charts(self) -> Charts:
-        """The charts of the run as it was seen until now, drawn once for each look."""
+        """The charts of the run's history, drawn once per snapshot."""
         async with self._lock:
             live = await self._fresh()
             if self._drawn is None or self._drawn[0] is not live:

@@ -1,4 +1,4 @@
-"""What stands in the content of a message, as words."""
+"""Converts the content of a message to text."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _THINK = re.compile(r"<think>|</think>")
 
 
 def words_of(content: Any) -> str:
-    """All parts of a content: texts as they are, what is no text named in brackets."""
+    """Return all parts of a content: texts verbatim, other parts as a description in brackets."""
     if isinstance(content, str):
         return content
     if isinstance(content, list):
@@ -38,7 +38,7 @@ def _part(part: Any) -> str:
 
 
 def _source(part: Json) -> str:
-    """Where a picture or file comes from, without its bytes."""
+    """Return the source of an image or file without its bytes."""
     for key in ("image_url", "file_url", "url", "filename", "file_id", "file_data", "data", "input_audio"):
         value = part.get(key)
         if isinstance(value, dict):
@@ -48,12 +48,13 @@ def _source(part: Json) -> str:
             if value.startswith("data:") and comma:
                 return f"{head[5:_MOST_URL]}, {len(data)} characters"
             return value if len(value) <= _MOST_URL else f"{value[:_MOST_URL]}... ({len(value)} characters)"
-    return "nothing said"
+    return "no source"
 
 
 def thoughts(text: str) -> list[tuple[bool, str]]:
-    """A model's text in pieces: whether it is thinking, and the words. `</think>` alone ends a thought that its prompt
-    began.
+    """Split a model's text into pieces of (is_thought, text).
+
+    `</think>` without an opening tag ends a thought that the prompt started.
     """
     pieces: list[tuple[bool, str]] = []
     tags = list(_THINK.finditer(text))

@@ -1,4 +1,4 @@
-"""A run's profile and its charts, as the page asks for them."""
+"""Builds the response with a run's profile and charts."""
 
 from __future__ import annotations
 
@@ -9,6 +9,6 @@ from rollyard.services.viewer.index.run_file import RunFile
 
 
 def numbers_of(run: RunFile) -> Numbers:
-    """Of what is read so far."""
+    """Return the metrics of the rows read so far."""
     end, found = run.numbers()
     return Numbers(indexed=end, profile=found.profile, charts=profile_charts(found.profile, RunLinks(run.number)))

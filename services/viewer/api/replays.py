@@ -1,4 +1,4 @@
-"""Replays: finds the `replay.py` of the worlds' folders and asks each whether a row is its own."""
+"""Finds the `replay.py` plug-ins in the environments' folders and draws boards with them."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ _Make = Callable[[Json], Replay | None]
 
 
 class Replays:
-    """Call it with a row. A broken replay.py is reported once and never stops a page."""
+    """Draws the boards of a row. A failing replay.py is logged once and never fails a page."""
 
     def __init__(self, roots: Sequence[Path]) -> None:
-        """`roots`: where plug-in folders are looked for, the first wins. They are imported when first needed."""
+        """`roots` is the search path of plug-in folders, by precedence. Plug-ins are imported on first use."""
         self._roots = roots
         self._makers: dict[str, _Make] | None = None
         self._reported: set[str] = set()
         self._loading = threading.Lock()
 
     def __call__(self, row: Json) -> Replay | None:
-        """Boards of the row, by the first world that knows it."""
+        """Return the boards from the first plug-in that supports the row."""
         with self._loading:
             if self._makers is None:
                 self._makers = dict(self._load())
@@ -37,7 +37,7 @@ class Replays:
             try:
                 if (found := make(row)) is not None:
                     return Replay.model_validate(found)
-            # Plug-ins may raise anything, and the conversation is worth reading without its boards.
+            # Plug-ins may raise any exception, and the conversation is useful without its boards.
             except (Exception, SystemExit) as error:
                 self._report(name, f"{type(error).__name__}: {error}")
         return None
@@ -64,4 +64,4 @@ class Replays:
     def _report(self, name: str, what: str) -> None:
         if name not in self._reported:
             self._reported.add(name)
-            log.warning("%s of %s is broken, its boards are not shown: %s", FILE, name, what)
+            log.warning("%s of %s failed, so its boards are not shown: %s", FILE, name, what)

@@ -1,4 +1,4 @@
-"""Listing: a table filtered, sorted and cut into pages, in milliseconds for a million rollouts."""
+"""Filters, sorts and pages the rollout table, in milliseconds for a million rollouts."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ Places = NDArray[np.intp]
 SORTS = ("task", "repeat", "reward", "success", "tool_calls", "turns", "output_tokens", "seconds", "end")
 MOST_LINES = 500
 _ROUNDING = 1e-9
-"""Rewards are sums, and a bar of the histogram leads here: values that differ by less are one there, too."""
-_KEPT = 6
-"""Orders and selections that are kept, 8 MB each for a million rollouts."""
+"""Tolerance of reward filters, because rewards are sums. Equal to the tolerance of the histogram that links here."""
+_CACHE_SIZE = 6
+"""Number of cached orders and selections, 8 MB each for a million rollouts."""
 T = TypeVar("T")
 
 
 class Query(BaseModel):
-    """What the page asks of the list: GET /api/runs/{run}/rollouts."""
+    """The query of GET /api/runs/{run}/rollouts."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     sort: str = Field(default="task", pattern=f"^-?({'|'.join(SORTS)})$")
-    """`-` before it: descending. What says nothing comes last either way."""
+    """A leading `-` means descending. Missing values come last in both directions."""
     task: int | None = None
     repeat: int | None = None
     outcome: Outcome | None = None
@@ -44,37 +44,35 @@ class Query(BaseModel):
     end: str | None = None
     agent: str | None = None
     q: str = Field(default="", max_length=1000)
-    """Text that stands in the row."""
+    """Text to search in the row."""
     start: int = Field(default=0, ge=0)
     limit: int = Field(default=100, ge=0, le=MOST_LINES)
 
 
 class Listing:
-    """Pages of one table. Several threads may ask at once: at worst one sorts what another has sorted."""
+    """Pages of one table. Thread-safe; at worst two threads sort the same column."""
 
     def __init__(self, table: Table) -> None:
         self.table = table
-        self._orders = _Kept[Places]()
-        self._selections = _Kept[Places]()
+        self._orders = _LruCache[Places]()
+        self._selections = _LruCache[Places]()
         self._ends = tuple(sorted(_used(table.end)))
         self._agents = tuple(sorted(_used(table.agent)))
 
     def page(self, query: Query, found: NDArray[np.int64] | None = None, searched: float = 1.0) -> Page:
-        """What `query` asks for. `found`: bytes where the rows begin that have its text, ascending."""
+        """Return the requested page. `found` holds the offsets of the rows with the searched text, ascending."""
         places = self.select(query, found)
         return self.page_of(places[query.start : query.start + query.limit], len(places), query.start, searched)
 
     def page_of(self, places: Places, total: int, start: int = 0, searched: float = 1.0) -> Page:
-        """The lines at `places`, as a stretch of `total`."""
+        """Return the rows at `places` as a page of `total`."""
         lines = [self.table.line(place) for place in places.tolist()]
         return Page(total=total, start=start, lines=lines, searched=searched, ends=self._ends, agents=self._agents)
 
     def select(self, query: Query, found: NDArray[np.int64] | None = None) -> Places:
-        """Indexes of the rollouts that pass, sorted."""
-        asked = query.model_copy(update={"start": 0, "limit": 0}).model_dump_json()
-        return self._selections.get(
-            f"{asked} {-1 if found is None else len(found)}", lambda: self._select(query, found)
-        )
+        """Return the sorted indexes of the matching rollouts."""
+        key = query.model_copy(update={"start": 0, "limit": 0}).model_dump_json()
+        return self._selections.get(f"{key} {-1 if found is None else len(found)}", lambda: self._select(query, found))
 
     def _select(self, query: Query, found: NDArray[np.int64] | None) -> Places:
         order = self._orders.get(query.sort, lambda: _order(self.table, query.sort))
@@ -86,10 +84,10 @@ class Listing:
 
     def _passing(self, query: Query) -> NDArray[np.bool_] | None:
         table = self.table
-        # A comparison with NaN is false: what says nothing passes no bound.
+        # Comparisons with NaN are false, so missing values match no bound.
         tests: list[tuple[Any, Callable[[Any], NDArray[np.bool_]]]] = [
-            (query.task, lambda task: table.task == _held(task)),
-            (query.repeat, lambda repeat: table.repeat == _held(repeat)),
+            (query.task, lambda task: table.task == _clamped(task)),
+            (query.repeat, lambda repeat: table.repeat == _clamped(repeat)),
             (query.outcome, lambda outcome: table.measured == (outcome == "measured")),
             (query.success, lambda success: table.success == float(success)),
             (query.min_reward, lambda least: table.reward >= least - _ROUNDING),
@@ -103,15 +101,15 @@ class Listing:
         return np.asarray(np.logical_and.reduce(passing), bool) if passing else None
 
 
-class _Kept(Generic[T]):
-    """The few values that were used last."""
+class _LruCache(Generic[T]):
+    """A small LRU cache."""
 
     def __init__(self) -> None:
         self._values: OrderedDict[str, T] = OrderedDict()
         self._lock = threading.Lock()
 
     def get(self, key: str, make: Callable[[], T]) -> T:
-        """The value under `key`, made if it is not there."""
+        """Return the value of `key`, computed if missing."""
         with self._lock:
             if key in self._values:
                 self._values.move_to_end(key)
@@ -119,13 +117,13 @@ class _Kept(Generic[T]):
         value = make()
         with self._lock:
             self._values[key] = value
-            while len(self._values) > _KEPT:
+            while len(self._values) > _CACHE_SIZE:
                 self._values.popitem(last=False)
         return value
 
 
 def _order(table: Table, sort: str) -> Places:
-    """Equal ones stay by (task, repeat)."""
+    """Return the sort order; ties stay ordered by (task, repeat)."""
     name, descending = sort.removeprefix("-"), sort.startswith("-")
     if name == "task":
         return np.argsort(-table.task, kind="stable") if descending else np.arange(len(table))
@@ -134,7 +132,7 @@ def _order(table: Table, sort: str) -> Places:
 
 
 def _ranks(words: CategoryColumn) -> NDArray[np.float64]:
-    """Places in the alphabet; NaN for none."""
+    """Return alphabetical ranks; NaN for missing values."""
     ranks = np.empty(len(words.names) + 1)
     ranks[np.argsort(np.array(words.names, str))] = np.arange(len(words.names))
     ranks[-1] = np.nan
@@ -157,6 +155,6 @@ def _among(offsets: NDArray[np.int64], found: NDArray[np.int64]) -> NDArray[np.b
     return np.asarray(found[places] == offsets)
 
 
-def _held(value: int) -> int:
-    """Within 64 bits, so that numpy can compare it."""
+def _clamped(value: int) -> int:
+    """Clamp to 64 bits, so that numpy can compare it."""
     return max(min(value, 2**62), -1)

@@ -1,4 +1,4 @@
-"""Story: one rollout to be read, made of its row."""
+"""Builds the view of one rollout from its row."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ Replays = Callable[[Json], Replay | None]
 
 
 class RowChanged(RunError):
-    """The row that the index points to is another one now: the file was changed, and is read anew."""
+    """The file was changed, so that the index points to a different row. The file is being read again."""
 
 
 def rollout_view(run: RunFile, table: Table, index: int, replays: Replays, *, tokens: bool = True) -> RolloutView:
-    """The rollout at `index` of the run's table; its tokens only where asked for. Raises OSError, Gone."""
+    """Return the rollout at `index` of the run's table, with its tokens if `tokens`. Raises OSError, RowChanged."""
     line, row = table.line(index), row_of(run, table, index)
     events = events_of(row) if row else []
     if not tokens:
@@ -46,7 +46,7 @@ def rollout_view(run: RunFile, table: Table, index: int, replays: Replays, *, to
 
 
 def task_rollouts(run: RunFile, task: int, replays: Replays, start: int = 0, limit: int = MOST_STORIES) -> TaskRollouts:
-    """The repeats of a task, without tokens. Raises OSError, Gone."""
+    """Return the repeats of a task without tokens. Raises OSError, RowChanged."""
     table = run.table
     low, high = table.of_task(task)
     chosen = range(low, high)[start : start + limit]
@@ -59,7 +59,7 @@ def task_rollouts(run: RunFile, task: int, replays: Replays, start: int = 0, lim
 
 
 def row_line(run: RunFile, table: Table, index: int) -> bytes:
-    """The line of the rollout at `index`; empty where it has none. Raises OSError, Gone."""
+    """Return the line of the rollout at `index`; empty if it has none. Raises OSError, RowChanged."""
     line = run.line(table, index)
     if line is not None:
         _checked(run, table, index, as_row(line))
@@ -67,7 +67,7 @@ def row_line(run: RunFile, table: Table, index: int) -> bytes:
 
 
 def row_of(run: RunFile, table: Table, index: int) -> RolloutRow | None:
-    """The row of the rollout at `index`; None where it has none. Raises OSError, Gone."""
+    """Return the row of the rollout at `index`; None if it has none. Raises OSError, RowChanged."""
     line = run.line(table, index)
     return None if line is None else _checked(run, table, index, as_row(line))
 
@@ -77,7 +77,7 @@ def _checked(run: RunFile, table: Table, index: int, row: Json | None) -> Rollou
     found = None if row is None else (row.get("_ng_task_index"), row.get("_ng_rollout_index"))
     if row is None or (run.file.snapshot.says_task and found != key):
         run.file.doubt()
-        raise RowChanged(f"the row of task {key[0]}, repeat {key[1]} is no longer where it was: the file was changed")
+        raise RowChanged(f"the row of task {key[0]}, repeat {key[1]} has moved because the file was changed")
     return cast(RolloutRow, row)
 
 

@@ -1,4 +1,4 @@
-"""What a row says beside the conversation, without what is long."""
+"""Extracts a row's fields except the conversation, and shortens long values."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from rollyard.services.io.json_values import mapping
 from rollyard.services.types import TOKEN_FIELDS, Json
 
 _LONGEST = 2000
-"""Bytes of JSON that a value may have; of a longer one is said how long it is."""
+"""Maximum bytes of JSON of a value. Longer values show only their size."""
 _CONVERSATION = {"responses_create_params": ("input", "instructions"), "response": ("output", "instructions", "tools")}
 
 
 def row_facts(row: Mapping[str, Any]) -> Json:
-    """Everything but the conversation, small values only."""
+    """Return all fields except the conversation, with long values shortened."""
     facts: Json = {}
     for key, value in row.items():
         if key in _CONVERSATION and isinstance(value, dict):
             kept = {name: each for name, each in value.items() if name not in _CONVERSATION[key] and each is not None}
-            if said := small(kept):
-                facts[key] = said
+            if shortened := small(kept):
+                facts[key] = shortened
         elif key not in TOKEN_FIELDS:
             facts[key] = _short(value)
     return facts
 
 
 def small(values: Json) -> Json:
-    """The same object, each long value replaced by a word about it."""
+    """Return the object with long values replaced by their size."""
     return {key: _short(value) for key, value in mapping(values).items()}
 
 

@@ -1,4 +1,4 @@
-"""What was seen of a run that goes on, while a page asked: the moments that its charts are drawn from."""
+"""Keeps the recent history of the current run for its charts."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from rollyard.services.charts.waiting import waiting
 from rollyard.services.head.run_snapshot import RunSnapshot
 
 KEPT = 600
-"""Moments: ten minutes of a page that asks once a second."""
+"""Number of moments: ten minutes at one request per second."""
 
 
 class RunHistory:
-    """Of one run at a time; another run begins a new history."""
+    """The history of one run; another run starts a new history."""
 
     def __init__(self) -> None:
         self._latest: RunSnapshot | None = None
         self._moments: deque[Moment] = deque(maxlen=KEPT)
 
     def add(self, live: RunSnapshot) -> None:
-        """A look at the run. One that found no run adds nothing: the head may answer again."""
+        """Add a snapshot. A snapshot without a run is ignored, because the head may respond again."""
         if not live.run_id:
             return
         if self._latest is not None and self._latest.run_id != live.run_id:
@@ -32,6 +32,6 @@ class RunHistory:
         self._moments.append(Moment(time=live.time, rollouts_per_s=rate, in_progress=live.total))
 
     def charts(self) -> list[Chart]:
-        """The pace, once two moments are known, and what rollouts wait for."""
+        """Return the pace, if there are at least two moments, and the rollouts by stage."""
         wait = waiting(self._latest.stages) if self._latest is not None else None
         return [*pace(tuple(self._moments)), *([] if wait is None else [wait])]

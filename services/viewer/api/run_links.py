@@ -1,4 +1,4 @@
-"""Addresses in the page, for the marks of charts; `link` in `static/route.js` writes the same ones."""
+"""Builds page addresses for the marks of charts, in the same format as `link` in `static/route.js`."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from urllib.parse import urlencode
 
 
 class RunLinks:
-    """Places of one run (`rollyard.services.charts.links.Links`)."""
+    """Addresses of one run (`rollyard.services.charts.links.Links`)."""
 
     def __init__(self, run: int) -> None:
         self._run = f"#/runs/{run}"
 
     def rollouts(self, **filters: str | float) -> str:
-        """The list of rollouts, filtered."""
+        """Return the address of the filtered list of rollouts."""
         written = {name: value if isinstance(value, str) else f"{value:.12g}" for name, value in filters.items()}
         return f"{self._run}?{urlencode(written)}"
 
     def task(self, task: int) -> str:
-        """All repeats of a task."""
+        """Return the address of a task's repeats."""
         return f"{self._run}/tasks/{task}"

@@ -1,4 +1,4 @@
-"""The tokens of a model call, where its last item carries them."""
+"""Reads the tokens of a model call from its last item."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rollyard.services.viewer.api.row_fields import small
 
 
 def tokens_of(item: Json, *, trained: bool) -> Tokens | None:
-    """None where there are none, or what stands there are no tokens."""
+    """Return the item's tokens; None if they are missing or invalid."""
     prompt, generated = _ids(item.get("prompt_token_ids")), _ids(item.get("generation_token_ids"))
     if generated is None:
         return None
@@ -32,7 +32,7 @@ def _ids(value: Any) -> list[int] | None:
 
 
 def _log_probs(value: Any) -> list[float]:
-    """All of them, or none: one that is missing would shift the others."""
+    """Return all values, or an empty list if one is invalid, because a gap would shift the others."""
     found = [number(each, None) for each in value] if isinstance(value, list) else []
     known = [each for each in found if each is not None]
     return known if len(known) == len(found) else []

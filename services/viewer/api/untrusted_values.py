@@ -1,4 +1,4 @@
-"""Values out of rollouts, which may hold anything anywhere, made fit to be shown and to be written as JSON."""
+"""Sanitizes untrusted values from rollouts so that they can be shown and written as JSON."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ import orjson
 from rollyard.services.io.json_values import number
 
 DEEPEST = 100
-"""Levels of lists and objects that are passed on; deeper ones only somebody with bad intentions writes."""
+"""Maximum nesting of lists and objects; deeper values are malicious."""
 
 
 def pretty(value: Any) -> str:
-    """A JSON value to be read by people."""
+    """Format a value as human-readable JSON."""
     return orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS).decode()
 
 
 def sanitize(value: Any, deep: int = 0) -> Any:
-    """The same value as JSON can carry it: no NaN, no lone surrogate, no number of a thousand digits, not too deep."""
+    """Return the value in a form that JSON supports: no NaN, lone surrogates, huge integers or deep nesting."""
     kind = type(value)
     if kind is str:
         return value if value.isascii() else value.encode("utf-8", "replace").decode()

@@ -1,1 +1,1 @@
-"""Chosen rollouts and all numbers as one HTML file."""
+"""Exports selected rollouts and all metrics as one HTML file."""

@@ -1,4 +1,4 @@
-"""Export: chosen rollouts and all the numbers as one HTML file that needs no server."""
+"""Exports selected rollouts and all metrics as one HTML file that needs no server."""
 
 from __future__ import annotations
 
@@ -18,32 +18,34 @@ from rollyard.services.viewer.index.table import Table
 
 MOST_EXPORTED = 200
 _MOST_TASKS = 5000
-"""Tasks of a comparison."""
+"""Maximum tasks of a comparison."""
 
 
 def export(file_index: FileIndex, replays: Replays, limit: int = MOST_EXPORTED) -> bytes:
-    """The page, with `limit` rollouts of each file. The library is read through. Raises OSError, Gone."""
+    """Return the page with `limit` rollouts of each file. The index must be complete. Raises OSError, RowChanged."""
     data: Json = {"overview": file_index.overview(), "profiles": {}, "pages": {}, "stories": {}, "comparison": None}
-    said = []
+    notes = []
     for run in file_index.runs:
         data["profiles"][str(run.number)] = numbers_of(run)
         listing, table = run.listing, run.listing.table
         places = chosen(table, limit)
         data["pages"][str(run.number)] = listing.page_of(places, len(places))
         for place in places.tolist():
-            story = rollout_view(run, table, place, replays)
-            data["stories"][f"{run.number}/{story.line.task}/{story.line.repeat}"] = story
-        said.append(_left_out(run.name, len(places), len(table)))
+            view = rollout_view(run, table, place, replays)
+            data["stories"][f"{run.number}/{view.line.task}/{view.line.repeat}"] = view
+        notes.append(_omission_note(run.name, len(places), len(table)))
     if len(file_index.runs) > 1:
         compared = RunDifferences(file_index.runs).of(0, 1)
         data["comparison"] = compared.page((0, 1), "task", 0, _MOST_TASKS)
-        said += _left_out_tasks(len(compared.tasks[0]))
-    return single_page(orjson.dumps(data, default=_plain), " ".join(filter(None, said)))
+        notes += _omitted_tasks_note(len(compared.tasks[0]))
+    return single_page(orjson.dumps(data, default=_plain), " ".join(filter(None, notes)))
 
 
 def chosen(table: Table, limit: int) -> Places:
-    """Some rollouts that show what is in the table, in its order: a quarter the best, a quarter the worst, up to a
-    quarter failed, the rest at equal distances. Of the best and the worst, each task's first.
+    """Select representative rollouts, in the table's order.
+
+    A quarter are the best, a quarter the worst, up to a quarter failed, and the rest are at equal distances. The best
+    and the worst are spread over tasks.
     """
     if len(table) <= limit:
         return np.arange(len(table))
@@ -59,7 +61,7 @@ def chosen(table: Table, limit: int) -> Places:
 
 
 def _by_task(table: Table, places: Places) -> Places:
-    """The same places: first every task's first one, then every task's second, and so on."""
+    """Reorder the indexes: first every task's first one, then every task's second, and so on."""
     tasks = table.task[places]
     order = np.argsort(tasks, kind="stable")
     starts = np.flatnonzero(np.diff(tasks[order], prepend=-1))
@@ -68,17 +70,17 @@ def _by_task(table: Table, places: Places) -> Places:
     return places[np.argsort(turns, kind="stable")]
 
 
-def _left_out(name: str, kept: int, all_of: int) -> str:
+def _omission_note(name: str, kept: int, all_of: int) -> str:
     if kept == all_of:
         return ""
     return (
-        f"Of {name} this page holds {kept:,} of {all_of:,} rollouts (best, worst, failed, and some between); "
-        "the numbers are of all of them."
+        f"This page contains {kept:,} of {all_of:,} rollouts of {name} (best, worst, failed, and some in between); "
+        "the metrics cover all of them."
     )
 
 
-def _left_out_tasks(tasks: int) -> Sequence[str]:
-    return [f"Of the comparison it holds the first {_MOST_TASKS:,} of {tasks:,} tasks."] if tasks > _MOST_TASKS else []
+def _omitted_tasks_note(tasks: int) -> Sequence[str]:
+    return [f"The comparison contains the first {_MOST_TASKS:,} of {tasks:,} tasks."] if tasks > _MOST_TASKS else []
 
 
 def _plain(record: object) -> object:

@@ -1,8 +1,8 @@
-"""The page as one file: its modules, styles and data inside, and a policy that lets nothing else run.
+"""Builds the page as one file with modules, styles and data, and a Content-Security-Policy that blocks other scripts.
 
-Modules keep their text but for the names in their imports, which an import map leads to `data:` addresses. The policy
-lets only scripts run that carry a word made for this very file, and what they import: the browser hands the word on to
-imports, as it does no hash. Rollouts are older than the word and cannot know it.
+Modules are unchanged except for the paths in their imports, which an import map resolves to `data:` addresses. The
+policy allows only scripts with a nonce generated for this file, and their imports: browsers apply a nonce, unlike a
+hash, to imports. Rollouts are older than the nonce and cannot contain it.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ _UNSAFE = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", 
 
 
 def single_page(data: bytes, note: str) -> bytes:
-    """The page with `data` (JSON) in its element `embedded`, and `note` above it."""
+    """Build the page with `data` (JSON) in its element `embedded`, and `note` above it."""
     page = (STATIC / "index.html").read_text(encoding="utf-8")
     style = "\n".join(_style_sheet(name).read_text(encoding="utf-8") for name in _STYLE.findall(page))
     imports = orjson.dumps({"imports": _modules()}).decode()
     begin = "".join(f'import("page/{name}");' for name in _MODULE.findall(page))
-    word = secrets.token_urlsafe(24)
+    nonce = secrets.token_urlsafe(24)
     policy = (
-        f"default-src 'none'; script-src 'nonce-{word}'; style-src '{_hash(style)}'; "
+        f"default-src 'none'; script-src 'nonce-{nonce}'; style-src '{_hash(style)}'; "
         "img-src data:; base-uri 'none'; form-action 'none'"
     )
     for found in (_STYLE, _MODULE):
@@ -42,21 +42,21 @@ def single_page(data: bytes, note: str) -> bytes:
     head = f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n<meta charset="utf-8">'
     page = page.replace('<meta charset="utf-8">', head, 1)
     page = page.replace(
-        "</head>", f'<style>{style}</style>\n<script type="importmap" nonce="{word}">{imports}</script>\n</head>', 1
+        "</head>", f'<style>{style}</style>\n<script type="importmap" nonce="{nonce}">{imports}</script>\n</head>', 1
     )
     body = f'<script type="application/json" id="embedded">{_safe(data.decode())}</script>\n'
-    body += f'<script nonce="{word}">{begin}</script>\n'
-    page = page.replace('<div id="app">', f'{_said(note)}<div id="app">', 1)
+    body += f'<script nonce="{nonce}">{begin}</script>\n'
+    page = page.replace('<div id="app">', f'{_note_html(note)}<div id="app">', 1)
     return page.replace("</body>", f"{body}</body>", 1).encode()
 
 
 def _style_sheet(name: str) -> Path:
-    """That of the charts stands beside what draws them."""
+    """Return the path of a style sheet; that of the charts is in `services/charts`."""
     return STYLE if name == "css/charts.css" else STATIC / name
 
 
 def _modules() -> dict[str, str]:
-    """Every script of the page by the name under which the others import it."""
+    """Return every module of the page by the name under which the others import it."""
     found = {}
     for path in sorted(STATIC.rglob("*.js")):
         name = path.relative_to(STATIC).as_posix()
@@ -66,7 +66,7 @@ def _modules() -> dict[str, str]:
 
 
 def _renamed(code: str, name: str) -> str:
-    """The module with its neighbours' names from the page's root: a `data:` address has no neighbours."""
+    """Rewrite relative imports to names from the page's root, because `data:` addresses have no relative paths."""
 
     def renamed(found: re.Match[str]) -> str:
         path = posixpath.normpath(posixpath.join(posixpath.dirname(name), found[3]))
@@ -80,9 +80,9 @@ def _hash(text: str) -> str:
 
 
 def _safe(json: str) -> str:
-    """JSON that ends no script element and begins no comment, whatever the rollouts say."""
+    """Escape JSON so that it cannot end the script element or start a comment."""
     return re.sub("[<>&\u2028\u2029]", lambda found: _UNSAFE[found[0]], json)
 
 
-def _said(note: str) -> str:
+def _note_html(note: str) -> str:
     return f'<p class="message exported">{escape(note)}</p>\n' if note else ""

@@ -1,1 +1,1 @@
-"""What the viewer keeps beside large rollout files: tables, searches, fingerprints."""
+"""The viewer's index of large rollout files: tables, searches and fingerprints."""

@@ -1,4 +1,4 @@
-"""AttemptFile: `X_failures.jsonl` followed as it grows: which rollouts failed, and what is said of one of them."""
+"""Indexes the growing file `X_failures.jsonl` and reads the failed attempts of a rollout."""
 
 from __future__ import annotations
 
@@ -30,27 +30,26 @@ class Failed:
     repeat: Ints
     offset: Ints
     terminal: NDArray[np.bool_]
-    """No other attempt follows in the same command."""
+    """Whether no other attempt follows in the same command."""
     kind: CategoryColumn
     agent: CategoryColumn
 
 
 class AttemptFile:
-    """One thread calls `advance`; any may ask."""
+    """The index of a failures file. One thread calls `advance`; any thread may read."""
 
     def __init__(self, path: Path) -> None:
-        """Nothing is read yet."""
         self.path = path
         self._mark: FileFingerprint | None = None
         self._forget()
 
     @property
     def behind(self) -> int:
-        """Bytes that are there and can be read."""
+        """Bytes that are not read yet."""
         return 0 if self._through else self._size - self._end
 
     def advance(self) -> bool:
-        """Read what is new, a few megabytes at a time. True when something was."""
+        """Read a few megabytes of new data; return whether there was any."""
         try:
             stat = self.path.stat()
             if self._mark is not None and self._mark.unchanged(stat):
@@ -60,7 +59,7 @@ class AttemptFile:
                 self._forget()
             before = self._end
             self._read()
-            # A step that is not full has met the end of the file, or an unfinished line before it.
+            # A step that is not full has reached the end of the file, or an incomplete last line.
             self._size, self._through = stat.st_size, self._end < before + _STEP
             self._mark = FileFingerprint.of(self.path, self._end, stat, whole=self._through)
         except OSError:
@@ -73,10 +72,10 @@ class AttemptFile:
         return False
 
     def of(self, task: int, repeat: int) -> list[Attempt]:
-        """Failed attempts of one rollout, in order. Raises OSError."""
+        """Return the failed attempts of one rollout in order. Raises OSError."""
         failed = self.failed
-        there = np.flatnonzero((failed.task == task) & (failed.repeat == repeat))
-        return [_attempt(row_at(self.path, int(failed.offset[index]))) for index in there.tolist()]
+        indexes = np.flatnonzero((failed.task == task) & (failed.repeat == repeat))
+        return [_attempt(row_at(self.path, int(failed.offset[index]))) for index in indexes.tolist()]
 
     def _forget(self) -> None:
         self._ints = array("q")

@@ -1,4 +1,4 @@
-"""Mark: what a file looked like when it was read, to tell growth from change without reading it again."""
+"""Fingerprints a file to distinguish growth from change without reading it again."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ class FileFingerprint:
     size: int
     mtime_ns: int
     digest: str
-    """Of its first and last bytes before `end`, and of samples between them."""
+    """Digest of the first and last bytes before `end`, and of samples between them."""
 
     @classmethod
     def of(cls, path: Path, end: int, stat: os.stat_result, *, whole: bool) -> FileFingerprint:
-        """The mark of `path`; `stat` was taken before it was read, `whole`: to its end. Raises OSError."""
+        """Return the fingerprint of `path`. `stat` was taken before reading; `whole`: to its end. Raises OSError."""
         size, written = (stat.st_size, stat.st_mtime_ns) if whole else (-1, -1)
         return cls(end, size, written, _digest(path, end))
 
     def unchanged(self, stat: os.stat_result) -> bool:
-        """It was read to its end, and nobody has written to it since."""
+        """Return whether the file was read to its end and not written since."""
         return (stat.st_size, stat.st_mtime_ns) == (self.size, self.mtime_ns)
 
     def fits(self, path: Path, stat: os.stat_result) -> bool:
-        """Whether what was read still stands there: nothing was written, or only behind `end`. Raises OSError.
+        """Return whether the bytes before `end` are unchanged. Raises OSError.
 
-        A file that was written to and has its old size was changed somewhere: lines are appended, never exchanged.
+        A file that was written to without growing counts as changed, because lines are only ever appended.
         """
         if self.unchanged(stat):
             return True

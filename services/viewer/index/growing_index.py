@@ -1,4 +1,4 @@
-"""FollowedFile: the index of a rollout file, read in steps, extended when the file grows, made anew when it changes."""
+"""Indexes a rollout file in steps, extends the index when the file grows and rebuilds it when the file changes."""
 
 from __future__ import annotations
 
@@ -15,52 +15,51 @@ from rollyard.services.viewer.index.index_file import save, saved
 from rollyard.services.viewer.index.index_snapshot import Snapshot, empty, extended
 
 WORTH_SAVING = 32 << 20
-"""Bytes; less is read anew in a few tenths of a second."""
+"""Bytes; smaller files are read again in a few tenths of a second."""
 POOLED_PARTS = 8
-"""Parts that processes read between two looks at anything else."""
+"""Parts that processes read before other files are checked."""
 _REST = 5
-"""After what was read has been put in order, that rests this many times as long: a file of a million rows that grows
-costs a sixth of a core."""
+"""After sorting, the index pauses for this many times the duration, so that a growing file of a million rows costs a
+sixth of a core."""
 
 
 class FollowedFile:
-    """One thread calls `advance`; any may look at `snapshot`."""
+    """The index of a growing file. One thread calls `advance`; any thread may read `snapshot`."""
 
     def __init__(self, path: Path, *, worth_saving: int = WORTH_SAVING, part: int = PART) -> None:
-        """Nothing is read yet."""
         self.path = path
         self.snapshot: Snapshot = empty()
         self.size = 0
-        """Bytes of the file at the last look."""
+        """Size of the file at the last check."""
         self.error = ""
-        """Why it cannot be read."""
+        """Why the file cannot be read."""
         self.through = False
-        """Everything that was there at the last look is read."""
+        """Whether the file is read up to its size at the last check."""
         self.generation = 0
-        """Grows when the file was changed and is read anew."""
+        """Incremented when the file was changed and is read again."""
         self._index = StorePaths(path).sidecar("index.npz")
         self._worth_saving = worth_saving
         self._part = part
         self._waiting: list[Part] = []
-        """Read, and not put in order yet."""
+        """Parts that are read and not sorted yet."""
         self._mark: FileFingerprint | None = None
         self._saved = -1
-        """Bytes that the saved index covers; -1: it was not looked for."""
+        """Bytes that the saved index covers; -1 if it was not loaded yet."""
         self._rest_until = 0.0
         self._doubted = False
 
     @property
     def behind(self) -> int:
-        """Bytes that are there and can be read."""
+        """Bytes that are not read yet."""
         return 0 if self.through or self.error else self.size - self.reached
 
     @property
     def shown(self) -> bool:
-        """What was read stands in `snapshot`."""
+        """Whether everything that was read is in `snapshot`."""
         return not self._waiting
 
     def advance(self, pool: ProcessPoolExecutor | None = None) -> bool:
-        """Look at the file and read a step of what is new, with the processes of `pool`. True when that showed."""
+        """Check the file and read a step of new data, in the processes of `pool`. Return whether it changed."""
         before = self.snapshot
         try:
             stat = self.path.stat()
@@ -81,11 +80,11 @@ class FollowedFile:
         return self.snapshot is not before
 
     def doubt(self) -> None:
-        """A row is not where it was read: the next step begins anew. Any thread may say so."""
+        """Rebuild the index in the next step, because a row has moved. Thread-safe."""
         self._doubted = True
 
     def _forget(self) -> None:
-        """It is another file than was read."""
+        """Discard everything, because the file was replaced."""
         self._doubted = False
         self.snapshot = empty()
         self.generation += 1
@@ -96,14 +95,14 @@ class FollowedFile:
         self._rest_until = 0.0
 
     def close(self) -> None:
-        """Save what was read since the index was saved."""
+        """Save the index if it has grown since it was saved."""
         end = self.snapshot.end
         if self._saved >= 0 and end > self._saved and end >= self._worth_saving and not self._waiting:
             self._keep(self.path.stat())
 
     @property
     def reached(self) -> int:
-        """Bytes that are read."""
+        """Number of bytes read."""
         return max([self.snapshot.end, *(part.stop for part in self._waiting)])
 
     def _restore(self, stat: os.stat_result) -> None:
@@ -119,7 +118,7 @@ class FollowedFile:
         named = self._says_task()
         parts = [] if named is None else [part for part in read_parts(self.path, ranges, named, pool) if part.stop]
         self._waiting += parts
-        # A step that found no whole line has met an unfinished one, which goes to the end of the file.
+        # A step without a complete line has reached an incomplete one that extends to the end of the file.
         self.through = not parts or ranges[-1][1] == self.size or self.reached >= self.size
         self._mark = FileFingerprint.of(self.path, self.reached, stat, whole=self.through)
 
@@ -140,14 +139,14 @@ class FollowedFile:
         return 2 * rows >= len(self.snapshot.columns)
 
     def _order(self) -> None:
-        begun = time.monotonic()
+        started = time.monotonic()
         self.snapshot = extended(self.snapshot, self._waiting, says_task=self._says_task() is not False)
         self._waiting.clear()
         if self.through:
-            self._rest_until = time.monotonic() + _REST * (time.monotonic() - begun)
+            self._rest_until = time.monotonic() + _REST * (time.monotonic() - started)
 
     def _worth_keeping(self) -> bool:
-        """Seldom: while it is read at first whenever it has doubled, later when it has grown by an eighth."""
+        """Return whether to save: during the first read after doubling, later after growing by an eighth."""
         new = self.snapshot.end - self._saved
         return new >= max(self._worth_saving, self._saved // 8 if self.through else self._saved) and not self._waiting
 
@@ -156,5 +155,5 @@ class FollowedFile:
             save(self._index, self.snapshot, FileFingerprint.of(self.path, self.snapshot.end, stat, whole=self.through))
             self._saved = self.snapshot.end
         except OSError:
-            # A folder that is not ours, or a full disk: the index then lives in memory alone.
+            # Without write permission or disk space, the index stays in memory only.
             self._worth_saving = 1 << 62

@@ -1,4 +1,4 @@
-"""An index on disk: `X_index.npz` beside `X.jsonl`, so that a large file is read once. It is only ever a copy."""
+"""Saves the index as `X_index.npz` next to `X.jsonl`, so that a large file is read once. Safe to delete."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from rollyard.services.viewer.index.file_fingerprint import FileFingerprint
 from rollyard.services.viewer.index.index_snapshot import Snapshot
 
 FORMAT = 5
-"""Raised whenever what stands in the file, or how it is counted, changes: older files are then read anew."""
+"""Incremented whenever the content or its meaning changes; files in older formats are ignored."""
 
 
 def save(path: Path, snapshot: Snapshot, mark: FileFingerprint) -> None:
-    """Write the index; a reader sees the old one or the new one. Raises OSError."""
+    """Write the index atomically. Raises OSError."""
     columns, lost = snapshot.columns, snapshot.columns.unmeasured
     arrays: dict[str, Any] = {name: getattr(columns, name) for name in (*INTS, *FLOATS)}
     arrays |= {name: getattr(columns, name).codes for name in WORDS}
@@ -59,11 +59,11 @@ def save(path: Path, snapshot: Snapshot, mark: FileFingerprint) -> None:
 
 
 def saved(path: Path) -> tuple[Snapshot, FileFingerprint] | None:
-    """What was saved, or None where there is nothing that can be used."""
+    """Load the saved index; None if there is no usable one."""
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
             return _restored(arrays)
-    # A foreign or damaged file may raise anything in numpy and below it, and reading anew mends all of it.
+    # A damaged or foreign file may raise any exception in numpy; rebuilding the index fixes all of them.
     except Exception:
         return None
 
@@ -72,19 +72,19 @@ def _restored(arrays: Any) -> tuple[Snapshot, FileFingerprint] | None:
     said = orjson.loads(arrays["said"].tobytes())
     if said["format"] != FORMAT:
         return None
-    made: dict[str, Any] = {name: _column(arrays[name], np.int64) for name in INTS}
-    made |= {name: _column(arrays[name], np.float64) for name in FLOATS}
-    made |= {name: _words(arrays[name], said["words"][name]) for name in WORDS}
+    arrays_by_name: dict[str, Any] = {name: _column(arrays[name], np.int64) for name in INTS}
+    arrays_by_name |= {name: _column(arrays[name], np.float64) for name in FLOATS}
+    arrays_by_name |= {name: _words(arrays[name], said["words"][name]) for name in WORDS}
     lost: dict[str, Any] = {name: _column(arrays[f"lost_{name}"], np.int64) for name in LOST_INTS}
     lost |= {name: _column(arrays[f"lost_{name}"], np.float64) for name in LOST_FLOATS}
     lost |= {name: _words(arrays[f"lost_{name}"], said["lost_words"][name]) for name in LOST_WORDS}
     stages = {str(name): _column(arrays[f"stage{number}"], np.float64) for number, name in enumerate(said["stages"])}
-    _check(len(made["task"]), *(value for value in (*made.values(), *stages.values())))
+    _check(len(arrays_by_name["task"]), *(value for value in (*arrays_by_name.values(), *stages.values())))
     _check(len(lost["task"]), *lost.values())
     end, size, mtime_ns, digest = said["mark"]
     bad = None if said["bad"] is None else (int(said["bad"][0]), str(said["bad"][1]))
     snapshot = Snapshot(
-        Columns(**made, stages=stages, unmeasured=Unmeasured(**lost)),
+        Columns(**arrays_by_name, stages=stages, unmeasured=Unmeasured(**lost)),
         end=int(end),
         says_task=bool(said["says_task"]),
         bad_lines=int(said["bad_lines"]),

@@ -1,4 +1,4 @@
-"""Snapshot: what is known of a rollout file at one moment; never changed, so that any thread may read it."""
+"""An immutable snapshot of a rollout file's index, which any thread may read."""
 
 from __future__ import annotations
 
@@ -16,40 +16,40 @@ from rollyard.services.metrics.loader.rollout_parser import RolloutParser
 
 @dataclass(frozen=True)
 class Snapshot:
-    """Rollouts of the file's first `end` bytes, each once."""
+    """The rollouts of the file's first `end` bytes, without duplicates."""
 
     columns: Columns
-    """By (task, repeat)."""
+    """Sorted by (task, repeat)."""
     end: int = 0
     says_task: bool = True
-    """False: rows do not say which task they are, and each is a task of its own, numbered as it stands in the file."""
+    """If false, rows have no task index, and each counts as a separate task, numbered in the file's order."""
     bad_lines: int = 0
     bad: tuple[int, str] | None = None
-    """The first line that is no rollout: its byte, and why."""
+    """The first invalid line: its offset and the reason."""
     twice: int = 0
-    """Rows left out, because their rollout stands in the file already."""
+    """Excluded rows whose rollout is already in the file."""
 
     @property
     def error(self) -> str:
-        """What is wrong with the file, in words."""
-        said = []
+        """Describe the invalid and duplicate lines of the file as a readable text."""
+        problems = []
         if self.bad is not None:
             count = "1 line is" if self.bad_lines == 1 else f"{self.bad_lines} lines are"
-            place, why = self.bad
-            said.append(f"{count} no rollout and left out; the first (at byte {place}){why}.")
+            offset, why = self.bad
+            problems.append(f"{count} not a valid rollout and excluded; the first (at byte {offset}){why}.")
         if self.twice:
-            rows = "1 row is a rollout" if self.twice == 1 else f"{self.twice} rows are rollouts"
-            said.append(f"{rows} that stood in the file before: of each the first counts.")
-        return " ".join(said)
+            rows = "1 row is a duplicate" if self.twice == 1 else f"{self.twice} rows are duplicates"
+            problems.append(f"{rows} and excluded; the first row of a rollout counts.")
+        return " ".join(problems)
 
 
 def empty() -> Snapshot:
-    """Of a file that is not read yet."""
+    """Return the snapshot of a file that is not read yet."""
     return Snapshot(RolloutParser().columns())
 
 
 def extended(snapshot: Snapshot, parts: Sequence[Part], *, says_task: bool) -> Snapshot:
-    """With the `parts` that follow it in the file."""
+    """Return the snapshot extended by the `parts` that follow it in the file."""
     columns = merged([snapshot.columns, *(part.columns for part in parts)])
     twice = 0
     if says_task:
@@ -67,27 +67,27 @@ def extended(snapshot: Snapshot, parts: Sequence[Part], *, says_task: bool) -> S
 
 
 def _once(columns: Columns) -> tuple[Columns, int]:
-    """The first of each rollout in the file's order, which sorting kept; and how many were left out."""
+    """Return the first row of each rollout, in the file's order, and the number of duplicates."""
     again = (np.diff(columns.task, prepend=-1) == 0) & (np.diff(columns.repeat, prepend=-1) == 0)
     count = int(again.sum())
     return (_chosen(columns, ~again), count) if count else (columns, 0)
 
 
 def _chosen(columns: Columns, which: NDArray[np.bool_]) -> Columns:
-    made: dict[str, Any] = {}
+    arrays: dict[str, Any] = {}
     for field in fields(columns):
         value = getattr(columns, field.name)
         if isinstance(value, CategoryColumn):
-            made[field.name] = CategoryColumn(value.codes[which], value.names)
+            arrays[field.name] = CategoryColumn(value.codes[which], value.names)
         elif isinstance(value, dict):
-            made[field.name] = {name: seconds[which] for name, seconds in value.items()}
+            arrays[field.name] = {name: seconds[which] for name, seconds in value.items()}
         elif isinstance(value, np.ndarray):
-            made[field.name] = value[which]
-    return replace(columns, **made)
+            arrays[field.name] = value[which]
+    return replace(columns, **arrays)
 
 
 def _numbered(columns: Columns) -> Columns:
-    """Tasks by their place in the file. Offsets order rows as these numbers do, so the order stays."""
+    """Number the tasks by their position in the file. Offsets have the same order, so the rows stay sorted."""
     lost = columns.unmeasured
     places = np.sort(np.concatenate([columns.offset, lost.offset]))
     numbered = replace(lost, task=np.searchsorted(places, lost.offset))

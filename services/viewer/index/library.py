@@ -1,4 +1,4 @@
-"""Library: every rollout file that was opened, and the one thread that reads them."""
+"""Holds the opened rollout files and the thread that reads them."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ log = logging.getLogger(__name__)
 
 LOOK_EVERY_S = 0.5
 _NICE = 5
-"""Whoever waits for an answer goes first."""
+"""Reading has a lower priority than requests."""
 WORTH_PROCESSES = 256 << 20
-"""Bytes to read from which on several processes save more than their start takes."""
+"""Minimum bytes to read for which several processes are worth their startup time."""
 
 
 class _Closed(Exception):
-    """The library is being closed while files are read."""
+    """The index was closed while files were being read."""
 
 
 class FileIndex:
-    """Opened runs by their number. `start` begins to read, `close` ends it and keeps what was read."""
+    """The opened runs by number. `start` starts reading; `close` stops it and saves the indexes."""
 
     def __init__(
         self,
@@ -40,8 +40,8 @@ class FileIndex:
         worth_processes: int = WORTH_PROCESSES,
         part: int = PART,
     ) -> None:
-        """`files`: name and path of each; `threshold`: a reward from there on counts as solved; `workers`: processes
-        that read a large file, default one a processor; `part`: bytes that one reads at a time.
+        """`files` holds name and path of each file. Rewards of at least `threshold` count as solved. `workers` is the
+        number of processes that read a large file (default: one per CPU), and `part` the bytes per step.
         """
         self.runs = [
             RunFile(number, path, name, threshold=threshold, part=part) for number, (name, path) in enumerate(files)
@@ -54,11 +54,11 @@ class FileIndex:
         self._thread = threading.Thread(target=self._read, name="library", daemon=True)
 
     def start(self) -> None:
-        """Begin to read; every run can be asked at once."""
+        """Start reading in the background; all runs are available immediately."""
         self._thread.start()
 
     def close(self) -> None:
-        """Stop reading, keep what was read."""
+        """Stop reading and save the indexes."""
         self._closing.set()
         if (pool := self._pool) is not None:
             pool.shutdown(wait=False, cancel_futures=True)
@@ -68,12 +68,11 @@ class FileIndex:
             run.close()
 
     def read_through(self) -> None:
-        """Read all there is, here and now, instead of in the background."""
+        """Read all files completely in this thread, instead of in the background."""
         while self._round():
             pass
 
     def overview(self) -> Overview:
-        """Every run."""
         names = ", ".join(run.name for run in self.runs)
         return Overview(title=names, version=self._version, runs=[run.opened() for run in self.runs])
 
@@ -85,12 +84,12 @@ class FileIndex:
             except Exception:
                 if self._closing.is_set():
                     return
-                # The page goes on with what is read, and the next look may find things mended.
+                # The page continues with the rows read so far, and the next round tries again.
                 log.exception("reading failed")
                 more = False
 
     def _round(self) -> bool:
-        """Look at every file; True when one has more to read at once."""
+        """Check every file; return whether one has more to read immediately."""
         more = self._advance(None)
         if self._workers > 1 and max(run.file.behind for run in self.runs) >= self._worth_processes:
             try:
@@ -99,7 +98,9 @@ class FileIndex:
                         pass
                 return False
             except BrokenProcessPool:
-                log.warning("a process that read was ended from outside (out of memory?): going on with this one")
+                log.warning(
+                    "a reader process was killed, possibly because memory ran out; continuing in the main process"
+                )
                 self._workers = 1
             finally:
                 self._pool = None

@@ -1,4 +1,4 @@
-"""A rollout's line, read by the byte where it begins."""
+"""Reads a rollout's line at a byte offset."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from rollyard.services.viewer.api.untrusted_values import sanitize
 
 
 def row_at(path: Path, offset: int) -> Json:
-    """The line's object; {} where none stands there (any more). Raises OSError."""
+    """Return the object of the line; {} if there is none (any longer). Raises OSError."""
     return as_row(line_at(path, offset)) or {}
 
 
 def as_row(line: bytes) -> Json | None:
-    """The object of a line, with nothing in it that could not be written as JSON; None where it holds none."""
+    """Parse a line and sanitize it for JSON; None if it holds no object."""
     try:
         row = sanitize(lenient(line))
     except ValueError:

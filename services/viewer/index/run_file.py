@@ -1,4 +1,4 @@
-"""RunFile: one rollout file with what stands beside it, as the page asks about it."""
+"""Answers the viewer's queries about one rollout file and its sidecar files."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from rollyard.services.viewer.index.table import NOWHERE, Table, table_of
 from rollyard.services.viewer.index.throttled_cache import ThrottledCache
 
 _SILENT_S = 60.0
-"""A collection whose status is older is not running any more, whatever it says."""
+"""A collection whose status is older than this counts as stopped."""
 _SEARCH_WAIT_S = 0.2
 
 
 class RunFile:
-    """One thread calls `advance`; any may ask."""
+    """A rollout file. One thread calls `advance`; any thread may query."""
 
     def __init__(self, number: int, path: Path, name: str, *, threshold: float | None = None, part: int = PART) -> None:
-        """`threshold`: a reward from there on counts as solved."""
+        """Rewards of at least `threshold` count as solved."""
         self.number = number
         self.name = name
         self.path = path
@@ -39,7 +39,7 @@ class RunFile:
         self.status: CollectionStatus | None = None
         self.listing = Listing(table_of(self.file.snapshot.columns, self.attempts.failed, threshold))
         self._listed = 0
-        """Bytes whose rollouts are in the list."""
+        """Bytes whose rollouts are listed."""
         self._threshold = threshold
         self._searches = SearchCache(path)
         self._generation = 0
@@ -48,18 +48,18 @@ class RunFile:
 
     @property
     def table(self) -> Table:
-        """Every rollout that can be seen."""
+        """Every listed rollout."""
         return self.listing.table
 
     @property
     def behind(self) -> int:
-        """Bytes that are there and can be read."""
+        """Bytes that are not read yet."""
         return self.file.behind + self.attempts.behind
 
     def advance(self, pool: ProcessPoolExecutor | None = None) -> None:
-        """Look at the files and read a step of what is new."""
+        """Check the files and read a step of new data."""
         self.status = read_status(self.path)
-        running = is_running(self.status, _SILENT_S)  # then what failed may be tried again
+        running = is_running(self.status, _SILENT_S)  # failed rollouts may then be retried
         read = self.file.advance(pool)
         failed = self.attempts.advance()
         if self.file.generation != self._generation:
@@ -67,12 +67,12 @@ class RunFile:
             self._searches.stop()
         if read or failed or running != self._was_running:
             self._was_running = running
-            given_up = _given_up(self.attempts.failed, running)
+            given_up = _final_attempts(self.attempts.failed, running)
             self.listing = Listing(table_of(self.file.snapshot.columns, given_up, self._threshold))
             self._listed = self.file.snapshot.end
 
     def opened(self) -> RunFileStatus:
-        """How far it is read."""
+        """Return the state of the file."""
         file, snapshot, measured = self.file, self.file.snapshot, self.table.measured
         return RunFileStatus(
             run=self.number,
@@ -88,7 +88,7 @@ class RunFile:
         )
 
     def page(self, query: Query) -> Page:
-        """A stretch of the list. A text search answers with what it has found by now."""
+        """Return a page of the list. A text search returns the rows found so far."""
         listing = self.listing
         if not query.q:
             return listing.page(query)
@@ -96,21 +96,21 @@ class RunFile:
         return listing.page(query, found, searched)
 
     def line(self, table: Table, index: int) -> bytes | None:
-        """A rollout's row as it stands in the file; None where it has none. Raises OSError."""
+        """Return a rollout's raw row; None if it has none. Raises OSError."""
         offset = int(table.offset[index])
         return None if offset == NOWHERE else line_at(self.path, offset).rstrip(b"\r\n")
 
     def numbers(self) -> tuple[int, Run]:
-        """Bytes that the profile's numbers are made of, and the numbers. They may be a moment old."""
+        """Return the metrics and the number of bytes that they cover. They may be slightly stale."""
         version = self.file.generation, self.file.snapshot.end, len(self.attempts.failed.task)
-        return self._numbers.get(version, self._made)
+        return self._numbers.get(version, self._compute_numbers)
 
     def close(self) -> None:
-        """Save what was read."""
+        """Save the index."""
         self._searches.stop()
         self.file.close()
 
-    def _made(self) -> tuple[int, Run]:
+    def _compute_numbers(self) -> tuple[int, Run]:
         snapshot = self.file.snapshot
         read = Read(snapshot.columns, self.file.size, self._torn(), snapshot.says_task)
         return snapshot.end, run_from_columns(self.path, self.name, read, pass_threshold=self._threshold)
@@ -119,8 +119,8 @@ class RunFile:
         return max(self.file.size - self.file.reached, 0) if self.file.through else 0
 
 
-def _given_up(failed: Failed, running: bool) -> Failed:
-    """Attempts after which no other comes."""
+def _final_attempts(failed: Failed, running: bool) -> Failed:
+    """Return the attempts that are not retried."""
     if not running:
         return failed
     ended = failed.terminal

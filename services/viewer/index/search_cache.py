@@ -1,4 +1,4 @@
-"""Searches: the texts that pages look for in one file, the last few of them."""
+"""Caches the most recent text searches of one file."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _MOST = 4
 
 
 class SearchCache:
-    """Any thread may ask."""
+    """Caches searches by text. Thread-safe."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -20,7 +20,7 @@ class SearchCache:
         self._lock = threading.Lock()
 
     def of(self, text: str) -> Search:
-        """The search for a text: the one that is under way or done, else a new one; the least asked for goes."""
+        """Return the existing search for a text or start one; evict the least recently used."""
         with self._lock:
             found = self._kept.pop(text, None) or Search(self._path, text)
             self._kept[text] = found
@@ -29,7 +29,7 @@ class SearchCache:
             return found
 
     def stop(self) -> None:
-        """End all; the file was changed, or nobody looks any more."""
+        """Stop all searches, because the file was changed or is being closed."""
         with self._lock:
             while self._kept:
                 self._kept.popitem()[1].stop()

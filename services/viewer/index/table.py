@@ -1,4 +1,4 @@
-"""Table: every rollout of a file as the list shows it, measured or failed, by (task, repeat)."""
+"""The table of a file's rollouts, measured or failed, sorted by (task, repeat)."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from rollyard.services.viewer.api.api_records import RolloutLine
 from rollyard.services.viewer.index.failed_attempts import Failed
 
 NOWHERE = -1
-"""Offset of a rollout without a row: all its attempts failed."""
+"""Offset of a rollout without a row, because all of its attempts failed."""
 _NUMBERS = ("tool_calls", "turns", "output_tokens", "seconds")
 
 
 @dataclass(frozen=True)
 class Table:
-    """n arrays of one length; NaN where nothing is said."""
+    """Arrays of the same length, with NaN for missing values."""
 
     task: Ints
     repeat: Ints
@@ -40,18 +40,18 @@ class Table:
         return len(self.task)
 
     def find(self, task: int, repeat: int) -> int | None:
-        """Index of a rollout."""
+        """Return the index of a rollout."""
         low, high = self.of_task(task)
         index = low + int(np.searchsorted(self.repeat[low:high], repeat))
         return index if index < high and self.repeat[index] == repeat else None
 
     def of_task(self, task: int) -> tuple[int, int]:
-        """Its rollouts: index of the first, and after the last."""
+        """Return the range of a task's rollouts: index of the first, and index after the last."""
         low, high = np.searchsorted(self.task, [task, task + 1])
         return int(low), int(high)
 
     def line(self, index: int) -> RolloutLine:
-        """The record of one."""
+        """Return the record of one rollout."""
         success = _float(self.success[index])
         return RolloutLine(
             task=int(self.task[index]),
@@ -59,9 +59,9 @@ class Table:
             outcome="measured" if self.measured[index] else "failed",
             reward=_float(self.reward[index]),
             success=None if success is None else success == 1,
-            tool_calls=_whole(self.tool_calls[index]),
-            turns=_whole(self.turns[index]),
-            output_tokens=_whole(self.output_tokens[index]),
+            tool_calls=_integer(self.tool_calls[index]),
+            turns=_integer(self.turns[index]),
+            output_tokens=_integer(self.output_tokens[index]),
             seconds=_float(self.seconds[index]),
             end=_name(self.end, index),
             agent=_name(self.agent, index),
@@ -69,9 +69,9 @@ class Table:
 
 
 def table_of(columns: Columns, failed: Failed, threshold: float | None = None) -> Table:
-    """Of what is measured, of rows without a reward, and of rollouts that have no row because their attempts `failed`.
+    """Build the table from measured rows, rows without a reward, and rollouts without a row whose attempts `failed`.
 
-    `threshold`: a reward from there on counts as solved.
+    Rewards of at least `threshold` count as solved.
     """
     solved = which_solved(columns, threshold)[1]
     count = len(columns)
@@ -89,12 +89,12 @@ def table_of(columns: Columns, failed: Failed, threshold: float | None = None) -
         columns.end,
         columns.agent,
     )
-    others = [part for part in (_lost(columns), _given_up(failed)) if len(part)]
+    others = [part for part in (_lost(columns), _failed_attempts(failed)) if len(part)]
     return _joined([measured, *others]) if others else measured
 
 
 def _lost(columns: Columns) -> Table:
-    """Rows without a reward, the last of a rollout first."""
+    """Return rows without a reward, with the last row of a rollout first."""
     lost = columns.unmeasured
     numbers = [getattr(lost, name)[::-1] for name in _NUMBERS]
     kind, agent = (
@@ -104,8 +104,8 @@ def _lost(columns: Columns) -> Table:
     return _failed(lost.task[::-1], lost.repeat[::-1], lost.offset[::-1], numbers, kind, agent)
 
 
-def _given_up(failed: Failed) -> Table:
-    """The last attempt of a rollout first."""
+def _failed_attempts(failed: Failed) -> Table:
+    """Return failed attempts, with the last attempt of a rollout first."""
     kind, agent = (
         CategoryColumn(failed.kind.codes[::-1], failed.kind.names),
         CategoryColumn(failed.agent.codes[::-1], failed.agent.names),
@@ -124,7 +124,7 @@ def _failed(
 
 
 def _joined(parts: list[Table]) -> Table:
-    """By (task, repeat); of a rollout that several parts have, the first part's first."""
+    """Concatenate the parts sorted by (task, repeat); for duplicates the first part takes precedence."""
     arrays: dict[str, Any] = {
         name: np.concatenate([getattr(part, name) for part in parts])
         for name in ("task", "repeat", "offset", "measured", "reward", "success", *_NUMBERS)
@@ -143,7 +143,7 @@ def _float(value: float) -> float | None:
     return None if math.isnan(value) else float(value)
 
 
-def _whole(value: float) -> int | None:
+def _integer(value: float) -> int | None:
     return None if math.isnan(value) else int(value)
 
 

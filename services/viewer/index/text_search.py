@@ -1,4 +1,4 @@
-"""Search: which lines of a file hold a text. A scan of bytes by a thread, which goes on while somebody asks for it."""
+"""Searches a file for lines with a text. A thread scans the bytes as long as the search is queried."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from numpy.typing import NDArray
 _CHUNK = 1 << 20
 _MOST_CASED = 4
 _PATIENCE_S = 10.0
-"""A search that nobody has asked about for so long stops where it is; asked again, it goes on from there."""
+"""A search that is not queried for this long pauses, and resumes at the next query."""
 
 
 class Search:
-    """One text in one file. It follows the file: what grows is searched, too."""
+    """The search for one text in one file, including data appended later."""
 
     def __init__(self, path: Path, text: str, patience_s: float = _PATIENCE_S) -> None:
-        """Nothing is searched until somebody asks."""
+        """The search starts at the first query."""
         self._path = path
         self._forms = forms(text)
         self._patience_s = patience_s
@@ -34,9 +34,9 @@ class Search:
         self._lock = threading.Lock()
 
     def ask(self, until: int, wait_s: float = 0.0) -> tuple[NDArray[np.int64], float]:
-        """Bytes where lines with the text begin, as far as the file is searched, and the share that is, of `until`.
+        """Return the offsets of matching lines found so far, and the searched share of `until`.
 
-        `until`: bytes of whole lines. Waits a moment, because most files need no more.
+        `until` is the number of bytes in complete lines. Waits up to `wait_s`, which suffices for most files.
         """
         with self._lock:
             self._asked, self._until = time.monotonic(), max(until, self._until)
@@ -51,20 +51,20 @@ class Search:
             return np.array(self._hits, np.int64), searched
 
     def stop(self) -> None:
-        """End it; what was found is forgotten with the object."""
+        """Stop the search."""
         self._stopped = True
 
     def _scan(self) -> None:
         try:
             with self._path.open("rb") as file:
                 file.seek(self._position)
-                while self._wanted() and (chunk := file.read(min(_CHUNK, self._until - self._position))):
-                    # To the end of a line: no text stands across two.
+                while self._is_queried() and (chunk := file.read(min(_CHUNK, self._until - self._position))):
+                    # Up to the end of a line, because no match spans two lines.
                     self._search(chunk if chunk.endswith(b"\n") else chunk + file.readline())
         except OSError:
             return
 
-    def _wanted(self) -> bool:
+    def _is_queried(self) -> bool:
         with self._lock:
             waited = time.monotonic() - self._asked
             return not self._stopped and self._position < self._until and waited < self._patience_s
@@ -84,28 +84,32 @@ class Search:
 
 
 def forms(text: str) -> list[bytes]:
-    """How a text may stand in a line whose ASCII letters are lower-cased; none of them contains another.
+    """Return the encodings of a text in a line whose ASCII letters are lower-cased; none contains another.
 
-    As it is, or escaped as in a JSON text, or twice, as in a tool's JSON answer that is a text itself; letters beyond
-    ASCII as they are or as escapes, in lower or upper case.
+    The text may be verbatim, escaped as in a JSON string, or escaped twice, as in a tool's JSON result that is itself
+    a string. Non-ASCII letters may be verbatim or escaped, in lower or upper case.
     """
-    ways = _cases(text)
-    once = {_escaped(way, ascii_only) for way in ways for ascii_only in (True, False)}
-    twice = {_escaped(way, ascii_only) for way in once for ascii_only in (True, False)}
-    found = {way.encode("utf-8", "replace").lower() for way in (*ways, *once, *twice)}
-    return sorted(way for way in found if b"\n" not in way and not any(other in way for other in found - {way}))
+    variants = _cases(text)
+    once = {_escaped(variant, ascii_only) for variant in variants for ascii_only in (True, False)}
+    twice = {_escaped(variant, ascii_only) for variant in once for ascii_only in (True, False)}
+    found = {variant.encode("utf-8", "replace").lower() for variant in (*variants, *once, *twice)}
+    return sorted(
+        variant
+        for variant in found
+        if b"\n" not in variant and not any(other in variant for other in found - {variant})
+    )
 
 
 def _cases(text: str) -> set[str]:
-    """With each letter beyond ASCII in either case; of many such letters, all in the same."""
+    """Return variants with each non-ASCII letter in either case; for many such letters, all in the same case."""
     letters = {letter for letter in text if not letter.isascii() and len({letter, letter.swapcase()}) == 2}
     letters = {letter for letter in letters if len(letter.swapcase()) == 1}
     if len(letters) > _MOST_CASED:
         return {text, text.lower(), text.upper()}
-    ways = {text}
+    variants = {text}
     for letter in letters:
-        ways |= {way.replace(letter, letter.swapcase()) for way in ways}
-    return ways
+        variants |= {variant.replace(letter, letter.swapcase()) for variant in variants}
+    return variants
 
 
 def _escaped(text: str, ascii_only: bool) -> str:

@@ -1,4 +1,4 @@
-"""Fresh: a value that is costly to make, made anew when what it is made of has changed, and not all the time."""
+"""Caches an expensive value and recomputes it when its version has changed, at a limited rate."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Generic, TypeVar
 
 T = TypeVar("T")
 _REST = 5
-"""It is made anew after this many times what making it took: at most a sixth of a core goes into it."""
+"""The pause between computations as a multiple of their duration; limits the cost to a sixth of a core."""
 
 
 class ThrottledCache(Generic[T]):
-    """Any thread may ask; one makes it, the others take the last one, or wait for the first."""
+    """Thread-safe: one thread computes while the others return the previous value or wait for the first."""
 
     def __init__(self) -> None:
         self._kept: tuple[object, T] | None = None
@@ -21,13 +21,13 @@ class ThrottledCache(Generic[T]):
         self._lock = threading.Lock()
 
     def get(self, version: object, make: Callable[[], T]) -> T:
-        """The value as of `version`, or of a moment before it."""
+        """Return the value for `version` or for a slightly older one."""
         if self._kept is not None and self._lock.locked():
             return self._kept[1]
         with self._lock:
             stale = self._kept is None or self._kept[0] != version
             if self._kept is None or (stale and time.monotonic() >= self._rest_until):
-                begun = time.monotonic()
+                started = time.monotonic()
                 self._kept = version, make()
-                self._rest_until = time.monotonic() + _REST * (time.monotonic() - begun)
+                self._rest_until = time.monotonic() + _REST * (time.monotonic() - started)
             return self._kept[1]

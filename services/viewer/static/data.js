@@ -1,25 +1,25 @@
-/** Where numbers and rollouts come from: the server's /api, or what is embedded in an exported page. */
+/** Loads data from the server's /api, or from the data embedded in an exported page. */
 import { useEffect, useRef, useState } from './vendor/htm-preact.js';
 import { answer, embedded } from './embedded.js';
 
-/** Whether this page is a file on its own, with no server behind it. */
+/** Whether this page is an exported file without a server. */
 export const ALONE = embedded !== null;
 
-/** A text of the server; of an answer that is none, an error that says why. @param {string} path @param {AbortSignal} [signal] */
+/** Fetches a text; throws an error with a readable message if the request fails. @param {string} path @param {AbortSignal} [signal] */
 export async function fetchText(path, signal) {
   let reply;
   try {
     reply = await fetch(`api/${path}`, { signal, credentials: 'same-origin' });
   } catch (error) {
     if (signal?.aborted) throw error;
-    throw new Error('The viewer does not answer. Is ng_viewer still running?');
+    throw new Error('The viewer does not respond. Check that ng_viewer is still running.');
   }
   const text = await reply.text();
-  if (!reply.ok) throw new Error(problem(text) || `The viewer answered ${reply.status} to ${path}.`);
+  if (!reply.ok) throw new Error(problem(text) || `The viewer responded with status ${reply.status} to ${path}.`);
   return text;
 }
 
-/** What an error answer (RFC 9457) says. @param {string} text */
+/** The message of an error response (RFC 9457). @param {string} text */
 function problem(text) {
   try {
     const found = JSON.parse(text);
@@ -35,8 +35,8 @@ async function ask(path, signal) {
 }
 
 /**
- * The answer to a path, asked again as long as `again(value)` says in how many milliseconds. While the next path is on
- * its way the last answer stays, and `stale` says so.
+ * The response to a path, requested again after `again(value)` milliseconds unless that is 0. While the next path is
+ * loading, the previous value stays and `stale` is true.
  * @template T
  * @param {string | null} path
  * @param {(value: T) => number} [again]

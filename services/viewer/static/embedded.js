@@ -1,13 +1,13 @@
-/** An exported page's own data: the answers of /api that it was made with; filters and sorting are done here. */
-import { chosen, order } from './choosing.js';
+/** The data of an exported page: the recorded responses of /api. Filtering and sorting happen here. */
+import { chosen, order } from './filtering.js';
 
 const found = document.getElementById('embedded');
 
-/** What was exported with the page, or null where a server is behind it. */
+/** The exported data, or null if the page has a server. */
 export const embedded = found ? JSON.parse(found.textContent) : null;
 
 /**
- * What the server would have answered.
+ * Returns what the server would have responded.
  * @param {Record<string, any>} data
  * @param {string} path
  */
@@ -17,7 +17,7 @@ export function answer(data, path) {
   const asked = new URLSearchParams(query);
   if (parts[0] === 'overview') return data.overview;
   if (parts[0] === 'compare') return comparison(data, asked);
-  if (parts[0] === 'live') throw new Error('This is an exported file: nothing is running behind it.');
+  if (parts[0] === 'live') throw new Error('An exported file has no live data.');
   const [, run, what, task, repeat] = parts;
   if (what === 'profile') return own(data.profiles, run);
   if (what === 'rollouts' && task === undefined) return chosen(searched(data, run, asked.get('q') ?? ''), asked);
@@ -28,10 +28,10 @@ export function answer(data, path) {
 /** @param {Record<string, any>} among @param {string} key */
 function own(among, key) {
   if (among && Object.hasOwn(among, key)) return among[key];
-  throw new Error('This is not among what was exported into this file.');
+  throw new Error('This was not exported into this file.');
 }
 
-/** The exported rollouts that contain `words`; `held` is how many rollouts the file holds. */
+/** The exported rollouts that contain `words`; `held` is the number of rollouts in the file. */
 function searched(data, run, words) {
   const page = { ...own(data.pages, run), held: data.pages[run].lines.length };
   const wanted = words.toLowerCase();
@@ -49,7 +49,7 @@ function contains(value, wanted) {
   return Object.values(value).some((one) => contains(one, wanted));
 }
 
-/** An exported rollout; its neighbours are those that were exported. */
+/** An exported rollout; its neighbours are exported rollouts. */
 function story(data, run, task, repeat) {
   const found = own(data.stories, `${run}/${task}/${repeat}`);
   const { lines } = chosen(own(data.pages, run), new URLSearchParams({ sort: 'task', limit: 'Infinity' }));
@@ -72,7 +72,7 @@ function stories(data, run, task) {
   };
 }
 
-/** The exported comparison, sorted as asked for. */
+/** The exported comparison, sorted as requested. */
 function comparison(data, asked) {
   const whole = data.comparison;
   const same = whole && String(whole.runs[0]) === asked.get('first') && String(whole.runs[1]) === asked.get('second');

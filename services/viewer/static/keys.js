@@ -1,21 +1,21 @@
-/** The keyboard: which key does what, and how a page listens. */
+/** Keyboard shortcuts and the hook that handles them. */
 import { useLayoutEffect, useRef } from './vendor/htm-preact.js';
 
-/** What `?` shows. @type {[string, [string, string][]][]} */
+/** The shortcuts that `?` shows. @type {[string, [string, string][]][]} */
 export const KEYS = [
-  ['Everywhere', [['?', 'these keys'], ['g o', 'overview'], ['g r', 'rollouts of the first run'], ['g l', 'live'], ['t', 'light or dark']]],
+  ['Everywhere', [['?', 'show these keys'], ['g o', 'overview'], ['g r', 'rollouts of the first run'], ['g l', 'live'], ['t', 'light or dark theme']]],
   ['List', [['j  k  ↓  ↑', 'next, previous rollout'], ['Enter', 'open it'], ['/', 'search'], ['n  p', 'next, previous page']]],
   ['Rollout', [['[  ]', 'previous, next rollout'], ['u', 'back to the list'], ['Space', 'play or pause the board'],
-    ['←  →', 'one move back, ahead'], ['Home  End', 'first, last move'], ['j  k', 'next, previous event']]],
+    ['←  →', 'one move back, forward'], ['Home  End', 'first, last move'], ['j  k', 'next, previous event']]],
 ];
 
 /**
- * Calls what is named by the key, while no field is written in. A handler that returns false leaves the key to the browser.
+ * Calls the handler of a pressed key unless a field has the focus. A handler that returns false leaves the key to the browser.
  * @param {Record<string, (event: KeyboardEvent) => unknown>} handlers
  */
 export function useKeys(handlers) {
   const before = useRef('');
-  // Before anybody can see that a page is there, its keys work.
+  // A layout effect, so that the keys work as soon as the page is visible.
   useLayoutEffect(() => {
     const pressed = (event) => {
       if (event.ctrlKey || event.metaKey || event.altKey || event.defaultPrevented) return;

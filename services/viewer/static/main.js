@@ -1,6 +1,6 @@
 /** Starts the page. */
 import { html, render } from './vendor/htm-preact.js';
-import { App } from './shell.js';
+import { App } from './app.js';
 import { applyTheme } from './theme.js';
 
 applyTheme();

@@ -1,11 +1,11 @@
-/** Which rollout comes before and after this one: in the list one came from, else in the order of tasks. */
+/** The previous and the next rollout: in the list that the user came from, else in the order of tasks. */
 import { PAGE_LENGTH } from './pages/list.js';
 import { useData } from './data.js';
 import { changed, link } from './route.js';
-import { count } from './words.js';
+import { count } from './formatting.js';
 
 /**
- * The query of the list travels in the address, `at` is the place in it.
+ * The address contains the list's query; `at` is the position in the list.
  * @param {import('./route.js').Route} route
  * @param {any} story
  * @returns {{list: string, previous: string | null, next: string | null, place: string}}

@@ -1,4 +1,4 @@
-/** Where the page is: what stands behind the # of its address, as `#/runs/0/tasks/12?sort=-reward`. */
+/** The current route, from the hash of the address, such as `#/runs/0/tasks/12?sort=-reward`. */
 import { useEffect, useState } from './vendor/htm-preact.js';
 
 /** @typedef {{path: string[], query: URLSearchParams}} Route */
@@ -11,7 +11,7 @@ export function parse(hash) {
 }
 
 /**
- * The address of a place; what is empty in the query is left out.
+ * Returns the address of a route without empty query values.
  * @param {(string | number)[]} path
  * @param {URLSearchParams | Record<string, string | number | null>} [query]
  */
@@ -22,13 +22,13 @@ export function link(path, query = {}) {
   return `#/${path.map(encodeURIComponent).join('/')}${said ? `?${said}` : ''}`;
 }
 
-/** Goes there; with `replace` the way back skips this place. @param {string} href */
+/** Navigates to an address; `replace` replaces the current history entry. @param {string} href */
 export function go(href, replace = false) {
   if (replace) location.replace(href);
   else location.hash = href;
 }
 
-/** The same query with some of it changed. @param {URLSearchParams} query @param {Record<string, string | number | null>} changes */
+/** A copy of the query with changes; null and '' remove a key. @param {URLSearchParams} query @param {Record<string, string | number | null>} changes */
 export function changed(query, changes) {
   const made = new URLSearchParams(query);
   for (const [key, value] of Object.entries(changes)) {

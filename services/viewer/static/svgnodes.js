@@ -1,17 +1,17 @@
-/** The server's SVG as elements of this page: only drawing elements, only attributes known here, links only within the page. */
+/** Converts the server's SVG to elements: only drawing elements, known attributes and links within the page. */
 import { h } from './vendor/htm-preact.js';
 
 const TAGS = new Set(['svg', 'g', 'a', 'title', 'text', 'line', 'rect', 'circle', 'path', 'polyline', 'polygon']);
 const ATTRIBUTES = new Set(['class', 'role', 'aria-label', 'tabindex', 'viewBox', 'preserveAspectRatio', 'width', 'height',
   'x', 'y', 'x1', 'x2', 'y1', 'y2', 'dx', 'cx', 'cy', 'r', 'rx', 'd', 'points']);
 
-/** The root element, in a document of its own where nothing runs or loads. @param {string} svg @returns {Element} */
+/** The root element, parsed in a separate document where nothing runs or loads. @param {string} svg @returns {Element} */
 export function parsed(svg) {
   return new DOMParser().parseFromString(svg, 'text/html').body.firstElementChild;
 }
 
 /**
- * The element for preact, which keeps focus and pointer where a chart is drawn again.
+ * The element as a preact node, so that focus and pointer survive a redrawn chart.
  * @param {Element} element
  * @param {(tag: string, props: Record<string, string>, children: any[]) => any} [make]
  */

@@ -1,9 +1,9 @@
-/** Text out of rollouts, which is hostile: shown letter by letter, what cannot be seen as its code, what is long cut. */
+/** Shows untrusted text from rollouts: verbatim, invisible characters as codes, long texts shortened. */
 import { html, useState } from './vendor/htm-preact.js';
-import { pieces } from './grids.js';
-import { count } from './words.js';
+import { pieces } from './textgrids.js';
+import { count } from './formatting.js';
 
-/** Controls, marks that turn the direction of writing, letters without width, tags, halves of letters. */
+/** Control characters, bidirectional marks, zero-width characters, tags, lone surrogates. */
 const UNSEEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u061c\u115f\u1160\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\u3164\ufeff\uffa0\ufff9-\ufffb\u{e0000}-\u{e0fff}]|\p{Cs}/gu;
 const MOST_CHARACTERS = 4000;
 const MOST_LINES = 60;
@@ -15,7 +15,7 @@ function code(letter) {
   return point.length > 4 ? `\\u{${point}}` : `\\u${point.padStart(4, '0')}`;
 }
 
-/** The text in pieces: words, and codes of what cannot be seen. @param {unknown} value */
+/** The text in pieces, with invisible characters replaced by codes. @param {unknown} value */
 export function visible(value) {
   const text = String(value ?? '').replaceAll('\r\n', '\n');
   const pieces = [];
@@ -29,18 +29,18 @@ export function visible(value) {
   return pieces;
 }
 
-/** The same as one string, where an element can hold no other. @param {unknown} value */
+/** The same as one string, for attributes and options. @param {unknown} value */
 export function spelled(value) {
   return String(value ?? '').replace(UNSEEN, code);
 }
 
-/** A short text in a line: a name, a reason. @param {{value: unknown}} props */
+/** A short text on one line, such as a name or a reason. @param {{value: unknown}} props */
 export function Name({ value }) {
   const text = String(value ?? '');
   return html`<bdi class="name">${visible(text.length > LONGEST_NAME ? `${text.slice(0, LONGEST_NAME)}…` : text)}</bdi>`;
 }
 
-/** Where to cut, or -1. @param {string} text @param {number} lines @param {number} characters */
+/** The position at which to shorten the text, or -1. @param {string} text @param {number} lines @param {number} characters */
 function cutAt(text, lines, characters) {
   let at = -1;
   for (let line = 0; line < lines; line += 1) {
@@ -51,7 +51,7 @@ function cutAt(text, lines, characters) {
   return text.length > characters * 1.1 ? characters : -1;
 }
 
-/** Prose with its boards in a font of equal widths; other kinds of text have that font anyway. */
+/** Prose with its boards in a monospaced font; other kinds of text are monospaced anyway. */
 function shown(text, kind) {
   if (kind !== 'words') return visible(text);
   return pieces(text).map((piece, i) => html`${i > 0 && '\n'}<span class=${piece.grid ? 'grid' : ''}>${visible(piece.text)}</span>`);
@@ -64,6 +64,6 @@ export function Text({ value, lines = MOST_LINES, characters = MOST_CHARACTERS, 
   const cut = whole ? -1 : cutAt(text, lines, characters);
   return html`
     <div class="text ${kind}" dir="auto">${shown(cut < 0 ? text : text.slice(0, cut), kind)}${cut >= 0 && ' …'}</div>
-    ${cut >= 0 && html`<button class="quiet" onClick=${() => setWhole(true)}>show all ${count(text.length)} characters</button>`}
-    ${whole && html`<button class="quiet" onClick=${() => setWhole(false)}>show less</button>`}`;
+    ${cut >= 0 && html`<button class="quiet" onClick=${() => setWhole(true)}>Show all ${count(text.length)} characters</button>`}
+    ${whole && html`<button class="quiet" onClick=${() => setWhole(false)}>Show less</button>`}`;
 }

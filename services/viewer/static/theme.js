@@ -1,4 +1,4 @@
-/** Light or dark: as the system says, unless chosen here. */
+/** The theme: the system's preference unless the user chose one. */
 
 const KEY = 'rollyard-theme';
 const ORDER = ['auto', 'light', 'dark'];
@@ -13,7 +13,7 @@ export function theme() {
   }
 }
 
-/** Puts what is chosen into effect. */
+/** Applies the chosen theme. */
 export function applyTheme() {
   document.documentElement.dataset.theme = theme();
 }

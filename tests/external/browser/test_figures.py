@@ -72,7 +72,7 @@ def test_boards_in_messages_have_letters_of_one_width_and_prose_has_not(open_tab
 def test_what_rounding_left_of_zero_is_shown_as_zero(open_tab: Open) -> None:
     tab = open_tab()
     shown = tab.page.evaluate(
-        "async () => { const { plain, signed } = await import('/static/words.js');"
+        "async () => { const { plain, signed } = await import('/static/formatting.js');"
         " return [plain(0.1 + 0.2 - 0.3), signed(0.3 - 0.1 - 0.2), plain(1e-9), signed(-1e-7)]; }"
     )
     assert shown == ["0", "0", "1.00e-9", "−1.00e-7"]

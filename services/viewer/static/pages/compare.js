@@ -1,14 +1,14 @@
-/** Two runs against each other, task by task. */
+/** Compares two runs task by task. */
 import { html } from '../vendor/htm-preact.js';
 import { useData } from '../data.js';
 import { Chart } from '../parts/chart.js';
 import { useKeys } from '../keys.js';
 import { DifferenceTiles } from '../parts/differencetiles.js';
-import { Notice, Breadcrumbs } from '../parts/message.js';
-import { SortableHeader } from '../parts/sorthead.js';
+import { Notice, Breadcrumbs } from '../parts/notice.js';
+import { SortableHeader } from '../parts/sortableheader.js';
 import { changed, go, link } from '../route.js';
 import { Name, spelled } from '../text.js';
-import { count, percent, plain, points, signed } from '../words.js';
+import { count, percent, plain, points, signed } from '../formatting.js';
 
 const LENGTH = 100;
 
@@ -35,7 +35,7 @@ export function Compare({ route, overview }) {
     ${value && html`<div class=${stale ? 'stale' : ''}>
       ${value.difference
         ? html`<${DifferenceTiles} difference=${value.difference} names=${names} />`
-        : html`<p class="message"><${Name} value=${value.note || 'The two have no task in common.'} /></p>`}
+        : html`<p class="message"><${Name} value=${value.note || 'The two runs have no task in common.'} /></p>`}
       <div class="charts">${value.charts.map((chart) => html`<${Chart} key=${chart.name} chart=${chart} />`)}</div>
       <${Pairs} value=${value} query=${query} path=${route.path} names=${names} />
       ${value.total > LENGTH && html`<nav class="paging" aria-label="Pages of tasks">
@@ -57,10 +57,10 @@ function Pairs({ value, query, path, names }) {
   const head = (name, key) => (key
     ? html`<${SortableHeader} name=${name} sort=${key} now=${sort} path=${path} query=${query} />`
     : html`<th scope="col">${name}</th>`);
-  // The server sorts by what the two are judged by: solved shares, or rewards where solved means nothing.
+  // The server sorts by the compared outcome: solve rates, or rewards if "solved" is undefined.
   const judged = value.difference?.outcome === 'solve rate';
   return value.tasks.length > 0 && html`<div class="table"><table class="wide">
-    <caption>Tasks: mean reward and solved share in <${Name} value=${names[0]} /> (first) and in
+    <caption>Tasks: mean reward and solve rate in <${Name} value=${names[0]} /> (first) and in
       ${' '}<${Name} value=${names[1]} /> (second)</caption>
     <thead><tr>${head('task', 'task')}${head('reward, first', 'first')}${head('second', 'second')}${head('change', judged ? '' : 'change')}
       ${head('solved, first')}${head('second')}${head('change', judged ? 'change' : '')}${head('rollouts')}</tr></thead>

@@ -1,19 +1,19 @@
-/** The rollouts of a run: filtered, sorted, a page at a time; all of it in the address. */
+/** The rollouts of a run, filtered, sorted and paged. The address contains the entire state. */
 import { html, useEffect, useRef } from '../vendor/htm-preact.js';
 import { useData } from '../data.js';
 import { useKeys } from '../keys.js';
 import { Filters } from '../parts/filters.js';
-import { RolloutTable } from '../parts/lines.js';
-import { Notice, Breadcrumbs } from '../parts/message.js';
+import { RolloutTable } from '../parts/rollouttable.js';
+import { Notice, Breadcrumbs } from '../parts/notice.js';
 import { changed, go, link } from '../route.js';
 import { Name, spelled } from '../text.js';
-import { count, percent } from '../words.js';
+import { count, percent } from '../formatting.js';
 
 export const PAGE_LENGTH = 100;
 const SEARCHING_MS = 400;
 const GROWING_MS = 5000;
 
-/** What the server is asked for a list. @param {string} run @param {URLSearchParams} query */
+/** The request for a page of the list. @param {string} run @param {URLSearchParams} query */
 function pathOf(run, query) {
   const asked = changed(query, { start: Number(query.get('start') || 0), limit: PAGE_LENGTH });
   return `runs/${run}/rollouts?${asked}`;
@@ -79,7 +79,7 @@ function Summary({ page, run }) {
   const left = all - held;
   return html`<p class="soft small" role="status">
     ${page.total === held ? `${count(held)} rollouts` : `${count(page.total)} of ${count(held)} rollouts`}
-    ${left > 0 && ` in this file. The other ${count(left)} of the run were not exported, so they were neither filtered nor searched.`}
+    ${left > 0 && ` in this file. The other ${count(left)} rollouts of the run were not exported and are neither filtered nor searched.`}
     ${page.searched < 1 && html` so far; searched ${percent(page.searched, 0)}${' '}
       <progress max="1" value=${page.searched} aria-label="Searched"></progress>`}
   </p>`;

@@ -1,20 +1,19 @@
-/** The run that is going on now: servers, what rollouts wait for, what is stuck, what fails. */
+/** The current run: servers, stages of active rollouts, stuck rollouts, failures. */
 import { html } from '../vendor/htm-preact.js';
 import { useData } from '../data.js';
-import { ActiveEpisodes } from '../parts/episodes.js';
-import { RecentFailures } from '../parts/failing.js';
-import { Notice, Breadcrumbs } from '../parts/message.js';
+import { ActiveEpisodes } from '../parts/activeepisodes.js';
+import { RecentFailures } from '../parts/recentfailures.js';
+import { Notice, Breadcrumbs } from '../parts/notice.js';
 import { Progress } from '../parts/progress.js';
 import { SeriesChart } from '../parts/serieschart.js';
 import { Servers } from '../parts/servers.js';
 import { link } from '../route.js';
 import { Name } from '../text.js';
-import { several } from '../words.js';
+import { several } from '../formatting.js';
 
 const EVERY_MS = 1000;
 const IDLE_MS = 5000;
 
-/** The page. */
 export function Live() {
   const { value: live, error } = useData('live', (found) => (found?.run_id ? EVERY_MS : IDLE_MS));
   const { value: drawn } = useData('live/charts', () => (live?.run_id ? EVERY_MS : IDLE_MS));
@@ -25,10 +24,10 @@ export function Live() {
     ${error && html`<${Notice} error=${error} />`}
     ${!live && !error && html`<${Notice} busy="Looking for a run …" />`}
     ${live?.note && html`<p class="message"><${Name} value=${live.note} /></p>`}
-    ${live && !live.run_id && !live.note && html`<${Notice} says="No run is going on here." />`}
+    ${live && !live.run_id && !live.note && html`<${Notice} says="No run is active." />`}
     ${live?.run_id && html`
       <p class="soft small">Run <${Name} value=${live.run_id} />, head <${Name} value=${live.head} />,
-        ${` ${several(live.total, 'rollout')} being played`}</p>
+        ${` ${several(live.total, 'active rollout')}`}</p>
       ${live.stuck.length > 0 && html`<ul class="stuck" role="alert">${live.stuck.map((line) => html`<li>
         <strong class="bad">Stuck: </strong><${Name} value=${line} /></li>`)}</ul>`}
       ${live.collections.map((one) => html`<section aria-label="Collection">

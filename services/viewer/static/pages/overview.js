@@ -1,14 +1,14 @@
-/** Every run in numbers and charts, renewed while it grows. */
+/** The metrics and charts of every run, refreshed while it grows. */
 import { html } from '../vendor/htm-preact.js';
 import { ALONE, useData } from '../data.js';
 import { Chart } from '../parts/chart.js';
-import { Notice, Breadcrumbs } from '../parts/message.js';
+import { Notice, Breadcrumbs } from '../parts/notice.js';
 import { Progress } from '../parts/progress.js';
 import { RunTiles } from '../parts/runtiles.js';
 import { TokenTable } from '../parts/tokentable.js';
 import { link } from '../route.js';
 import { Name } from '../text.js';
-import { bytes, count, percent } from '../words.js';
+import { bytes, count, percent } from '../formatting.js';
 
 /** @param {{overview: any}} props */
 export function Overview({ overview }) {
@@ -20,7 +20,7 @@ export function Overview({ overview }) {
     <footer class="soft small block">Rollyard <${Name} value=${overview.version} /></footer>`;
 }
 
-/** One run. The numbers are asked for again when more of the file is read: a new place in it is a new question. */
+/** One run. The request contains the indexed size, so metrics are loaded again when more of the file is read. */
 function Run({ run, single }) {
   const { value, error, stale } = useData(`runs/${run.run}/profile?indexed=${run.indexed}`);
   const all = ALONE ? 'Rollouts in this file' : `All ${count(run.measured + run.failed)} rollouts`;
@@ -28,14 +28,14 @@ function Run({ run, single }) {
   return html`<section class=${single ? '' : 'block run'} aria-label=${`Run ${run.name}`}>
     ${!single && html`<h2><a href=${link(['runs', run.run])}><${Name} value=${run.name} /></a></h2>`}
     <p class="soft small"><${Name} value=${run.path} />, ${bytes(run.size)}
-      ${run.torn > 0 && `, of which ${bytes(run.torn)} are an unfinished last line`}</p>
+      ${run.torn > 0 && `, of which ${bytes(run.torn)} are an incomplete last line`}</p>
     ${run.error && html`<${Notice} error=${new Error(run.error)} />`}
     ${reading && !run.error && html`<p role="status" class="small soft">
       <progress max="1" value=${run.indexed / run.size} aria-label="Reading the file"></progress>
-      ${` reading: ${percent(run.indexed / run.size, 0)} of ${bytes(run.size)}; numbers are of what is read`}</p>`}
+      ${` reading: ${percent(run.indexed / run.size, 0)} of ${bytes(run.size)}; numbers cover the part read so far`}</p>`}
     ${run.status && html`<${Progress} status=${run.status} />`}
     ${error && html`<${Notice} error=${error} />`}
-    ${!value && !error && html`<${Notice} busy="Counting …" />`}
+    ${!value && !error && html`<${Notice} busy="Computing metrics …" />`}
     ${value && html`<div class=${stale ? 'stale' : ''}>
       <${RunTiles} profile=${value.profile} run=${run} />
       <p><a class="button" href=${link(['runs', run.run])}>${all}</a></p>

@@ -1,16 +1,16 @@
-/** A task in two runs, side by side. */
+/** Shows a task of two runs next to each other. */
 import { html } from '../vendor/htm-preact.js';
 import { useData } from '../data.js';
 import { useKeys } from '../keys.js';
-import { usePlayback } from '../player.js';
-import { Notice, Breadcrumbs } from '../parts/message.js';
-import { RepeatCards, PlaybackControls, longest } from '../parts/side.js';
+import { usePlayback } from '../playback.js';
+import { Notice, Breadcrumbs } from '../parts/notice.js';
+import { RepeatCards, PlaybackControls, longest } from '../parts/repeatcards.js';
 import { go, link } from '../route.js';
 import { Name } from '../text.js';
 
 /** @param {{route: import('../route.js').Route, overview: any}} props */
 export function Pair({ route, overview }) {
-  const [, first, second, , task, there = task] = route.path; // runs over different inputs number a task differently
+  const [, first, second, , task, there = task] = route.path; // a task has different indexes in runs over different inputs
   const answers = [useData(`runs/${first}/tasks/${task}`), useData(`runs/${second}/tasks/${there}`)];
   const player = usePlayback(Math.max(...answers.map(({ value }) => (value ? longest(value.stories) : 0))));
   const up = link(['compare', first, second]);

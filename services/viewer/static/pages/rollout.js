@@ -1,22 +1,22 @@
-/** One rollout, whole: its conversation, its board, its rewards, its tokens, what else is known of it. */
+/** One rollout: its conversation, board, rewards, tokens, failed attempts and other fields. */
 import { html, useCallback, useMemo, useRef } from '../vendor/htm-preact.js';
 import { useData } from '../data.js';
 import { useKeys } from '../keys.js';
 import { useNeighbours } from '../neighbours.js';
-import { usePlayback } from '../player.js';
+import { usePlayback } from '../playback.js';
 import { Attempts } from '../parts/attempts.js';
 import { BoardPlayer } from '../parts/boardplayer.js';
 import { Conversation } from '../parts/conversation.js';
 import { Facts } from '../parts/facts.js';
-import { Notice, Breadcrumbs } from '../parts/message.js';
+import { Notice, Breadcrumbs } from '../parts/notice.js';
 import { Outcome } from '../parts/outcome.js';
 import { Raw } from '../parts/raw.js';
 import { Rewards, stepsOf } from '../parts/rewards.js';
-import { NeighbourLink } from '../parts/step.js';
+import { NeighbourLink } from '../parts/neighbourlink.js';
 import { TokenTurns } from '../parts/tokenturns.js';
 import { go, link } from '../route.js';
 import { Name } from '../text.js';
-import { count, plain, seconds } from '../words.js';
+import { count, plain, seconds } from '../formatting.js';
 
 /** @param {{route: import('../route.js').Route, overview: any}} props */
 export function Rollout({ route, overview }) {
@@ -41,7 +41,7 @@ export function Rollout({ route, overview }) {
     </div>`}`;
 }
 
-/** The way to the neighbours, in the order of the list that one came from. */
+/** Links to the neighbours, in the order of the list that the user came from. */
 function NeighbourLinks({ around }) {
   return html`<nav class="row" aria-label="Neighbours">
     ${around.place && html`<span class="small soft number">${around.place}</span>`}

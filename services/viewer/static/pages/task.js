@@ -1,11 +1,11 @@
-/** One task: all its repeats side by side, their boards played together. */
+/** One task: all its repeats next to each other, with a common playback of their boards. */
 import { html } from '../vendor/htm-preact.js';
 import { useData } from '../data.js';
 import { useKeys } from '../keys.js';
-import { usePlayback } from '../player.js';
-import { Notice, Breadcrumbs } from '../parts/message.js';
-import { NeighbourLink } from '../parts/step.js';
-import { RepeatCards, PlaybackControls, longest } from '../parts/side.js';
+import { usePlayback } from '../playback.js';
+import { Notice, Breadcrumbs } from '../parts/notice.js';
+import { NeighbourLink } from '../parts/neighbourlink.js';
+import { RepeatCards, PlaybackControls, longest } from '../parts/repeatcards.js';
 import { go, link } from '../route.js';
 import { Name } from '../text.js';
 
@@ -37,7 +37,7 @@ export function Task({ route, overview }) {
     </div>`}`;
 }
 
-/** A task with very many repeats comes a stretch at a time. */
+/** Paging for tasks with very many repeats. */
 function More({ route, value }) {
   const end = value.start + value.stories.length;
   return (value.start > 0 || end < value.total) && html`<nav class="paging" aria-label="More repeats">

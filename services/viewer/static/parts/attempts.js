@@ -1,7 +1,7 @@
-/** Attempts at this rollout that failed. None of them is a reward. */
+/** The failed attempts of this rollout. */
 import { html } from '../vendor/htm-preact.js';
 import { Name, Text } from '../text.js';
-import { seconds } from '../words.js';
+import { seconds } from '../formatting.js';
 
 /** @param {number} when */
 function said(when) {
@@ -10,7 +10,7 @@ function said(when) {
 
 /** @param {{attempts: any[]}} props */
 export function Attempts({ attempts }) {
-  return attempts.length > 0 && html`<section class="block" aria-label="Failed attempts"><h2>Attempts that failed</h2>
+  return attempts.length > 0 && html`<section class="block" aria-label="Failed attempts"><h2>Failed attempts</h2>
     <ol class="attempts">${attempts.map((one) => html`<li>
       <p><strong class="bad"><${Name} value=${one.kind} /></strong> at <${Name} value=${one.server} /> after ${seconds(one.seconds)}
         <span class="soft small"> attempt ${one.attempt + 1}${one.when > 0 && `, ${said(one.when)}`}</span></p>

@@ -1,10 +1,10 @@
-/** A board as a drawing: one square a symbol. Unknown symbols are shown as they are. */
+/** Draws a board with one square per symbol. Unknown symbols are shown as text. */
 import { html } from '../vendor/htm-preact.js';
 import { spelled } from '../text.js';
 
 const MOST_CELLS = 10000;
 
-/** What is drawn for a look, within a square of 10. */
+/** The drawings by look, each within a square of 10 units. */
 const LOOKS = {
   wall: () => html`<rect class="wall" width="10" height="10" />`,
   floor: () => null,

@@ -1,8 +1,8 @@
-/** The episode's board and, beside it, an optimal play; each with its buttons. */
+/** Playback of the episode's board and of an optimal solution, each with its controls. */
 import { html } from '../vendor/htm-preact.js';
-import { SPEEDS, usePlayback } from '../player.js';
+import { SPEEDS, usePlayback } from '../playback.js';
 import { Name } from '../text.js';
-import { plain, signed } from '../words.js';
+import { plain, signed } from '../formatting.js';
 import { Board } from './board.js';
 
 const SIGNS = {
@@ -17,7 +17,7 @@ export function BoardPlayer({ replay, player }) {
   return html`<div class="boards">
     ${replay.frames.length > 0 && html`<${Screen} title=${replay.title || 'Played'} frames=${replay.frames}
       cells=${replay.cells} player=${player} />`}
-    ${optimal.length > 0 && html`<${Screen} title="An optimal play" frames=${optimal} cells=${replay.cells} player=${best} />`}
+    ${optimal.length > 0 && html`<${Screen} title="Optimal solution" frames=${optimal} cells=${replay.cells} player=${best} />`}
     ${replay.note && html`<p class="note small soft"><${Name} value=${replay.note} /></p>`}
   </div>`;
 }
@@ -48,7 +48,7 @@ export function Buttons({ player, title, said }) {
     ${button('To the start', 'start', () => player.go(0), at === 0)}
     ${button('One move back', 'back', () => player.go(at - 1), at === 0)}
     ${button(player.playing ? 'Pause' : 'Play', player.playing ? 'pause' : 'play', player.toggle, last === 0)}
-    ${button('One move ahead', 'ahead', () => player.go(at + 1), at === last)}
+    ${button('One move forward', 'ahead', () => player.go(at + 1), at === last)}
     ${button('To the end', 'end', () => player.go(last), at === last)}
     <select aria-label="Speed" onChange=${(event) => player.setSpeed(Number(event.target.value))}>
       ${SPEEDS.map((speed) => html`<option value=${speed} selected=${speed === player.speed}>${speed}×</option>`)}

@@ -1,4 +1,4 @@
-/** A chart that the server has drawn, with its caption, and the same numbers as a table. */
+/** A chart drawn by the server, with its caption and a table of its numbers. */
 import { html, useMemo } from '../vendor/htm-preact.js';
 import { nodes, parsed } from '../svgnodes.js';
 import { Name } from '../text.js';
@@ -11,7 +11,7 @@ export function Chart({ chart, children }) {
     <h3>${title}</h3>
     ${children ?? drawn}
     <figcaption><${Name} value=${caption} />${links.map((link) => html` <a href=${link.href}>${link.text}</a>`)}</figcaption>
-    ${numbers && html`<details class="numbers"><summary>numbers</summary>
+    ${numbers && html`<details class="numbers"><summary>Numbers</summary>
       <div class="table" tabindex="0" role="region" aria-label=${`${title}: numbers`}><table>
         <thead><tr>${numbers.head.map((head) => html`<th scope="col">${head}</th>`)}</tr></thead>
         <tbody>${numbers.rows.map((row) => html`<${NumberRow} row=${row} />`)}</tbody>

@@ -1,7 +1,7 @@
-/** What was said in an episode, in order, each speaker told apart. */
+/** The conversation of an episode, in order, with speakers distinguished. */
 import { html, useMemo, useState } from '../vendor/htm-preact.js';
-import { Notice } from './message.js';
-import { Message } from './said.js';
+import { Notice } from './notice.js';
+import { Message } from './message.js';
 
 const AT_ONCE = 200;
 
@@ -10,7 +10,7 @@ export function Conversation({ events, current, show }) {
   const [most, setMost] = useState(AT_ONCE);
   const [thoughts, setThoughts] = useState(true);
   const calls = useMemo(() => callOf(events), [events]);
-  if (!events.length) return html`<${Notice} says="Nothing was said: this rollout has no conversation on record." />`;
+  if (!events.length) return html`<${Notice} says="This rollout has no recorded conversation." />`;
   const thinks = events.some((event) => event.speaker === 'reasoning');
   return html`
     ${thinks && html`<p><button aria-pressed=${thoughts} onClick=${() => setThoughts(!thoughts)}>
@@ -18,10 +18,10 @@ export function Conversation({ events, current, show }) {
     ${events.slice(0, most).map((event, i) => html`<${Message} key=${i} event=${event} call=${calls[i]}
       here=${calls[i] !== null && calls[i] === current} show=${show} thoughts=${thoughts} />`)}
     ${events.length > most && html`<button onClick=${() => setMost(most + 5 * AT_ONCE)}>
-      Show more: ${events.length - most} are left</button>`}`;
+      Show more (${events.length - most} left)</button>`}`;
 }
 
-/** For each event the number of the tool call that it makes or answers, or null. */
+/** For each event, the number of the tool call that it is or whose result it is; otherwise null. */
 function callOf(events) {
   const numbers = new Map();
   let made = 0;

@@ -1,7 +1,7 @@
-/** What two runs differ by, over the tasks of both. */
+/** The differences between two runs over their common tasks. */
 import { html } from '../vendor/htm-preact.js';
 import { Name } from '../text.js';
-import { count, interval, plain, points, several, signed } from '../words.js';
+import { count, interval, plain, points, several, signed } from '../formatting.js';
 import { Tile } from './runtiles.js';
 
 /** @param {{difference: any, names: string[]}} props */
@@ -13,13 +13,13 @@ export function DifferenceTiles({ difference, names }) {
   const notes = [...difference.notes, ...difference.identity];
   return html`
     <p class="soft small"><${Name} value=${names[1]} /> minus <${Name} value=${names[0]} />,
-      ${` over the ${several(difference.tasks, 'task')} of both, each weighing the same.`}</p>
+      ${` over ${several(difference.tasks, 'common task')}, each with the same weight.`}</p>
     <dl class="tiles">
       ${rate && html`<${Tile} label="Solve rate" large=${points(rate.mean)} says=${[interval(rate, bare)]} />`}
       ${reward && html`<${Tile} label="Mean reward" large=${signed(reward.mean)} says=${[interval(reward, signed)]} />`}
       <${Tile} label="Tasks better" large=${count(better)} says=${[`by ${difference.outcome}`]} />
       <${Tile} label="Tasks worse" large=${count(worse)} says=${[`${count(equal)} equal`]} />
-      ${p !== null && html`<${Tile} label="Sign test" large=${chance} says=${['chance of so uneven a split']} />`}
+      ${p !== null && html`<${Tile} label="Sign test" large=${chance} says=${['probability of a split this uneven']} />`}
     </dl>
     ${alone > 0 && html`<p class="soft small">
       ${several(difference.only_baseline, 'task')} only in the first, ${count(difference.only_here)} only in the second.</p>`}

@@ -1,4 +1,4 @@
-/** What else a row says. */
+/** The remaining fields of a row. */
 import { html } from '../vendor/htm-preact.js';
 import { Name, Text } from '../text.js';
 
@@ -22,6 +22,6 @@ export function Facts({ facts }) {
     <dl class="facts wide">${all.slice(0, MOST).map(([path, value]) => html`<div>
       <dt><${Name} value=${path} /></dt><dd><${Text} value=${value} lines=${6} characters=${300} /></dd>
     </div>`)}</dl>
-    ${all.length > MOST && html`<p class="soft small">${all.length - MOST} more stand in the JSON below.</p>`}
+    ${all.length > MOST && html`<p class="soft small">${all.length - MOST} more fields are in the JSON below.</p>`}
   </section>`;
 }

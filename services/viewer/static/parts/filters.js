@@ -1,10 +1,10 @@
-/** What of a run is listed. Every choice goes into the address at once. */
+/** The filters of the list. Every change updates the address immediately. */
 import { html, useEffect, useRef, useState } from '../vendor/htm-preact.js';
 import { spelled } from '../text.js';
 
 const PAUSE_MS = 350;
 
-/** A field whose text is taken over when its writer pauses. */
+/** A field that applies its text when the user pauses typing. */
 function Field({ label, value, change, type = 'text', refer, ...others }) {
   const [written, setWritten] = useState(value);
   const timer = useRef(0);
@@ -49,7 +49,7 @@ export function Filters({ query, page, search, change }) {
   const clear = () => change(Object.fromEntries([...query.keys()].filter((key) => key !== 'sort').map((key) => [key, null])));
   return html`<div class="filters" role="search" aria-label="Filter rollouts">
     <label class="search">Search in the text<${Field} type="search" refer=${search} label="Search in the text"
-      placeholder="any words  ( / )" value=${at('q')} change=${set('q')} /></label>
+      placeholder="any text  ( / )" value=${at('q')} change=${set('q')} /></label>
     <${Choice} label="Success" value=${at('success')} change=${set('success')} options=${[['true', 'solved'], ['false', 'not solved']]} />
     <${Choice} label="Outcome" value=${at('outcome')} change=${set('outcome')} options=${named(['measured', 'failed'])} />
     <${Choice} label="End" value=${at('end')} change=${set('end')} options=${named(page?.ends)} />

@@ -1,4 +1,4 @@
-/** The keys, in a dialog. */
+/** The dialog of keyboard shortcuts. */
 import { html, useEffect, useRef } from '../vendor/htm-preact.js';
 import { KEYS } from '../keys.js';
 

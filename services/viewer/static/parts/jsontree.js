@@ -1,7 +1,7 @@
-/** JSON, opened part by part; a part is drawn when it is opened. */
+/** A collapsible JSON tree that renders a branch when it is opened. */
 import { html, useState } from '../vendor/htm-preact.js';
 import { Name, Text } from '../text.js';
-import { several } from '../words.js';
+import { several } from '../formatting.js';
 
 const AT_ONCE = 100;
 

@@ -1,27 +1,45 @@
-/** A word of the page itself: what went wrong, what it waits for, what is not there. */
-import { html, useEffect } from '../vendor/htm-preact.js';
-import { Name } from '../text.js';
+/** One event of a conversation. */
+import { html, useMemo, useState } from '../vendor/htm-preact.js';
+import { Name, Text } from '../text.js';
+import { several, signed } from '../formatting.js';
+import { Parsed, parsed } from './parsed.js';
 
-/** @param {{says?: string, error?: Error | null, busy?: string}} props */
-export function Notice({ says, error, busy }) {
-  if (busy) return html`<p class="message busy" role="status">${busy}</p>`;
-  return html`<div class="message ${error ? 'wrong' : ''}" role=${error ? 'alert' : undefined}>
-    <p><${Name} value=${error ? error.message : says} /></p>
-  </div>`;
-}
+const TITLES = {
+  system: 'System', user: 'User', reasoning: 'Reasoning', answer: 'Answer', call: 'Tool call', result: 'Result', other: 'Other',
+};
+
+/** Lines shown initially. */
+const LINES = { system: 3, call: 25, result: 25 };
 
 /**
- * The way to this page from the overview, and its title.
- * @param {{steps: [any, string][], title: any, name: string, children?: any}} props
+ * Shows arguments and results that are a JSON object by field; a button shows the original text.
+ * @param {{event: any, call: number | null, here: boolean, show: ((call: number) => void) | null, thoughts: boolean}} props
  */
-export function Breadcrumbs({ steps, title, name, children }) {
-  useEffect(() => {
-    document.title = `${name} · Rollyard`;
-  }, [name]);
-  return html`<div class="trail">
-    ${steps.length > 0 && html`<nav aria-label="Where you are"><ol>
-      ${steps.map(([label, href]) => html`<li><a href=${href}>${label}</a></li>`)}
-    </ol></nav>`}
-    <div class="headline"><h1>${title}</h1>${children}</div>
-  </div>`;
+export function Message({ event, call, here, show, thoughts }) {
+  const { speaker } = event;
+  const jump = show && call !== null;
+  const tool = speaker === 'call' || speaker === 'result';
+  const found = useMemo(() => (tool ? parsed(event.text) : null), [event]);
+  const [written, setWritten] = useState(false);
+  return html`<article class=${`said ${speaker} ${here ? 'here' : ''}`} tabindex="-1" data-call=${speaker === 'call' ? call : undefined}
+    aria-label=${`${TITLES[speaker] ?? speaker}${event.turn ? `, turn ${event.turn}` : ''}`} aria-current=${here ? 'step' : undefined}>
+    <header>
+      <strong class="speaker">${TITLES[speaker] ?? speaker}</strong>
+      ${event.name && html`<code><${Name} value=${event.name} /></code>`}
+      ${event.reward !== null && html`<span class="badge number">reward ${signed(event.reward)}</span>`}
+      ${event.tokens && html`<span class="small soft">${several(event.tokens.generated.length, 'token')}</span>`}
+      <span class="where small soft">
+        ${found && html`<button class="quiet as" aria-pressed=${written} onClick=${() => setWritten(!written)}>Original text</button>`}
+        ${jump && speaker === 'call' && html`<button class="quiet" onClick=${() => show(call)}>Show on the board</button>`}
+        ${event.turn > 0 && speaker !== 'result' && html`<span class="number">turn ${event.turn}</span>`}
+      </span>
+    </header>
+    ${speaker === 'reasoning'
+      ? html`<details open=${thoughts}>
+          <summary class="small soft">${several(event.text.length, 'character')}</summary><${Text} value=${event.text} lines=${25} />
+        </details>`
+      : found && !written
+        ? html`<${Parsed} value=${found} />`
+        : html`<${Text} value=${event.text} kind=${tool ? 'mono' : 'words'} lines=${LINES[speaker] ?? 60} />`}
+  </article>`;
 }

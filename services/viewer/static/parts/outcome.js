@@ -1,4 +1,4 @@
-/** How a rollout came out, as a word and a sign: colour is never the only one. */
+/** The outcome of a rollout as a word and a symbol, so that colour is never the only cue. */
 import { html } from '../vendor/htm-preact.js';
 
 /** @param {{line: {outcome: string, success: boolean | null}}} props */

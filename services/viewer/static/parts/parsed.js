@@ -1,4 +1,4 @@
-/** A JSON object as a reader wants it: short values in a line, texts with lines of their own below. */
+/** Shows a JSON object: short values on one line, long texts in separate blocks. */
 import { html } from '../vendor/htm-preact.js';
 import { Name, Text } from '../text.js';
 
@@ -6,7 +6,7 @@ const LONGEST = 50_000;
 const MOST_KEYS = 30;
 const SHORT = 120;
 
-/** The object that a text is, or null. @param {string} text @returns {Record<string, unknown> | null} */
+/** Parses a text as a JSON object, or returns null. @param {string} text @returns {Record<string, unknown> | null} */
 export function parsed(text) {
   if (text.length > LONGEST || !text.trimStart().startsWith('{')) return null;
   try {

@@ -1,9 +1,9 @@
-/** The row as it stands in the file. */
+/** The raw row of the file. */
 import { html, useState } from '../vendor/htm-preact.js';
 import { ALONE, fetchText } from '../data.js';
-import { bytes } from '../words.js';
+import { bytes } from '../formatting.js';
 import { JsonTree } from './jsontree.js';
-import { Notice } from './message.js';
+import { Notice } from './notice.js';
 
 /** @param {{path: string, name: string}} props */
 export function Raw({ path, name }) {
@@ -21,9 +21,9 @@ export function Raw({ path, name }) {
   const copy = async () => {
     try {
       await navigator.clipboard.writeText(state.text);
-      set({ ...state, copied: 'copied' });
+      set({ ...state, copied: 'Copied.' });
     } catch {
-      set({ ...state, copied: 'the browser does not let pages copy here' });
+      set({ ...state, copied: 'The browser does not allow this page to copy.' });
     }
   };
   return html`<section class="block" aria-label="Raw JSON"><details class="raw" onToggle=${open}>

@@ -1,13 +1,13 @@
-/** Rewards step by step, as a strip of columns; a click goes there. */
+/** The rewards by step as a strip of columns; a click goes to the step. */
 import { html } from '../vendor/htm-preact.js';
-import { signed, several, plain } from '../words.js';
+import { signed, several, plain } from '../formatting.js';
 
 const HIGH = 44;
 const WIDE = 400;
 
 /**
- * The steps of an episode: its board's moves where there is one, else its tool calls that say a reward. `event` is the call
- * it belongs to, counted over all calls.
+ * The steps of an episode: the moves of its board if it has one, else its tool calls with a reward. `event` is the index
+ * of the call that the step belongs to, counted over all calls.
  * @param {any} story
  * @returns {{reward: number | null, event: number | null, name: string}[]}
  */
@@ -24,7 +24,7 @@ export function Rewards({ steps, at, pick }) {
   const given = steps.map((step) => step.reward ?? 0);
   const largest = Math.max(...given.map(Math.abs)) || 1;
   const width = WIDE / steps.length;
-  // Steps cost tenths and a solved board gives ten: roots keep the small ones visible.
+  // A step costs 0.1 and a solved board gives 10; square roots keep the small rewards visible.
   const size = (value) => Math.sqrt(Math.abs(value) / largest) * (HIGH / 2 - 3);
   const click = (event) => {
     const box = event.currentTarget.getBoundingClientRect();
@@ -33,7 +33,7 @@ export function Rewards({ steps, at, pick }) {
   const total = given.reduce((sum, value) => sum + value, 0);
   return html`<section class="strip" aria-label="Rewards by step">
     <h2>Rewards <span class="small soft">
-      ${several(steps.length, 'step')}, total ${plain(Number(total.toFixed(6)))}; columns by square root</span></h2>
+      ${several(steps.length, 'step')}, total ${plain(Number(total.toFixed(6)))}; column height is the square root</span></h2>
     <svg viewBox="0 0 ${WIDE} ${HIGH}" preserveAspectRatio="none" role="img" onClick=${click}
       aria-label=${`Rewards of ${several(steps.length, 'step')}; now ${steps[at]?.name}: ${signed(steps[at]?.reward)}`}>
       <rect class="now" x=${at * width} width=${width} height=${HIGH} />

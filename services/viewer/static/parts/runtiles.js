@@ -1,7 +1,7 @@
-/** The numbers that stand above all: how much is measured, how much is solved, what it is worth. */
+/** The headline numbers of a run as tiles. */
 import { html } from '../vendor/htm-preact.js';
 import { Name } from '../text.js';
-import { count, interval, percent, plain, several } from '../words.js';
+import { count, interval, percent, plain, several } from '../formatting.js';
 
 /** @param {{label: string, large: any, says?: any[]}} props */
 export function Tile({ label, large, says = [] }) {
@@ -33,15 +33,15 @@ export function RunTiles({ profile, run }) {
         calls.correlation !== null && !rewards?.why_no_mean && `correlation with reward ${plain(Number(calls.correlation.toFixed(2)))}`]} />`}
     ${tokens.output && html`<${Tile} label="Output tokens" large=${plain(tokens.output.mean)}
       says=${[`median ${plain(tokens.output.median)}, 95% under ${plain(tokens.output.p95)}`,
-        tokens.per_solved !== null && `${count(Math.round(tokens.per_solved))} tokens a solved one`]} />`}
+        tokens.per_solved !== null && `${count(Math.round(tokens.per_solved))} tokens per solved rollout`]} />`}
     ${failures.attempts > 0 && html`<${Tile} label="Failed attempts" large=${count(failures.attempts)}
-      says=${[`${count(failures.mended)} mended, ${count(failures.lost)} lost`]} />`}
+      says=${[`${count(failures.mended)} recovered, ${count(failures.lost)} lost`]} />`}
   </dl>`;
 }
 
-/** What it could be if nothing were missing, where something is. */
+/** The bounds if rollouts are missing; otherwise an empty text. */
 function bounds(found, coverage, say) {
   const missing = coverage.expected !== null && coverage.expected > coverage.measured;
   if (!missing || found.lowest === null || found.highest === null) return '';
-  return `${say(found.lowest)} to ${say(found.highest)} with what is missing`;
+  return `${say(found.lowest)} to ${say(found.highest)} including missing rollouts`;
 }

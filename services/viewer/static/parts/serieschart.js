@@ -1,4 +1,4 @@
-/** A long series: the exact numbers below the pointer in a line of text, and a closer look by dragging. */
+/** A long series that shows the exact numbers at the pointer and zooms by dragging. */
 import { h, html, useMemo, useState } from '../vendor/htm-preact.js';
 import { nodes, parsed } from '../svgnodes.js';
 import { Chart } from './chart.js';
@@ -12,7 +12,7 @@ function placeOf(event) {
   return Math.max(0, Math.min(1, (event.clientX - area.left) / area.width));
 }
 
-/** What the column at a place of the whole series says. @param {Element} drawing @param {number} place */
+/** The text of the column at a position of the entire series. @param {Element} drawing @param {number} place */
 function columnAt(drawing, place) {
   const marks = [...drawing.querySelectorAll('.mark')];
   const ends = (mark) => {
@@ -23,7 +23,7 @@ function columnAt(drawing, place) {
 }
 
 /**
- * `say` tells of a place from 0 to 1, else the chart itself; with `tick`, which labels a place, it can be looked at closer.
+ * `say` returns the text for a position from 0 to 1 (default: the chart's own). `tick` labels a position and enables zooming.
  * @param {{chart: any, say?: (place: number) => string, tick?: (place: number) => string}} props
  */
 export function SeriesChart({ chart, say, tick }) {
@@ -32,7 +32,7 @@ export function SeriesChart({ chart, say, tick }) {
   const [shown, show] = useState(ALL);
   const drawing = useMemo(() => parsed(chart.svg), [chart.svg]);
   const whole = (place) => shown[0] + place * (shown[1] - shown[0]);
-  const said = at === null ? (tick ? 'Drag to look closer, double-click to see all.' : '\u00a0') : say ? say(whole(at)) : columnAt(drawing, whole(at));
+  const said = at === null ? (tick ? 'Drag to zoom in, double-click to reset.' : '\u00a0') : say ? say(whole(at)) : columnAt(drawing, whole(at));
   const drop = (event) => {
     const ends = [from, placeOf(event)].sort((a, b) => a - b);
     if (from !== null && ends[1] - ends[0] > CLICK) show(ends.map(whole));
@@ -52,11 +52,11 @@ export function SeriesChart({ chart, say, tick }) {
       ${nodes(drawing, (tag, props, children) => adapted(tag, props, children, shown, tick, from === null ? null : [from, at ?? from]))}
     </div>
     <div class="foot"><p class="readout small number">${said}</p>
-      ${shown !== ALL && html`<button class="quiet" onClick=${() => show(ALL)}>show all</button>`}</div>
+      ${shown !== ALL && html`<button class="quiet" onClick=${() => show(ALL)}>Show all</button>`}</div>
   <//>`;
 }
 
-/** An element of the drawing as it is when only the stretch `shown` is to be seen; `drag` is being marked. */
+/** Adapts an element of the drawing to the visible range `shown`; `drag` is the range being selected. */
 function adapted(tag, props, children, shown, tick, drag) {
   const kinds = (props.class ?? '').split(' ');
   if (shown !== ALL && kinds.includes('plot')) {

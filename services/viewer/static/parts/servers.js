@@ -1,8 +1,8 @@
 /** The servers of a run. */
 import { html } from '../vendor/htm-preact.js';
 import { Name } from '../text.js';
-import { count, seconds } from '../words.js';
-import { TableHead } from './heads.js';
+import { count, seconds } from '../formatting.js';
+import { TableHead } from './tablehead.js';
 
 const COLUMNS = ['name', 'state', 'requests/s', 'requests', 'in flight', 'sessions', 'restarts', 'up'];
 

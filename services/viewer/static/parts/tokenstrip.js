@@ -1,8 +1,8 @@
-/** One model call's tokens as a strip of ids; the one that is pointed at, or moved to with the arrow keys, is described. */
+/** One model call's tokens as a strip of ids, with a description of the token at the pointer or keyboard position. */
 import { html, useState } from '../vendor/htm-preact.js';
-import { count, percent, plain } from '../words.js';
+import { count, percent, plain } from '../formatting.js';
 
-/** From which log-probability on a token belongs to a class. Besides the colour, less likely ones are underlined more. */
+/** The lower log-probability bound of each class. Less likely tokens also have a stronger underline. */
 export const CLASSES = [
   { name: 'sure', from: Math.log(0.9), says: 'over 90%' },
   { name: 'likely', from: Math.log(0.5), says: '50 to 90%' },
@@ -43,7 +43,7 @@ export function TokenStrip({ prompt, seen, generated, logProbs, trained }) {
   };
   const chip = (i, id, kind) => html`<span class=${`token ${kind} ${i === at ? 'at' : ''}`} data-at=${i} title=${says(i)}>${id}</span>`;
   return html`
-    <div class="ids" tabindex="0" role="group" aria-label="Token ids; the arrow keys go through them"
+    <div class="ids" tabindex="0" role="group" aria-label="Token ids; use the arrow keys to move"
       onMouseOver=${point} onClick=${point} onKeyDown=${move}>
       ${from > 0 && html`<span class="soft small">${count(from)} before … </span>`}
       ${prompt.slice(from).map((id, i) => chip(from + i, id, 'masked'))}
@@ -52,7 +52,7 @@ export function TokenStrip({ prompt, seen, generated, logProbs, trained }) {
     </div>
     <div class="foot"><p class="readout small number" aria-live="polite">${at >= 0 ? says(at) : '\u00a0'}</p>
     ${(cut || whole) && html`<button class="quiet" onClick=${() => setWhole(!whole)}>
-      ${whole ? 'show less' : `show all ${count(prompt.length + generated.length)} tokens`}</button>`}</div>`;
+      ${whole ? 'Show less' : `Show all ${count(prompt.length + generated.length)} tokens`}</button>`}</div>`;
 }
 
 function likelihood(logProb) {

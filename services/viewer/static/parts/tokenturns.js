@@ -1,13 +1,13 @@
-/** The tokens of an episode's model calls: those of the prompt masked, those generated with their log-probabilities. */
+/** The tokens of an episode's model calls: masked prompt tokens, and generated tokens with their log-probabilities. */
 import { html, useMemo, useState } from '../vendor/htm-preact.js';
 import { Name } from '../text.js';
-import { count, percent, plain, several } from '../words.js';
+import { count, percent, plain, several } from '../formatting.js';
 import { SeriesChart } from './serieschart.js';
 import { CLASSES, TokenStrip } from './tokenstrip.js';
 
 const OPEN_AT_FIRST = 20;
 
-/** Where a turn's prompt stops being what the turn before had seen and said. @param {number[]} prompt @param {number[]} before */
+/** The length of the common prefix of a prompt and the tokens of the previous turn. @param {number[]} prompt @param {number[]} before */
 function shared(prompt, before) {
   const most = Math.min(prompt.length, before.length);
   let same = 0;
@@ -15,7 +15,7 @@ function shared(prompt, before) {
   return same;
 }
 
-/** The model calls that have tokens on record. @param {any[]} events */
+/** The model calls with recorded tokens. @param {any[]} events */
 function turnsOf(events) {
   let before = [];
   let segment = 0;
@@ -30,7 +30,7 @@ function turnsOf(events) {
   });
 }
 
-/** @param {{events: any[], chart: any}} props `chart` is of the log-probabilities */
+/** @param {{events: any[], chart: any}} props `chart` shows the log-probabilities */
 export function TokenTurns({ events, chart }) {
   const turns = useMemo(() => turnsOf(events), [events]);
   if (!turns.length) return null;
@@ -49,7 +49,7 @@ function Turns({ turns, chart }) {
   const masked = turns.reduce((sum, turn) => sum + turn.prompt.length - turn.seen, 0);
   return html`<section class="block tokens" aria-label="Tokens"><h2>Tokens</h2>
     <p class="small soft">${several(all.length, 'generated token')} in ${several(turns.length, 'model call')},
-      ${` ${count(masked)}`} masked of prompts; mean log-probability ${plain(mean)}, perplexity ${plain(Math.exp(-mean))}.</p>
+      ${` ${several(masked, 'masked prompt token')}`}; mean log-probability ${plain(mean)}, perplexity ${plain(Math.exp(-mean))}.</p>
     <${Legend} />
     ${chart && html`<${SeriesChart} chart=${chart} say=${say} tick=${(place) => count(Math.round(place * last))} />`}
     ${turns.slice(0, most).map((turn, i) => html`<${Turn} key=${i} turn=${turn} first=${i === 0} />`)}
@@ -59,27 +59,27 @@ function Turns({ turns, chart }) {
 }
 
 function Legend() {
-  return html`<ul class="legend" aria-label="What colours mean">
+  return html`<ul class="legend" aria-label="Legend">
     ${CLASSES.map(({ name, says }) => html`<li><span class=${`token ${name}`}>id</span>${says}</li>`)}
-    <li><span class="token masked">id</span>masked: of the prompt, nothing is learnt from it</li>
+    <li><span class="token masked">id</span>masked: a prompt token, not trained on</li>
   </ul>`;
 }
 
 function Turn({ turn, first }) {
   const broke = turn.trace?.break;
   const reason = broke && typeof broke === 'object' ? broke.reason : broke;
-  const known = first ? '' : `, ${count(turn.seen)} of them from the turn before`;
+  const known = first ? '' : `, ${count(turn.seen)} of them from the previous turn`;
   const learnt = turn.trained ? '' : ', not trained on';
-  const sizes = `${count(turn.prompt.length)} of the prompt${known}; ${count(turn.generated.length)} generated${learnt}`;
+  const sizes = `${count(turn.prompt.length)} prompt tokens${known}; ${count(turn.generated.length)} generated${learnt}`;
   return html`<article class=${`turn ${turn.broken || broke ? 'broken' : ''}`} aria-label=${`Tokens of turn ${turn.turn}`}>
     <header class="row small"><strong>Turn ${turn.turn}</strong>
-      <span class="badge soft">segment ${turn.segment}</span>
+      <span class="badge soft">Segment ${turn.segment}</span>
       ${typeof turn.trace?.way === 'string' && html`<span class="badge soft"><${Name} value=${turn.trace.way} /></span>`}
-      ${(turn.broken || broke) && html`<span class="badge bad">break${reason && html`: <${Name} value=${reason} />`}</span>`}
+      ${(turn.broken || broke) && html`<span class="badge bad">Prefix mismatch${reason && html`: <${Name} value=${reason} />`}</span>`}
       <span class="soft">${sizes}</span>
     </header>
-    ${turn.broken && html`<p class="small bad">Its prompt leaves the turn before at token ${count(turn.seen)}:
-      ${` ${several(turn.lost, 'token')}`} of that turn ${turn.lost === 1 ? 'is' : 'are'} not there.</p>`}
+    ${turn.broken && html`<p class="small bad">The prompt differs from the previous turn at token ${count(turn.seen)};
+      ${` ${several(turn.lost, 'token')}`} of that turn ${turn.lost === 1 ? 'is' : 'are'} missing.</p>`}
     <${TokenStrip} prompt=${turn.prompt} seen=${first ? 0 : turn.seen} generated=${turn.generated}
       logProbs=${turn.log_probs} trained=${turn.trained} />
   </article>`;

@@ -47,7 +47,7 @@ def test_weights_that_are_still_being_written_are_not_whole(tmp_path: Path, kept
 def test_a_shard_that_is_not_there_yet_is_named(tmp_path: Path) -> None:
     folder = checkpoint(tmp_path / "one", "a.safetensors", "b.safetensors", index=True)
     (folder / "b.safetensors").unlink()
-    assert find_missing_part(folder) == "b.safetensors is not there"
+    assert find_missing_part(folder) == "b.safetensors is missing"
 
 
 def test_a_half_written_index_is_not_whole(tmp_path: Path) -> None:
@@ -59,9 +59,9 @@ def test_a_half_written_index_is_not_whole(tmp_path: Path) -> None:
 def test_without_config_or_weights_nothing_is_whole(tmp_path: Path) -> None:
     folder = checkpoint(tmp_path / "one")
     (folder / "model.safetensors").unlink()
-    assert find_missing_part(folder) == "no weights are there"
+    assert find_missing_part(folder) == "the weights are missing"
     (folder / "config.json").unlink()
-    assert find_missing_part(folder) == "config.json is not there"
+    assert find_missing_part(folder) == "config.json is missing"
 
 
 def test_weights_under_another_name_than_the_indexs_are_staged_without_it(tmp_path: Path) -> None:
@@ -102,7 +102,7 @@ def test_a_link_to_a_checkpoint_beside_it_is_not_another_one(tmp_path: Path) -> 
 def test_a_half_written_config_is_not_whole(tmp_path: Path) -> None:
     folder = checkpoint(tmp_path / "one")
     (folder / "config.json").write_text('{"model_type": "qw')
-    assert find_missing_part(folder) == "config.json is not whole"
+    assert find_missing_part(folder) == "config.json is incomplete"
 
 
 @pytest.mark.parametrize("index", [False, True])
@@ -113,9 +113,9 @@ def test_pickled_weights_are_whole_when_their_archive_is(tmp_path: Path, index: 
     name = "pytorch_model-00001-of-00001.bin" if index else "pytorch_model.bin"
     if index:
         (folder / "pytorch_model.bin.index.json").write_bytes(orjson.dumps({"weight_map": {"w": name}}))
-    assert find_missing_part(folder) == (f"{name} is not there" if index else "no weights are there")
+    assert find_missing_part(folder) == (f"{name} is missing" if index else "the weights are missing")
     with zipfile.ZipFile(folder / name, "w") as archive:
         archive.writestr("data.pkl", b"x" * 1000)
     assert find_missing_part(folder) == ""
     (folder / name).write_bytes((folder / name).read_bytes()[:900])
-    assert find_missing_part(folder) == f"{name} is not whole"
+    assert find_missing_part(folder) == f"{name} is incomplete"

@@ -69,7 +69,7 @@ async def test_a_second_watch_into_the_same_folder_is_refused_with_one_line(tmp_
     with watching(tmp_path, "first.log"):
         second = await command(*WATCH, cwd=tmp_path)
     assert (second.status, second.out) == (1, "")
-    assert second.err.startswith("ng_lm_eval: another ng_lm_eval writes to out") and second.err.count("\n") == 1
+    assert second.err.startswith("ng_lm_eval: another ng_lm_eval is writing to out") and second.err.count("\n") == 1
 
 
 async def test_ctrl_c_ends_lm_eval_and_its_engine_and_says_interrupted(tmp_path: Path) -> None:
@@ -87,7 +87,7 @@ async def test_a_failure_of_another_benchmark_is_not_held_against_this_one(tmp_p
     first = await command(*line, "+benchmarks=ifeval", cwd=tmp_path)
     other = await command(*line, "+benchmarks=gsm8k:8", cwd=tmp_path)
     assert (first.status, other.status) == (1, 0)
-    assert "failed  step_1 on ifeval: lm_eval ended with 1 on ifeval: CUDA out of memory" in first.out
+    assert "failed  step_1 on ifeval: lm_eval exited with status 1 on ifeval: CUDA out of memory" in first.out
     assert "failed" not in other.out
 
 
@@ -97,7 +97,7 @@ async def test_a_mistyped_task_is_refused_before_any_task_runs_with_the_nearest_
     done = await command(*line, "+benchmarks=[gsm8k:8,ifevl,gsm8k_cott:4,xyzzy]", cwd=tmp_path)
     assert (done.status, done.out) == (2, "")
     assert "lm_eval has no task 'ifevl', did you mean 'ifeval'?; 'gsm8k_cott', did you mean" in done.err
-    assert "'xyzzy' (all of them: " in done.err
+    assert "'xyzzy' (to list all tasks: " in done.err
     assert not (tmp_path / "out/asked.jsonl").exists()
 
 
@@ -109,7 +109,7 @@ async def test_an_lm_eval_that_cannot_be_asked_for_its_tasks_runs_all_the_same(t
     line = ("ng_lm_eval", f"+model={checkpoint(tmp_path / 'step_1')}", "+output_dir=out", "+benchmarks=gsm8k:8")
     done = await command(*line, f"+lm_eval_command=[{sys.executable},{old}]", cwd=tmp_path)
     assert done.status == 0, done.err
-    assert "lm_eval cannot be asked for its tasks beforehand (unknown)" in done.out
+    assert "lm_eval could not list its tasks in advance (unknown)" in done.out
 
 
 @pytest.mark.parametrize(
@@ -121,13 +121,13 @@ async def test_an_lm_eval_that_cannot_be_asked_for_its_tasks_runs_all_the_same(t
         (("+model=x", "+watch_path=y"), "say nothing with watch_path"),
         (("+watch_path=y", "+watch_pattern=*/step_*"), "a pattern of names"),
         (("+watch_path=no-such-folder", "+once=true"), "no-such-folder is no folder"),
-        (("+model=x", "+include_path=no-such-folder"), "no-such-folder is no folder"),
+        (("+model=x", "+include_path=no-such-folder"), "no-such-folder is not a folder"),
         (("+model=x", "+name=a/b"), "expected a name"),
         (("+model=x", "+baseline=qwen3-1.7b"), "qwen3-1.7b-base"),
         (("+model=x", "+output_dir=/proc/x"), "output_dir /proc/x cannot be written"),
         (("+model=x", "+benchmarks=[]"), "benchmarks"),
         (("+model=x", "+benchmarks=[mbpp_plus]"), "without a sandbox"),
-        (("+model=x", "+benchmarks=[gsm8k:many]"), "as in gsm8k:8"),
+        (("+model=x", "+benchmarks=[gsm8k:many]"), "such as gsm8k:8"),
     ],
 )
 def test_an_operators_mistake_is_told_before_anything_starts(

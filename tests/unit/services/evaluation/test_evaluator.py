@@ -75,7 +75,7 @@ def test_a_checkpoint_that_is_not_whole_waits_and_its_reason_is_said_once(tmp_pa
     watching = Evaluator(made.harness, made.results_store, made.benchmarks, {}, say=say)
     watching.watch(LocalSource(tmp_path / "checkpoints"), Model(""), 0.01, stopped, once=False)
     finished.join()
-    assert len([text for text in said if "not whole yet" in text]) == 1
+    assert len([text for text in said if "not complete yet" in text]) == 1
     assert len(made.results_store.scores) == 1
 
 
@@ -172,7 +172,7 @@ def test_a_failure_is_told_by_its_error_and_not_by_the_warnings_behind_it(tmp_pa
     words = "RuntimeError: Engine core initialization failed\nresource_tracker.py:254: UserWarning: leaked objects"
     (checkpoint(tmp_path / "checkpoints/step_1") / "broken").write_text(words)
     (failure,) = looked(tmp_path).results_store.failed([GSM8K.title])
-    assert failure.error.startswith("lm_eval ended with 1 on gsm8k_8shot: RuntimeError: Engine core init")
+    assert failure.error.startswith("lm_eval exited with status 1 on gsm8k_8shot: RuntimeError: Engine core init")
 
 
 def test_an_lm_eval_that_ends_well_without_results_has_failed_though_older_results_are_there(tmp_path: Path) -> None:
@@ -182,7 +182,7 @@ def test_an_lm_eval_that_ends_well_without_results_has_failed_though_older_resul
     older.write_text('{"results": {"gsm8k": {"exact_match,none": 1.0}}}')
     made = looked(tmp_path)
     assert [entry.error[:35] for entry in made.results_store.failed([GSM8K.title])] == [
-        "lm_eval ended well but wrote no res"
+        "lm_eval succeeded but wrote no resu"
     ]
 
 
@@ -221,7 +221,7 @@ def test_a_checkpoint_that_vanishes_between_two_looks_stops_nothing(tmp_path: Pa
     made = evaluator(tmp_path, said=said)
     made.watch(Vanishing(tmp_path / "checkpoints"), Model(""), 0.01, Event(), once=True)
     assert [score.step for score in made.results_store.scores] == [2]
-    assert "step_1 is not whole yet: config.json is not there" in said
+    assert "step_1 is not complete yet: config.json is missing" in said
 
 
 def test_a_place_that_cannot_be_looked_at_ends_the_first_look_and_no_later_one(tmp_path: Path) -> None:
@@ -237,7 +237,7 @@ def test_a_place_that_cannot_be_looked_at_ends_the_first_look_and_no_later_one(t
 
     made = evaluator(tmp_path, said=said)
     made.watch(Breaking(tmp_path / "checkpoints"), Model(""), 0.01, stopped, once=False)
-    assert said[-1] == "no way there; the next look is in 0 s"
+    assert said[-1] == "no way there; trying again in 0 s"
     with pytest.raises(OperatorError, match="no way there"):
         made.watch(Breaking(tmp_path / "checkpoints"), Model(""), 0.01, Event(), once=False)
 
@@ -247,7 +247,7 @@ def test_results_of_other_settings_or_another_run_are_never_taken_for_these(tmp_
     looked(tmp_path)
     source = LocalSource(tmp_path / "checkpoints")
     other = evaluator(tmp_path, limit=4)
-    with pytest.raises(OperatorError, match="step_1 with other settings \\(limit None, now 4\\)"):
+    with pytest.raises(OperatorError, match="step_1 with different settings \\(limit None, now 4\\)"):
         other.watch(source, Model(""), 0.01, Event(), once=True)
     other.results_store.close()
     (tmp_path / "checkpoints").rename(tmp_path / "moved")
@@ -257,7 +257,7 @@ def test_results_of_other_settings_or_another_run_are_never_taken_for_these(tmp_
 
 def test_only_one_evaluator_writes_to_a_folder(tmp_path: Path) -> None:
     first = ResultsStore(tmp_path)
-    with pytest.raises(RunError, match="another ng_lm_eval writes to"):
+    with pytest.raises(RunError, match="another ng_lm_eval is writing to"):
         ResultsStore(tmp_path)
     first.close()
     ResultsStore(tmp_path).close()

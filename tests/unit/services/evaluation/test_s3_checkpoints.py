@@ -69,9 +69,9 @@ def test_weights_are_not_copied_before_all_of_them_are_there(tmp_path: Path, mon
     with store(files, broken=uncopyable) as url:
         monkeypatch.setenv("AWS_ENDPOINT_URL", url)
         source = S3Source("s3://bucket/run", tmp_path / "copies")
-        assert source.fetch("step_1") == (None, "no weights are there")
+        assert source.fetch("step_1") == (None, "the weights are missing")
         files["bucket/run/step_1/model.safetensors.index.json"] = orjson.dumps(index)
-        assert source.fetch("step_1") == (None, "b.safetensors is not there")
+        assert source.fetch("step_1") == (None, "b.safetensors is missing")
     assert list((tmp_path / "copies").iterdir()) == []
 
 

@@ -93,7 +93,7 @@ def test_the_newest_results_are_taken_and_there_may_be_none(tmp_path: Path) -> N
 
 def test_a_torn_results_file_is_an_error_with_its_path(tmp_path: Path) -> None:
     (tmp_path / "results_1.json").write_text('{"results": {"gsm8k"')
-    with pytest.raises(RunError, match=r"results_1\.json is no results file"):
+    with pytest.raises(RunError, match=r"results_1\.json is not a results file"):
         read_scores(tmp_path / "results_1.json", Benchmark(task="gsm8k"), "x", None)
 
 
@@ -119,7 +119,7 @@ def test_what_is_no_number_is_no_row(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("results", ["{}", '{"gsm8k": {"alias": "gsm8k", "exact_match,none": NaN}}'])
 def test_results_without_a_number_are_an_error(tmp_path: Path, results: str) -> None:
-    with pytest.raises(RunError, match="no metric of gsm8k that is a number"):
+    with pytest.raises(RunError, match="no numeric metric of gsm8k"):
         read(tmp_path, "gsm8k", f'{{"results": {results}}}')
 
 

@@ -108,7 +108,7 @@ def test_only_common_tasks_are_compared_and_it_says_how_many_of_how_many(tmp_pat
     before, after = keyed(grid([1, 2, 3, 4, 0], 4), base=1), keyed(grid([4, 4, 4], 4), base=4)
     found = difference(run_of(tmp_path, before, "a"), run_of(tmp_path, after, "b"))
     assert (found.paired_by, found.tasks, found.only_baseline, found.only_here) == ("content", 2, 3, 1)
-    assert "2 are in both, of 5 of a and 3 of b" in found.notes[0]
+    assert "2 tasks are in both runs (5 in a, 3 in b)" in found.notes[0]
     assert found.solve_rate is not None and found.solve_rate.mean == pytest.approx((0 + 1) / 2)
 
 
@@ -123,7 +123,7 @@ def test_runs_whose_tasks_cannot_be_told_apart_get_no_verdict(tmp_path: Path, se
         manifest(paths[1], 3, 4, input_sha256=second)
     found = difference(load(paths[0]), load(paths[1]))
     assert (found.tasks, found.reward, found.solve_rate, found.sign_test_p) == (0, None, None, None)
-    assert ("their inputs differ" if second else "no manifest says") in found.notes[0]
+    assert ("their inputs differ" if second else "no manifest shows") in found.notes[0]
 
 
 def test_different_inputs_get_no_verdict(tmp_path: Path) -> None:

@@ -95,7 +95,7 @@ def test_a_file_that_is_not_there_is_the_operators_mistake(tmp_path: Path) -> No
     [
         (b"{half", "line 3 is not JSON"),
         (b"[1, 2]", "line 3 is a list; expected an object"),
-        (b'{"reward": 1}', "line 3 has no _ng_task_index; expected a whole number"),
+        (b'{"reward": 1}', "line 3 has no _ng_task_index; expected the non-negative integer"),
         (b'{"reward": 1, "_ng_task_index": "7"}', "line 3 has _ng_task_index '7'"),
         (b'{"reward": 1, "_ng_task_index": true}', "line 3 has _ng_task_index 'True'"),
         (b'{"reward": 1, "_ng_task_index": 1, "_ng_rollout_index": -1}', "line 3 has _ng_rollout_index '-1'"),
@@ -182,7 +182,7 @@ def test_failure_rows_that_are_none_hide_nothing(tmp_path: Path) -> None:
     beside.write_bytes(b'[]\n{"_ng_task_index": 1}\n' + beside.read_bytes() + b"{torn")
     profile = load(path).profile
     assert profile.failures.attempts == 1
-    assert any("3 lines that are no failure row" in note for note in profile.notes)
+    assert any("3 lines that are not valid failure rows" in note for note in profile.notes)
 
 
 @given(

@@ -73,7 +73,7 @@ def test_the_environments_success_decides_and_a_row_without_it_is_not_solved(tmp
     profile = run_of(tmp_path, rows).profile
     assert profile.solved is not None
     assert (profile.solved.rollouts, profile.solved.rule) == (1, "the environment reports success")
-    assert profile.notes == ["1 of 3 rows report no success, while others do: they count as not solved."]
+    assert profile.notes == ["1 of 3 rows report no success although others do; they count as not solved."]
 
 
 def test_a_threshold_wins_over_the_environments_success_and_counts_rewards_that_reach_it(tmp_path: Path) -> None:
@@ -137,13 +137,13 @@ def test_a_manifest_that_cannot_be_read_is_said_and_stops_nothing(tmp_path: Path
     (tmp_path / "x_manifest.json").write_text("{half")
     profile = load(path).profile
     assert profile.coverage.expected is None
-    assert any("x_manifest.json cannot be read" in note for note in profile.notes)
+    assert any("x_manifest.json is ignored because it cannot be read" in note for note in profile.notes)
 
 
 def test_more_rollouts_than_were_asked_for_are_said(tmp_path: Path) -> None:
     path = write(tmp_path / "x.jsonl", grid([1, 1], 2))
     manifest(path, tasks=1, repeats=2)
-    assert any("2 rows are of rollouts" in note for note in load(path).profile.notes)
+    assert any("2 rows are excluded" in note for note in load(path).profile.notes)
 
 
 def test_tasks_whose_rollouts_all_got_the_same_reward_are_counted(tmp_path: Path) -> None:
@@ -275,4 +275,4 @@ def test_rows_of_rollouts_that_the_manifest_does_not_ask_for_are_in_no_number(tm
     manifest(path, tasks=3, repeats=1)
     found = load(path).profile
     assert (found.coverage.measured, found.coverage.missing) == (2, 1)
-    assert any("1 rows are of rollouts" in note and "task 7, repeat 0" in note for note in found.notes)
+    assert any("1 rows are excluded" in note and "task 7, repeat 0" in note for note in found.notes)

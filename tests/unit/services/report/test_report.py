@@ -96,7 +96,7 @@ def test_numbers_of_an_incomplete_run_carry_a_star_and_their_bounds(incomplete: 
     rate = re.search(r"\| success rate \| [\d.]+% \(\d+ / 20\) \\\* \|", made)
     assert rate, made
     assert "| | as measured | missing as zero | lowest | highest |" in made.replace("|  |", "| |")
-    assert "1 have none and are in no number below" in made
+    assert "1 have none and are excluded from all numbers below" in made
 
 
 def test_a_complete_run_carries_neither(tmp_path: Path) -> None:
@@ -104,13 +104,13 @@ def test_a_complete_run_carries_neither(tmp_path: Path) -> None:
     manifest(path, 2, 2)
     made = markdown(report(load(path)))
     assert r"\*" not in made and "## Bounds" not in made
-    assert "All 4 rollouts asked for are measured" in made
+    assert "All 4 expected rollouts are measured" in made
 
 
 def test_all_that_the_issue_asks_for_has_its_section(incomplete: Run) -> None:
     titles = re.findall(r"^## (.+)$", markdown(report(incomplete)), re.MULTILINE)
     expected = ["Headline", "Bounds", "Rewards", "Tool calls", "Tasks", "pass@k and pass^k", "Why episodes ended"]
-    assert titles == [*expected, "Turns and tokens", "Time", "Failures", "How the numbers are made"]
+    assert titles == [*expected, "Turns and tokens", "Time", "Failures", "How the numbers are computed"]
 
 
 def test_hostile_names_are_text_in_the_page(hostile: Run, incomplete: Run) -> None:
@@ -224,10 +224,10 @@ def test_a_mixtures_data_sets_come_before_any_number_over_all(
     ]
     report = Report(version="1", runs=[run_of(tmp_path, rows).profile], differences=[])
     text = markdown(report)
-    assert text.index("## Data sets") < text.index("## Headline")
+    assert text.index("## Datasets") < text.index("## Headline")
     assert "| sums | 6 | 3 | 50.00% (3 / 6) |" in text and "pass@2" in text and "sums, 2" in text
     for page in (text, html(report)):
-        assert "No mean reward over all: rewards of the data sets are on different scales" in page
+        assert "No mean reward over all datasets: the datasets have different reward scales" in page
         assert "Correlation" not in page
     assert "| tool calls | rollouts | solved |" in text and "mean reward by number" not in text.lower()
     summary(report, [])

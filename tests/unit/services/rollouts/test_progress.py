@@ -168,7 +168,7 @@ def test_each_part_of_a_mixture_has_figures_of_its_own() -> None:
 
 def test_data_sets_on_different_scales_have_no_common_mean_reward() -> None:
     progress = progress_of(mixture())
-    assert progress.means().reward is None and "in rooms they go from -4 to 10" in progress.means().why_no_reward
+    assert progress.means().reward is None and "in rooms they range from -4 to 10" in progress.means().why_no_reward
     assert progress.status("complete").mean_reward is None
     assert progress.status("complete").successes == 3  # success means the same in all
 
@@ -181,7 +181,7 @@ def test_a_common_mean_is_there_where_one_agent_plays_all_or_1_means_success_in_
     shrunk = [
         {**row, "reward": 0.2 * row["success"] if row["dataset_name"] == "rooms" else row["reward"]} for row in unit
     ]
-    assert "in rooms a reward of 1 is not what success means" in progress_of(shrunk).means().why_no_reward
+    assert "in rooms a reward of 1 does not mean success" in progress_of(shrunk).means().why_no_reward
 
 
 def test_a_data_set_that_reports_no_success_leaves_no_common_rate() -> None:

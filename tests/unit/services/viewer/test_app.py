@@ -111,7 +111,7 @@ async def test_a_rollout_whose_attempts_all_failed_tells_of_them(tmp_path: Path)
     assert (lost["line"]["outcome"], lost["line"]["end"], lost["events"]) == ("failed", "timeout", [])
     assert [attempt["kind"] for attempt in lost["attempts"]] == ["unreachable", "timeout"]
     assert (mended["line"]["outcome"], len(mended["attempts"])) == ("measured", 1)
-    assert "every attempt at it failed" in raw["detail"]
+    assert "all of its attempts failed" in raw["detail"]
 
 
 async def test_while_a_collection_runs_only_what_is_given_up_counts_as_failed(tmp_path: Path) -> None:
@@ -162,13 +162,13 @@ async def test_every_answer_carries_the_security_headers(two: list[Path], path: 
     ("path", "status", "said"),
     [
         ("/api/nothing", 404, "not found"),
-        ("/api/runs/2/profile", 404, "there is no run 2; there are 2, counted from 0"),
-        ("/api/runs/-1/profile", 404, "there is no run -1"),
-        ("/api/runs/0/rollouts/9/9", 404, "no rollout of task 9, repeat 9"),
+        ("/api/runs/2/profile", 404, "run 2 does not exist; there are 2 runs, counted from 0"),
+        ("/api/runs/-1/profile", 404, "run -1 does not exist"),
+        ("/api/runs/0/rollouts/9/9", 404, "task 9, repeat 9 is not in the part of the file read so far"),
         ("/api/runs/0/rollouts/x/9", 422, "task: "),
         ("/api/runs/0/rollouts?limit=501", 422, "limit: "),
         ("/api/runs/0/rollouts?colour=red", 422, "colour: "),
-        ("/api/compare?first=0&second=7", 404, "there is no run 7"),
+        ("/api/compare?first=0&second=7", 404, "run 7 does not exist"),
         ("/static/../app.py", 404, ""),
         ("/static/%2e%2e/app.py", 404, ""),
     ],

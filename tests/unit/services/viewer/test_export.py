@@ -31,7 +31,7 @@ def test_a_small_file_is_exported_whole_with_the_servers_own_answers(tmp_path: P
     assert data["pages"]["0"]["total"] == len(data["pages"]["0"]["lines"]) == 6
     assert len(data["stories"]) == 12 and "1/2/1" in data["stories"]
     assert (data["comparison"]["runs"], data["comparison"]["total"]) == ([0, 1], 3)
-    assert "this page holds" not in page
+    assert "This page contains" not in page
 
 
 def test_what_is_left_out_of_a_large_file_is_said_and_its_numbers_are_whole(tmp_path: Path) -> None:
@@ -39,7 +39,7 @@ def test_what_is_left_out_of_a_large_file_is_said_and_its_numbers_are_whole(tmp_
     data = embedded(page)
     assert len(data["stories"]) == len(data["pages"]["0"]["lines"]) == 20
     assert data["profiles"]["0"]["profile"]["coverage"]["measured"] == 120
-    assert "Of big&lt;i&gt; this page holds 20 of 120 rollouts" in page
+    assert "This page contains 20 of 120 rollouts of big&lt;i&gt;" in page
 
 
 def test_the_best_the_worst_and_failed_ones_are_chosen(tmp_path: Path) -> None:

@@ -181,7 +181,7 @@ def test_lines_that_are_no_rollouts_are_left_out_and_named(tmp_path: Path, first
     path.write_bytes(first + good + b"{broken\n" + b'{"reward": 1}\n')
     file = read_through(path)
     assert len(file.snapshot.columns) == 1
-    assert "3 lines are no rollout" in file.snapshot.error
+    assert "3 lines are not a valid rollout" in file.snapshot.error
     assert f"(at byte 0) {why}" in file.snapshot.error
 
 
@@ -189,7 +189,7 @@ def test_of_a_rollout_that_is_there_twice_the_first_counts(tmp_path: Path) -> No
     path = write(tmp_path / "x.jsonl", [row(0, 0, 1.0), row(1, 0, 2.0), row(0, 0, 3.0)])
     file = read_through(path, part=100)
     assert rewards(file) == [(0, 0, 1.0), (1, 0, 2.0)]
-    assert "1 row is a rollout that stood in the file before" in file.snapshot.error
+    assert "1 row is a duplicate" in file.snapshot.error
 
 
 def test_rows_that_do_not_say_their_task_are_numbered_as_they_stand(tmp_path: Path) -> None:
@@ -220,7 +220,7 @@ def test_a_file_without_any_rollout_says_so(tmp_path: Path) -> None:
     path.write_text("level,reward\n1,0.5\n")
     file = read_through(path)
     assert (len(file.snapshot.columns), file.through) == (0, True)
-    assert "2 lines are no rollout" in file.snapshot.error
+    assert "2 lines are not a valid rollout" in file.snapshot.error
 
 
 def test_a_file_that_begins_with_half_a_line_is_read_when_that_is_whole(tmp_path: Path) -> None:

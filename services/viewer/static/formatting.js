@@ -1,7 +1,7 @@
-/** Numbers as people read them. What is not known is a dash. */
+/** Formats numbers. Missing values are shown as a dash. */
 
 const DASH = '–';
-/** Smaller numbers are what rounding left of a difference or a deviation that is zero, such as 0.1 + 0.2 - 0.3. */
+/** Smaller numbers are rounding errors of zero, such as 0.1 + 0.2 - 0.3. */
 const ROUNDING = 1e-12;
 const whole = new Intl.NumberFormat('en');
 const short = new Intl.NumberFormat('en', { notation: 'compact', maximumSignificantDigits: 4 });
@@ -11,7 +11,7 @@ export function count(n) {
   return n === null || n === undefined ? DASH : whole.format(n);
 }
 
-/** A number where there is little room: 1,234,567 is 1.235M. @param {number} n */
+/** A short form: 1,234,567 is 1.235M. @param {number} n */
 export function compact(n) {
   return Math.abs(n) < 10_000 ? plain(n) : short.format(n).replace('-', '−');
 }
@@ -26,7 +26,7 @@ export function percent(share, digits = 1) {
   return share === null || share === undefined ? DASH : `${(share * 100).toFixed(digits)}%`;
 }
 
-/** A reward or another plain number: four digits that count, no trailing zeros. @param {number | null | undefined} value */
+/** A reward or another number: four significant digits, no trailing zeros. @param {number | null | undefined} value */
 export function plain(value) {
   if (value === null || value === undefined) return DASH;
   const size = Math.abs(value);

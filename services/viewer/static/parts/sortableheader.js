@@ -1,4 +1,4 @@
-/** A column's head that sorts; what it sorts by stands in the address. */
+/** A column header that sorts; the sort key is in the address. */
 import { html } from '../vendor/htm-preact.js';
 import { changed, go, link } from '../route.js';
 
@@ -7,7 +7,7 @@ const SIGNS = { ascending: '↑', descending: '↓' };
 /**
  * @param {{name: string, sort: string, now: string, down?: boolean, words?: boolean, path: (string | number)[],
  *   query: URLSearchParams}} props  `sort`: its key; `now`: the key that the table is sorted by, `-` before it for descending;
- *   `down`: large values are looked for first.
+ *   `down`: the first click sorts in descending order.
  */
 export function SortableHeader({ name, sort, now, down = false, words = false, path, query }) {
   const way = now === sort ? 'ascending' : now === `-${sort}` ? 'descending' : undefined;

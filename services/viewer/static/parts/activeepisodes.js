@@ -1,19 +1,19 @@
-/** Rollouts that are being played: how many wait for what, and the oldest of them. */
+/** Active rollouts: a chart by stage, and the oldest ones. */
 import { html } from '../vendor/htm-preact.js';
 import { Name } from '../text.js';
-import { count, seconds } from '../words.js';
+import { count, seconds } from '../formatting.js';
 import { Chart } from './chart.js';
-import { TableHead } from './heads.js';
+import { TableHead } from './tablehead.js';
 
 const OLDEST = 50;
 
-/** @param {{waiting: any, episodes: any[], total: number}} props `waiting` is the chart of what they wait for */
+/** @param {{waiting: any, episodes: any[], total: number}} props `waiting` is the chart by stage */
 export function ActiveEpisodes({ waiting, episodes, total }) {
   if (!total) return null;
-  return html`<section class="block" aria-label="Rollouts being played"><h2>Rollouts being played</h2>
+  return html`<section class="block" aria-label="Active rollouts"><h2>Active rollouts</h2>
     ${waiting && html`<${Chart} chart=${waiting} />`}
-    <div class="table" tabindex="0" role="region" aria-label="The oldest"><table class="wide">
-      <caption>The oldest ${episodes.length < total ? `${Math.min(OLDEST, episodes.length)} of ${count(total)}` : ''}</caption>
+    <div class="table" tabindex="0" role="region" aria-label="Oldest rollouts"><table class="wide">
+      <caption>Oldest rollouts ${episodes.length < total ? `${Math.min(OLDEST, episodes.length)} of ${count(total)}` : ''}</caption>
       <${TableHead} names=${['task', 'repeat', 'stage', 'at', 'turn', 'in it for', 'age']} words=${['stage', 'at']} />
       <tbody>${episodes.slice(0, OLDEST).map((one) => html`<tr key=${one.episode}>
         <th scope="row">${one.task ?? '–'}</th><td>${one.repeat ?? '–'}</td>

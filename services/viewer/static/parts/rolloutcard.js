@@ -1,12 +1,12 @@
-/** A rollout in short, beside others: how it ended and where the board stands. */
+/** A summary of a rollout as a card: its outcome and its board. */
 import { html } from '../vendor/htm-preact.js';
 import { link } from '../route.js';
 import { Name, Text } from '../text.js';
-import { count, plain } from '../words.js';
+import { count, plain } from '../formatting.js';
 import { Board } from './board.js';
 import { Outcome } from './outcome.js';
 
-/** @param {{story: any, move: number}} props  `move`: which frame; beyond the last, the last. */
+/** @param {{story: any, move: number}} props  `move`: the frame to show, limited to the last one. */
 export function RolloutCard({ story, move }) {
   const { line, replay, run } = story;
   const frames = replay?.frames ?? [];

@@ -1,8 +1,8 @@
-/** What stands around every page: the bar above, the page that the address asks for, the keys. */
+/** The frame of every page: the navigation bar, the page for the current address, and the keys. */
 import { html, useEffect, useRef, useState } from './vendor/htm-preact.js';
 import { ALONE, useData } from './data.js';
 import { Help } from './parts/help.js';
-import { Notice, Breadcrumbs } from './parts/message.js';
+import { Notice, Breadcrumbs } from './parts/notice.js';
 import { useKeys } from './keys.js';
 import { nextTheme, theme } from './theme.js';
 import { go, link, useRoute } from './route.js';
@@ -17,7 +17,7 @@ import { Task } from './pages/task.js';
 const SOON_MS = 2000;
 const LATER_MS = 10000;
 
-/** A run that is still written or read is asked for again soon. */
+/** The interval until the next request: short while a run is still being written or read. */
 function again(overview) {
   const busy = !overview || overview.runs.some((run) => run.status?.state === 'running' || run.indexed < run.size - run.torn);
   return busy ? SOON_MS : LATER_MS;
@@ -43,7 +43,6 @@ function pageFor(path, runs) {
   return null;
 }
 
-/** The whole page. */
 export function App() {
   const route = useRoute();
   const [helping, setHelping] = useState(false);
@@ -56,13 +55,13 @@ export function App() {
     'g l': () => go(link(['live'])),
   });
   return html`
-    <a class="skip" href="#main" onClick=${skip}>To the content</a>
+    <a class="skip" href="#main" onClick=${skip}>Skip to the content</a>
     <${Bar} route=${route} runs=${overview?.runs ?? []} help=${() => setHelping(true)} />
     <${Main} route=${route} overview=${overview} error=${error} />
     <${Help} open=${helping} close=${() => setHelping(false)} />`;
 }
 
-/** The address is the page's place, so the jump is made by hand. */
+/** The address is used for routing, so the skip link moves the focus itself. */
 function skip(event) {
   event.preventDefault();
   document.getElementById('main').focus();
@@ -85,14 +84,14 @@ function Bar({ route, runs, help }) {
     </nav>
     <div class="tools">
       <button class="quiet" onClick=${nextTheme} title="Light or dark (t)"><span class="wide-only">Theme:</span>${look}</button>
-      <button class="quiet wide-only" onClick=${help} title="What the keys do (?)">Keys</button>
+      <button class="quiet wide-only" onClick=${help} title="Keyboard shortcuts (?)">Keys</button>
     </div>
   </header>`;
 }
 
 function NotFound() {
-  return html`<${Breadcrumbs} name="No such page" title="No such page" steps=${[['Overview', link([])]]} />
-    <${Notice} says="The address leads nowhere: there is no such run or page." />`;
+  return html`<${Breadcrumbs} name="Page not found" title="Page not found" steps=${[['Overview', link([])]]} />
+    <${Notice} says="There is no run or page at this address." />`;
 }
 
 function Main({ route, overview, error }) {

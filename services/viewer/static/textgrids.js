@@ -1,8 +1,8 @@
-/** Boards and tables within prose, which only line up in a font of equal widths. */
+/** Finds boards and tables within prose, which only line up in a monospaced font. */
 
 const LETTERS = /\p{L}{3}/u;
 
-/** Whether a line could belong to a drawing: two symbols or more, and no word. @param {string} line */
+/** Whether a line could belong to a drawing: at least two symbols and no word. @param {string} line */
 function drawn(line) {
   return line.replace(/\s/g, '').length > 1 && !LETTERS.test(line);
 }

@@ -1,4 +1,4 @@
-/** Filters and sorting of the list, for a page without a server. The query is the server's. */
+/** Filters and sorts the list in a page without a server, with the same query as the server. */
 
 const KEYS = {
   task: (line) => line.task,
@@ -23,7 +23,7 @@ export function chosen(page, asked) {
   return { ...page, total: lines.length, start, lines: lines.slice(start, end), searched: 1 };
 }
 
-/** Those without a value come last either way; the order of tasks settles ties. */
+/** Missing values come last in both directions; ties are ordered by task. */
 export function order(key, down) {
   return (a, b) => {
     const [first, second] = [key(a), key(b)];
@@ -33,7 +33,7 @@ export function order(key, down) {
   };
 }
 
-/** Rewards are sums: so much is what rounding leaves, here and on the server. */
+/** Tolerance for rounding errors, because rewards are sums; the same as on the server. */
 const ROUNDING = 1e-9;
 
 function passes(line, asked) {

@@ -1,4 +1,4 @@
-/** A link to a neighbour, or a disabled button where there is none. */
+/** A link to a neighbour, or a disabled button if there is none. */
 import { html } from '../vendor/htm-preact.js';
 
 /** @param {{href: string | null, word: string, title: string}} props */

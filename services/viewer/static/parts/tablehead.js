@@ -1,7 +1,7 @@
-/** The heads of a table that does not sort. */
+/** The header row of a table without sorting. */
 import { html } from '../vendor/htm-preact.js';
 
-/** A row of heads; those of `words` stand left. @param {{names: string[], words: string[]}} props */
+/** A header row; the columns in `words` are left-aligned. @param {{names: string[], words: string[]}} props */
 export function TableHead({ names, words }) {
   return html`<thead><tr>${names.map((name) => html`
     <th scope="col" class=${words.includes(name) ? 'words' : ''}>${name}</th>`)}

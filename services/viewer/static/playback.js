@@ -1,11 +1,11 @@
-/** Playing frames one after another: where it is, whether it runs, how fast. */
+/** The state of a playback of frames: position, running or paused, speed. */
 import { useCallback, useEffect, useState } from './vendor/htm-preact.js';
 
 export const SPEEDS = [1, 2, 4, 8];
 const FRAME_MS = 1000;
 
 /**
- * It starts at the last frame, because readers look for the outcome first, and stays there while frames arrive.
+ * Starts at the last frame, because users look for the outcome first, and stays at the end while frames arrive.
  * @param {number} length
  */
 export function usePlayback(length) {

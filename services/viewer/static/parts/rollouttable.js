@@ -1,12 +1,12 @@
-/** The table of rollouts; a click on a head sorts. */
+/** The table of rollouts; a click on a column header sorts. */
 import { html } from '../vendor/htm-preact.js';
 import { changed, go, link } from '../route.js';
 import { Name } from '../text.js';
-import { count, plain, seconds } from '../words.js';
+import { count, plain, seconds } from '../formatting.js';
 import { Outcome } from './outcome.js';
-import { SortableHeader } from './sorthead.js';
+import { SortableHeader } from './sortableheader.js';
 
-/** Name, sort key, whether large values are looked for first, cell. @type {[string, string, boolean, (line: any) => any][]} */
+/** Name, sort key, whether the first click sorts in descending order, cell. @type {[string, string, boolean, (line: any) => any][]} */
 const COLUMNS = [
   ['repeat', 'repeat', false, (line) => line.repeat],
   ['outcome', 'success', true, (line) => html`<${Outcome} line=${line} />`],
@@ -21,14 +21,14 @@ const WORDS = new Set(['success', 'end']);
 
 /** @param {{run: number, page: any, query: URLSearchParams}} props */
 export function RolloutTable({ run, page, query }) {
-  const nothing = page.searched < 1 ? 'Nothing found yet.' : 'No rollout passes these filters.';
+  const nothing = page.searched < 1 ? 'No matches yet.' : 'No rollout matches these filters.';
   if (!page.lines.length) return html`<p class="message">${nothing}</p>`;
   const several = page.agents.length > 1;
   const now = query.get('sort') || '';
   const head = (name, sort, down, words) => html`<${SortableHeader} name=${name} sort=${sort} now=${now} down=${down}
     words=${words} path=${['runs', run]} query=${query} />`;
   return html`<div class="table"><table class="wide">
-    <caption class="hidden">Rollouts; the heads sort</caption>
+    <caption class="hidden">Rollouts; column headers sort</caption>
     <thead><tr>
       ${head('task', 'task', false, true)}
       ${COLUMNS.map(([name, key, down]) => head(name, key, down, WORDS.has(key)))}
@@ -45,7 +45,7 @@ export function RolloutTable({ run, page, query }) {
   </table></div>`;
 }
 
-/** A click anywhere in a row opens it, unless text is being marked or the link itself was meant. */
+/** Opens a row when it is clicked, unless text is selected or the click was on a link. */
 function open(event, href) {
   if (event.target.closest('a') || String(getSelection())) return;
   if (event.ctrlKey || event.metaKey) globalThis.open(href);
