@@ -15,7 +15,7 @@ from rollyard.services.http.transport import HttpTransport
 from tests.support.fixtures import failure_of, http, peer, send
 from tests.unit.services.http.raw_peers import endlessly, saying, serving
 
-SMALL = Limits(head_bytes=16 * 1024, headers=50, body_bytes=256 * 1024, stream_bytes=512 * 1024)
+SMALL = Limits(header_bytes=16 * 1024, headers=50, body_bytes=256 * 1024, stream_bytes=512 * 1024)
 OK = b"HTTP/1.1 200 OK\r\n"
 PIECE = b"x" * 8192
 BOMB = gzip.compress(bytes(50_000_000))

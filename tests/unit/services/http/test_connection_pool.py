@@ -163,4 +163,4 @@ def test_only_plain_addresses_are_taken() -> None:
     assert target_of("http://user:word@host/x") is None
     six = target_of("http://[::1]:80/x")
     assert six is not None
-    assert (six.host, six.port, six.named, six.request) == ("::1", 80, "[::1]:80", "/x")
+    assert (six.host, six.port, six.host_header, six.request_target) == ("::1", 80, "[::1]:80", "/x")

@@ -18,8 +18,8 @@ from rollyard.services.runtime.hosting import HostedServer, bind
 from tests.support.fixtures import KEYS, a_server, client_of, failure_of, listening, network, peer, send, until
 from tests.unit.services.http.raw_peers import ask
 
-SMALL = ListenerLimits(Limits(head_bytes=16 * 1024, headers=50, body_bytes=256 * 1024), bodies_bytes=400 * 1024)
-HURRIED = ListenerLimits(head_s=0.2, body_grace_s=0.2, body_bytes_a_s=1e6)
+SMALL = ListenerLimits(Limits(header_bytes=16 * 1024, headers=50, body_bytes=256 * 1024), bodies_bytes=400 * 1024)
+HURRIED = ListenerLimits(head_s=0.2, body_grace_s=0.2, body_bytes_per_s=1e6)
 BEGUN = b"POST /echo HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n"
 FILL = b"x" * 100_000
 
@@ -198,18 +198,18 @@ async def test_health_passes_by_the_requests_that_wait_for_their_turn() -> None:
         return b"{}"
 
     async with listening(a_server(routes={"/w": work})) as hosted, network() as transport:
-        gate = hosted._connections.gate
-        gate._passed = 10**9  # this turn of the loop has had its share
+        budget = hosted._connections.budget
+        budget._passed = 10**9  # this turn of the loop has had its share
 
         async def health() -> None:
             await send(transport, hosted.url + "/health", b"", "GET")
             answered.append(len(begun))
 
         waiting = [asyncio.create_task(send(transport, hosted.url + "/w")) for _ in range(5)]
-        await until(lambda: len(gate._waiting) == 5)
+        await until(lambda: len(budget._waiting) == 5)
         await health()
         assert answered == [0]
-        gate._turn()
+        budget._turn()
         await asyncio.gather(*waiting)
 
 
