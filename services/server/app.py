@@ -154,7 +154,7 @@ class Server:
 
     def __rejection(self, scope: Scope) -> RawResponse | None:
         """Reject callers of other runs or without the run's token. Without a token, `Access` decides."""
-        if not self.__token and (failure := self.__access.rejection(scope)):
+        if not self.__token and (failure := self.__access.refusal(scope)):
             return self.__failed(failure, scope["path"])
         authorization = b""
         for name, value in scope["headers"]:

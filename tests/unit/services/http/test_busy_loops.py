@@ -41,12 +41,12 @@ async def test_lived_time_stands_still_while_the_loop_is_blocked() -> None:
     lag = LoopLag()
     lag.start()
     await asyncio.sleep(0.15)
-    begun, begun_lived = time.monotonic(), lag.now()
+    start, loop_start = time.monotonic(), lag.now()
     time.sleep(0.5)
     await asyncio.sleep(0.15)
-    passed, now = time.monotonic() - begun, lag.now() - begun_lived
+    passed, on_loop = time.monotonic() - start, lag.now() - loop_start
     lag.stop()
-    assert passed - now > 0.3
+    assert passed - on_loop > 0.3
 
 
 async def test_a_timeout_in_lived_time_cancels_what_is_within_and_nothing_else() -> None:

@@ -199,7 +199,7 @@ async def test_health_passes_by_the_requests_that_wait_for_their_turn() -> None:
 
     async with listening(a_server(routes={"/w": work})) as hosted, network() as transport:
         budget = hosted._connections.budget
-        budget._passed = 10**9  # this turn of the loop has had its share
+        budget._used = 10**9  # this iteration of the loop has no budget left
 
         async def health() -> None:
             await send(transport, hosted.url + "/health", b"", "GET")
@@ -209,7 +209,7 @@ async def test_health_passes_by_the_requests_that_wait_for_their_turn() -> None:
         await until(lambda: len(budget._waiting) == 5)
         await health()
         assert answered == [0]
-        budget._turn()
+        budget._next_iteration()
         await asyncio.gather(*waiting)
 
 
