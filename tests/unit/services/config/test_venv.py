@@ -15,7 +15,7 @@ import orjson
 import pytest
 
 from rollyard.services.config import venv
-from rollyard.services.config.venv import REQUIREMENTS, asks_for_isolation, interpreter_for
+from rollyard.services.config.venv import REQUIREMENTS, needs_isolation, interpreter_for
 from rollyard.services.errors import OperatorError
 from rollyard.services.http.transport import HttpTransport
 from rollyard.services.runtime.preflight import Preflight
@@ -118,9 +118,9 @@ def said(python: Path, code: str) -> str:
 
 
 def test_a_folder_asks_for_isolation_with_a_file(tmp_path: Path) -> None:
-    assert not asks_for_isolation(tmp_path)
+    assert not needs_isolation(tmp_path)
     (tmp_path / REQUIREMENTS).touch()
-    assert asks_for_isolation(tmp_path)
+    assert needs_isolation(tmp_path)
 
 
 def test_a_build_that_fails_says_pips_words_and_the_folder(built: Built) -> None:

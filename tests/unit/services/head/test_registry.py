@@ -202,5 +202,5 @@ def test_an_instance_that_was_not_launched_is_not_admitted(registry: ServerRegis
 
 def test_an_instance_of_one_server_cannot_register_as_another(registry: ServerRegistry) -> None:
     registry.register(registered(ready=True))
-    with pytest.raises(Failure, match="one of 'world'"):
+    with pytest.raises(Failure, match="belongs to 'world'"):
         registry.register(registered(ready=True, name="twins"))

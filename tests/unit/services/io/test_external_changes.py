@@ -216,7 +216,7 @@ def test_a_file_system_without_locks_is_not_told_as_another_writer(
         raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(fcntl, "flock", refuse)
-    with pytest.raises(RunError, match="its file system has no locks"):
+    with pytest.raises(RunError, match="its file system does not support locks"):
         opened(output)
 
 

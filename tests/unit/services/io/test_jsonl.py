@@ -39,7 +39,7 @@ def test_an_error_that_is_handed_over_stands_in_its_lines_place(path: Path) -> N
 def test_only_the_last_line_can_be_torn(path: Path) -> None:
     bad = [found for found in iter_jsonl(path, hand_over) if isinstance(found, BadLine)]
     assert [each.torn for each in bad] == [False, False, True]
-    assert bad[-1].problem.endswith("where the file ends: it was cut off")
+    assert bad[-1].problem.endswith("where the file ends: it is truncated")
 
 
 def test_refusing_names_the_file_the_line_what_was_found_and_what_to_do(path: Path) -> None:

@@ -21,7 +21,7 @@ def test_the_first_folder_that_has_a_file_is_taken(tmp_path: Path) -> None:
 
 
 def test_a_file_that_no_folder_has_is_named_with_where_it_was_looked_for(tmp_path: Path) -> None:
-    with pytest.raises(OperatorError, match=rf"rows.jsonl is not there \(looked in {tmp_path}\)"):
+    with pytest.raises(OperatorError, match=rf"rows.jsonl does not exist \(looked in {tmp_path}\)"):
         resolve(Path("rows.jsonl"), [tmp_path])
 
 
