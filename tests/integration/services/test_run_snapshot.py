@@ -176,7 +176,7 @@ async def test_without_a_run_the_page_gets_a_sentence() -> None:
     await transport.close()
 
 
-async def test_a_head_that_has_gone_is_a_sentence_too(tmp_path: Path) -> None:
+async def test_a_head_that_exited_is_reported_in_a_sentence(tmp_path: Path) -> None:
     async with colocated(configured(), tmp_path) as gone:
         head = head_of(gone)
 

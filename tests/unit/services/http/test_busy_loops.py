@@ -1,4 +1,4 @@
-"""A process that is too busy to look at its sockets: its own lateness is nobody else's death."""
+"""A process that is too busy to look at its sockets: event-loop lag must not fail requests or restart servers."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ async def test_a_deadline_still_ends_what_gives_no_answer(streamed: bool) -> Non
             assert await kind_of(work) is FailureKind.TIMEOUT
 
 
-async def test_lived_time_stands_still_while_the_loop_is_blocked() -> None:
+async def test_the_lag_aware_clock_stops_while_the_loop_is_blocked() -> None:
     lag = LoopLag()
     lag.start()
     await asyncio.sleep(0.15)
@@ -49,7 +49,7 @@ async def test_lived_time_stands_still_while_the_loop_is_blocked() -> None:
     assert passed - on_loop > 0.3
 
 
-async def test_a_timeout_in_lived_time_cancels_what_is_within_and_nothing_else() -> None:
+async def test_a_lag_aware_timeout_cancels_only_its_block() -> None:
     lag = LoopLag()
     with pytest.raises(TimeoutError):
         async with lag.timeout(0.02):
@@ -126,7 +126,7 @@ async def test_a_session_outlives_an_instance_that_is_too_busy_to_accept(monkeyp
         server.close()
 
 
-async def test_a_session_is_lost_once_the_head_says_that_its_instance_is_gone() -> None:
+async def test_a_session_is_lost_once_its_instance_leaves_the_directory() -> None:
     async with network() as transport:
         async with peer(http()) as other:
             looks = {"s": [other.url]}
@@ -166,7 +166,7 @@ async def test_waiting_for_an_instance_is_part_of_the_deadline() -> None:
     assert transport.given[0] < 59.98
 
 
-async def test_a_session_whose_first_answer_is_lost_may_be_open_and_stays_where_it_was_asked() -> None:
+async def test_a_session_whose_first_response_is_lost_may_be_open_and_keeps_its_instance() -> None:
     async with peer(None, http()) as one, peer(http()) as two, network() as transport:
         session = Session(client_of({"s": [one.url, two.url]}, transport), "s")
         session._client._rotation = 1  # the next in turn is the first

@@ -13,7 +13,7 @@ class Clock:
         return self.now
 
 
-async def test_a_blocked_loop_is_seen_with_its_whole_length() -> None:
+async def test_a_blocked_loop_is_measured_with_its_full_length() -> None:
     lag = LoopLag()
     lag.start()
     await asyncio.sleep(EVERY_S / 2)
