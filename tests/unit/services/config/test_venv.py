@@ -15,7 +15,7 @@ import orjson
 import pytest
 
 from rollyard.services.config import venv
-from rollyard.services.config.venv import REQUIREMENTS, needs_isolation, interpreter_for
+from rollyard.services.config.venv import REQUIREMENTS, interpreter_for, needs_isolation
 from rollyard.services.errors import OperatorError
 from rollyard.services.http.transport import HttpTransport
 from rollyard.services.runtime.preflight import Preflight
