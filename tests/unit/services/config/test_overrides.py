@@ -137,5 +137,5 @@ def test_a_deletion_takes_the_key_out() -> None:
 
 @pytest.mark.parametrize("text", ["~a.c", "~x", "~a.b.c"])
 def test_deleting_what_is_not_there_is_refused(text: str) -> None:
-    with pytest.raises(OperatorError, match="not there"):
+    with pytest.raises(OperatorError, match="does not exist"):
         applied({"a": {"b": 1}}, text)
