@@ -1,11 +1,11 @@
-"""Who is to blame for a failure, and how a failure travels.
+"""The exceptions of this stack, by cause.
 
     RollyardError
-    ├── OperatorError   the person at the keyboard: stops the start with one line, exit status 2
-    ├── RunError        the command cannot go on (no head, full disk, too many failures), exit status 1
-    └── Failure         our code or a machine: a Problem that crosses hops unchanged and lands on the record
+    ├── OperatorError   a wrong command line or config: one line of output, exit status 2
+    ├── RunError        the command cannot continue (no head, full disk, too many failures): exit status 1
+    └── Failure         an error of a server or a host: a Problem that is forwarded unchanged and recorded
 
-A mistake of the *model* is no exception at all: it goes back to the model as words.
+A mistake of the *model*, such as an invalid tool call, is not an exception: the model receives it as a tool result.
 """
 
 from __future__ import annotations
@@ -18,44 +18,44 @@ from rollyard.services.types import Problem
 
 
 class FailureKind(StrEnum):
-    """What went wrong, as one word on the record; `Failure` maps it to a status and to "try again or not"."""
+    """The recorded cause of a failure. `Failure` maps it to an HTTP status and to whether to retry."""
 
     BAD_TASK = "bad_task"
-    """The world refuses this row (impossible geometry, missing field): trying again cannot help."""
+    """The environment rejects this row (impossible geometry, missing field). A retry cannot help."""
     BAD_REQUEST = "bad_request"
-    """A caller sent what the server cannot read."""
+    """The server cannot parse the request."""
     UNAUTHORIZED = "unauthorized"
     """The run token is missing or wrong."""
     FORBIDDEN = "forbidden"
-    """No token is asked here, and the caller is another user of the machine, a web page, or uses an unknown name."""
+    """The run has no token, and the caller is another user of the host, a web page, or uses an unknown host name."""
     UNKNOWN_SERVER = "unknown_server"
     """No server of that name belongs to the run."""
     WRONG_RUN = "wrong_run"
-    """The address is answered by a server of another run, or by a stranger."""
+    """The server at the address belongs to another run or is a foreign server."""
     SESSION_LOST = "session_lost"
-    """The world does not know the session (any more): it restarted, or the session passed its idle limit."""
+    """The environment does not have the session: it restarted, or the session exceeded its idle timeout."""
     UNREACHABLE = "unreachable"
-    """No connection could be made within the budget."""
+    """No connection could be established in time."""
     CONNECTION_LOST = "connection_lost"
-    """The connection broke before the whole answer was there."""
+    """The connection broke before the response was complete."""
     TIMEOUT = "timeout"
     """A deadline passed."""
     RATE_LIMITED = "rate_limited"
-    """The policy's endpoint kept answering 429."""
+    """The policy's endpoint repeatedly responded with status 429."""
     UPSTREAM_ERROR = "upstream_error"
-    """The policy's endpoint answered 5xx."""
+    """The policy's endpoint responded with status 5xx."""
     UPSTREAM_REFUSED = "upstream_refused"
-    """The policy's endpoint refused the request (bad key, unknown model, invalid parameter)."""
+    """The policy's endpoint rejected the request (bad key, unknown model, invalid parameter)."""
     CONTEXT_OVERFLOW = "context_overflow"
-    """The conversation no longer fits the model's context. After a first answer it ends the episode, by that name."""
+    """The conversation no longer fits the model's context. After the first turn it is the episode's finish reason."""
     MALFORMED_ANSWER = "malformed_answer"
-    """An answer arrived whole but cannot be read."""
+    """A response is complete but cannot be parsed."""
     OVERLOADED = "overloaded"
-    """The server holds as many sessions as it may."""
+    """The server has reached its limit, such as the number of sessions."""
     SERVER_ERROR = "server_error"
-    """Code of a server raised."""
+    """A server's code raised an exception."""
     CANCELLED = "cancelled"
-    """The caller went away or the run was stopped."""
+    """The caller disconnected or the run was stopped."""
 
 
 _STATUS = {
@@ -93,23 +93,23 @@ _TERMINAL = frozenset(
 
 
 class RollyardError(Exception):
-    """Root of everything this stack raises on purpose."""
+    """Base class of all exceptions of this stack."""
 
 
 EXIT_OPERATOR = 2
-"""With which a process ends for an OperatorError."""
+"""Exit status for an OperatorError."""
 
 
 class OperatorError(RollyardError):
-    """The command line or a config is wrong; the text says what was found, what was expected, what to do."""
+    """The command line or a config is wrong. The message states what was found, what was expected, what to do."""
 
 
 class RunError(RollyardError):
-    """The command was right but cannot go on; the text says why and where to look."""
+    """The command was valid but cannot continue. The message states why and where to look."""
 
 
 class Failure(RollyardError):
-    """A named failure with the server where it began. It becomes a Problem on the wire and a row on the record."""
+    """A failure with its kind and the server where it originated. It is sent as a Problem and recorded as a row."""
 
     def __init__(
         self,
@@ -136,7 +136,7 @@ class Failure(RollyardError):
 
     @classmethod
     def of(cls, problem: Problem) -> Failure:
-        """The failure that `problem` reports, unchanged: where it began stays where it began."""
+        """Return the failure that `problem` reports, with its origin unchanged."""
         failure = cls(FailureKind.SERVER_ERROR, problem.detail)
         failure.problem = problem
         failure.args = (f"{failure.kind}: {problem.detail}",)
@@ -144,17 +144,17 @@ class Failure(RollyardError):
 
     @property
     def kind(self) -> FailureKind:
-        """The kind named in the problem's type; a foreign problem counts as a server error."""
+        """The kind in the problem's type; a problem of another stack counts as a server error."""
         name = self.problem.type.removeprefix("urn:rollyard:")
         return FailureKind(name) if name in FailureKind.__members__.values() else FailureKind.SERVER_ERROR
 
     @property
     def terminal(self) -> bool:
-        """True when another attempt cannot help before somebody mends something."""
+        """True if a retry cannot help until the cause is fixed."""
         return self.kind in _TERMINAL
 
 
 def did_you_mean(found: str, known: Iterable[str]) -> str:
-    """`, did you mean 'x'?` when something known looks like what was found, else nothing."""
+    """Return `, did you mean 'x'?` if `found` resembles a known name, else ''."""
     matches = difflib.get_close_matches(found, list(known), n=1, cutoff=0.6)
     return f", did you mean {matches[0]!r}?" if matches else ""

@@ -1,66 +1,66 @@
-"""Types of the JSON objects that a rollout is made of: dataset row, run request, conversation, tokens, rollout row.
+"""Types of the JSON objects of a rollout: dataset row, run request, conversation, tokens, rollout row.
 
-They describe plain dicts and cost nothing at run time. Every object may hold further keys: the environment's own, or
-those of another stack. Only `Required` keys are promised, and what arrives from a model or over the network is checked
-where it is read, not here. `pydantic.TypeAdapter(RolloutRow).validate_python(row)` checks a row of a file.
+They describe plain dicts and have no run-time cost. Every object may have further keys: the environment's own, or those
+of another stack. Only `Required` keys are guaranteed. Data from a model or the network is validated where it is read,
+not here. `pydantic.TypeAdapter(RolloutRow).validate_python(row)` validates a row of a file.
 """
 
 from __future__ import annotations
 
 from typing import Any, Literal, NotRequired, Required
 
-from typing_extensions import TypedDict  # pydantic takes no other before Python 3.12
+from typing_extensions import TypedDict  # pydantic requires this one before Python 3.12
 
 from rollyard.services.types import FinishReason
 
 
 class AgentRef(TypedDict, total=False):
-    """Names the agent that plays a row."""
+    """The agent that runs a row's episode."""
 
     name: Required[str]
     """Server name."""
     type: str
-    """The family, as NeMo Gym's rows give it. The name alone decides."""
+    """The family, as in NeMo Gym's rows. Only the name identifies the agent."""
 
 
 # --- tokens ---------------------------------------------------------------------------------------------------------
 
 
 class TokenBreak(TypedDict):
-    """Where a turn's prompt differs from the ids that the turn before ended with."""
+    """A prefix mismatch: where a turn's prompt differs from the token ids of the previous turn."""
 
     reason: str
-    """Why the prompt was rendered from messages instead of being continued by ids."""
+    """Why the prompt was rendered from messages instead of continuing the token ids."""
     position: int
     """Index of the first id that differs."""
     expected_length: int
-    """Ids of the turn before, prompt and generation together."""
+    """Number of ids of the previous turn, prompt and generation together."""
     prompt_length: int
-    """Ids of this turn's prompt."""
+    """Number of ids of this turn's prompt."""
     expected: list[int]
-    """At most 8 ids of the turn before, from `position` on."""
+    """At most 8 ids of the previous turn, starting at `position`."""
     found: list[int]
-    """At most 8 ids of this turn's prompt, from `position` on."""
+    """At most 8 ids of this turn's prompt, starting at `position`."""
 
 
 class PolicyVersion(TypedDict, total=False):
-    """Which weights sampled a turn."""
+    """The weights that sampled a turn."""
 
     policy_version: str | None
-    """None where the engine holds weights that are not known."""
+    """None if the engine's weights are unknown."""
     policy_fingerprint: str
-    """Digest of the files that this version was loaded from; absent where they were not seen."""
+    """Digest of the files from which this version was loaded; absent if they were not accessible."""
     policy_version_end: str | None
-    """The version at the turn's end; absent where it is the same."""
+    """The version at the turn's end; absent if it is the same."""
     policy_fingerprint_end: str
     weight_versions: list[dict[str, Any]]
-    """vLLM's own spans of the generated tokens (`version`, `start`, `end`), where there are several."""
+    """vLLM's spans of the generated tokens (`version`, `start`, `end`), if there are several."""
     version_of: Literal["token", "turn"]
-    """Whether the engine named the version of each token, or it was read off the time of the turn."""
+    """`token`: the engine reported the version of each token. `turn`: it was derived from the time of the turn."""
 
 
 class SamplingRecord(PolicyVersion, total=False):
-    """How a turn was sampled, as far as the engine or the request tells. A neutral value may be absent."""
+    """A turn's sampling parameters, as far as the engine or the request states them. Neutral values may be absent."""
 
     temperature: float
     top_p: float
@@ -76,28 +76,28 @@ class SamplingRecord(PolicyVersion, total=False):
     ignore_eos: bool
     include_stop_str_in_output: bool
     repetition_detection: Any
-    """vLLM's own object."""
+    """vLLM's object, unchanged."""
     constrained: list[str]
-    """What changed the model's distribution, by the name of the request's field; absent where nothing did."""
+    """Request fields that changed the model's distribution; absent if there are none."""
     constraints: dict[str, Any]
-    """The values of these fields. One of more than 4000 bytes is replaced by its `bytes` and `sha256`."""
+    """The values of these fields. A value of more than 4000 bytes is replaced by its `bytes` and `sha256`."""
     not_enforced: list[str]
     """Constraints of the request that this token backend cannot enforce."""
     logprobs_mode: str | None
-    """vLLM's `--logprobs-mode`; None where it is not known."""
+    """vLLM's `--logprobs-mode`; None if unknown."""
 
 
 _Break = TypedDict("_Break", {"break": NotRequired[TokenBreak]})  # a Python keyword as a key
 
 
 class TokenTrace(_Break, total=False):
-    """Where a turn's tokens come from, and how they continue those of the turn before.
+    """The origin of a turn's tokens, and how they continue those of the previous turn.
 
-    `break`: present where the prompt does not begin with exactly the ids of the turn before.
+    `break`: present if the prompt does not begin with the exact ids of the previous turn.
     """
 
     segment: Required[int]
-    """From 0; one more after each break."""
+    """Starts at 0 and increases after each break."""
     way: str
     """The token backend."""
     context: str
@@ -108,34 +108,34 @@ class TokenTrace(_Break, total=False):
 
 
 class TokenHistory(TypedDict, total=False):
-    """What the last item of a model call carries for training. The last two lists have the same length."""
+    """Training fields of the last item of a model call. The two `generation_` lists have the same length."""
 
     prompt_token_ids: list[int]
-    """The whole prompt of this model call, all earlier turns included."""
+    """The entire prompt of this model call, including all earlier turns."""
     generation_token_ids: list[int]
     generation_log_probs: list[float]
-    """Natural logarithms, one per generated token; `token_trace.sampling.logprobs_mode` tells of what distribution."""
+    """Natural logarithms, one per generated token; `token_trace.sampling.logprobs_mode` names the distribution."""
     token_trace: TokenTrace
-    """Absent where another stack recorded the tokens."""
+    """Absent if another stack recorded the tokens."""
 
 
 class TokenTrail(TypedDict, total=False):
-    """How well the recorded tokens of an episode hang together."""
+    """How consistent the recorded tokens of an episode are."""
 
     turns: Required[int]
-    """Model calls with tokens, the first not counted."""
+    """Number of model calls with tokens, except the first."""
     breaks: Required[int]
-    """Those of them that begin a new segment."""
+    """How many of them start a new segment."""
     segments: Required[int]
     constrained: list[str]
-    """Constraints under which any of the turns was sampled."""
+    """Constraints under which at least one of the turns was sampled."""
 
 
 # --- conversation ---------------------------------------------------------------------------------------------------
 
 
 class ResponseItem(TokenHistory, total=False):
-    """An item of OpenAI's Responses API, of whatever kind; `openai.types.responses` defines each kind by itself."""
+    """An item of OpenAI's Responses API, of any type; `openai.types.responses` defines each type separately."""
 
     type: str
     """`message`, `reasoning`, `function_call`, `function_call_output`, ...; a message may lack it."""
@@ -149,30 +149,30 @@ class ResponseItem(TokenHistory, total=False):
     summary: list[Any]
     """Of reasoning."""
     encrypted_content: str | None
-    """Of reasoning whose text the endpoint keeps."""
+    """Of reasoning whose text the endpoint does not reveal."""
     call_id: str
     """Of a call and its output."""
     name: str
     """Of a call: the tool."""
     arguments: str
-    """Of a call: a JSON object as text, as the model wrote it, so that it may be invalid."""
+    """Of a call: a JSON object as text. It may be invalid, because it is exactly what the model wrote."""
     output: str | list[Any]
     """Of a call's output: text, or content parts."""
 
 
 class Usage(TypedDict, total=False):
-    """Token counts of a Response; in a rollout summed over all model calls."""
+    """Token counts of a Response; in a rollout, the sum over all model calls."""
 
     input_tokens: int
     input_tokens_details: dict[str, Any]
     output_tokens: int
     output_tokens_details: dict[str, Any]
-    """Holds `reasoning_tokens`."""
+    """Contains `reasoning_tokens`."""
     total_tokens: int
 
 
 class Response(TypedDict, total=False):
-    """An OpenAI Response. In a rollout: the last one of the episode, with the items of all in order."""
+    """An OpenAI Response. In a rollout: the episode's last one, with the items of all in order."""
 
     output: Required[list[ResponseItem]]
     id: str
@@ -182,9 +182,9 @@ class Response(TypedDict, total=False):
     status: str | None
     error: Any
     incomplete_details: dict[str, Any] | None
-    """Holds `reason`: `max_output_tokens` or `content_filter`."""
+    """Contains `reason`: `max_output_tokens` or `content_filter`."""
     finish_reason: str
-    """Ours, where Responses have no word for it: `unreadable_call`."""
+    """Rollyard's extension for `unreadable_call`, which the Responses API cannot express."""
     model: str
     usage: Usage | None
     background: bool | None
@@ -194,11 +194,11 @@ class Response(TypedDict, total=False):
     parallel_tool_calls: bool
     previous_response_id: str | None
     reasoning: dict[str, Any] | None
-    """`effort` and `summary`, as they were requested."""
+    """The requested `effort` and `summary`."""
     service_tier: str | None
     temperature: float | None
     text: dict[str, Any] | None
-    """The output format that was requested."""
+    """The requested output format."""
     tool_choice: str | dict[str, Any]
     tools: list[Any]
     top_logprobs: int | None
@@ -208,14 +208,14 @@ class Response(TypedDict, total=False):
 
 
 class CreateParams(TypedDict, total=False):
-    """A Responses create request. Sampling parameters and what else the API knows stand beside these keys."""
+    """A Responses create request. It may have sampling parameters and all other parameters of the API."""
 
     input: Required[str | list[ResponseItem]]
     instructions: str | None
     tools: list[Any] | None
     """Tools in the Responses format: `type`, `name`, `description`, `parameters`."""
     metadata: dict[str, Any] | None
-    """`extra_body` holds a JSON object as text: fields that only the engine knows, such as a seed."""
+    """`extra_body` contains a JSON object as text, with engine-specific fields such as a seed."""
     temperature: float | None
     top_p: float | None
     max_output_tokens: int | None
@@ -226,24 +226,24 @@ class CreateParams(TypedDict, total=False):
 
 class _RolloutIndex(TypedDict, total=False):
     _ng_task_index: int
-    """Which row of the input, blank lines not counted, from 0."""
+    """Index of the input row from 0, without blank lines."""
     _ng_rollout_index: int
-    """Which repeat of the task, from 0."""
+    """Index of the repeat of the task, from 0."""
 
 
 class DatasetRow(TypedDict):
-    """A line of a dataset. All further keys belong to the environment, which is given the whole row."""
+    """A line of a dataset. All other keys belong to the environment, which receives the entire row."""
 
     responses_create_params: CreateParams
     agent_ref: NotRequired[AgentRef | None]
     dataset_name: NotRequired[str]
-    """Which dataset of a mixture the row is from."""
+    """The dataset of a mixture to which the row belongs."""
 
 
 class RunRequest(DatasetRow, _RolloutIndex):
-    """Body of `POST /run`: the row, its create parameters merged with those of the command.
+    """Body of `POST /run`: the row, with its create parameters merged with those of the command.
 
-    The collector always sends `agent_ref` and the two indices; a trainer may leave them out.
+    The collector always sends `agent_ref` and the two indices; a trainer may omit them.
     """
 
 
@@ -253,7 +253,7 @@ class EpisodeTimings(TypedDict, total=False):
     seed_s: float
     model_s: float
     tool_s: float
-    """Absent where the model called no tool."""
+    """Absent if the model called no tool."""
     verify_s: float
     total_s: float
     model_calls: int
@@ -264,10 +264,10 @@ class PlayedEpisode(TypedDict):
     """What an agent adds to the row before the environment verifies it."""
 
     responses_create_params: CreateParams
-    """As the model was asked first: with the items that the environment appended at its seed."""
+    """The first request to the model, including the items that the environment appended at its seed."""
     response: Response
     token_trail: NotRequired[TokenTrail]
-    """Where tokens were recorded."""
+    """Present if tokens were recorded."""
     step_rewards: NotRequired[list[float]]
     """Turn-based episodes: the reward of each turn of the model, 0 for a turn without an action."""
     total_reward: NotRequired[float]
@@ -279,25 +279,25 @@ class PlayedEpisode(TypedDict):
     reset_info: NotRequired[dict[str, Any]]
     """Turn-based episodes: the info dictionary of `/reset`."""
     final_observation: NotRequired[str | list[dict[str, Any]]]
-    """Turn-based episodes: what the environment observed at the end; the model never reads it."""
+    """Turn-based episodes: the environment's last observation, which the model never sees."""
 
 
 class RolloutKeys(_RolloutIndex, total=False):
-    """What the collector writes on a row, all but `_ng_code` always. No other value of these keys survives."""
+    """Keys that the collector writes, always except for `_ng_code`. It overwrites existing values of these keys."""
 
     _ng_attempt_index: int
-    """Failed attempts of this rollout before, those of earlier commands included."""
+    """Number of earlier failed attempts of this rollout, including those of earlier commands."""
     _ng_task_key: str
-    """16 hexadecimal digits: equal for rows that ask the same, in whatever file."""
+    """16 hexadecimal digits, equal for duplicate tasks in any file."""
     agent_ref: AgentRef
     _ng_code: str
     """Short digest of the servers' code; absent for the first version of a collection."""
 
 
 class RolloutRow(RolloutKeys, total=False):
-    """A measured line of `output_jsonl_fpath`: the row, the episode and the verdict's keys.
+    """A measured rollout in `output_jsonl_fpath`: the row, the episode and the verdict's keys.
 
-    Only `reward` is certain: the rest is absent from the rows of some other stack.
+    Only `reward` is guaranteed: other stacks may omit the rest.
     """
 
     reward: Required[float]
@@ -306,7 +306,7 @@ class RolloutRow(RolloutKeys, total=False):
     response: Response
     dataset_name: str
     success: bool
-    """Where the environment reports it."""
+    """Present if the environment reports it."""
     finish_reason: FinishReason | str
     """Why the episode ended; absent in rows of NeMo Gym's agents."""
     truncated: bool
@@ -314,6 +314,6 @@ class RolloutRow(RolloutKeys, total=False):
     timings: EpisodeTimings
     token_trail: TokenTrail
     mask_sample: bool
-    """NeMo Gym's word for a rollout that counts in no mean."""
+    """NeMo Gym's flag for a rollout that is excluded from all means."""
     failure_kind: str
     """On masked rows of other stacks: why."""

@@ -1,7 +1,7 @@
-"""Everything that crosses a wire or lands in a file, in the order it is made. Frozen; nothing here acts.
+"""Data that is sent over HTTP or written to files. All models are frozen and have no behaviour.
 
-Conversations themselves are OpenAI Responses items (`openai.types.responses`) and stay plain JSON objects:
-unknown fields survive, and nothing is validated twice.
+Conversations are OpenAI Responses items (`openai.types.responses`) and stay plain JSON objects, so that unknown fields
+survive and nothing is validated twice.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, computed_field, model_validator
 
 Json = dict[str, Any]
-"""A JSON object as orjson reads it."""
+"""A JSON object as orjson parses it."""
 
 
 TOKEN_FIELDS = ("prompt_token_ids", "generation_token_ids", "generation_log_probs", "token_trace")
-"""What the last item of a model call carries for training: NeMo Gym's three, and where they come from."""
+"""Training fields of the last item of a model call: three from NeMo Gym, and the origin of the tokens."""
 
 WORLD_PATHS = frozenset(
     {
@@ -33,17 +33,17 @@ WORLD_PATHS = frozenset(
         "openapi.json",
     }
 )
-"""Paths of a world that are not the model's to call, and names that no tool may take."""
+"""Paths of an environment that the model must not call, and that are not allowed as names of tools."""
 
 
 class Record(BaseModel):
-    """Base of what is written or sent: frozen, and an unknown field is an error."""
+    """Base of models that are written or sent: frozen, and unknown fields are errors."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class Problem(BaseModel):
-    """An error answer (RFC 9457). It names the server where the failure began and crosses hops unchanged."""
+    """An error response (RFC 9457). It names the server where the failure originated, and is forwarded unchanged."""
 
     model_config = ConfigDict(frozen=True, extra="allow")
 
@@ -51,17 +51,17 @@ class Problem(BaseModel):
     """`urn:rollyard:<failure kind>`."""
     title: str = ""
     status: int
-    """HTTP status of this answer."""
+    """HTTP status of this response."""
     detail: str = ""
-    """One sentence for the person who reads the record."""
+    """One human-readable sentence."""
     instance: str = ""
     """The request path that failed."""
     server: str = ""
-    """Name of the server where it began."""
+    """Name of the server where it originated."""
     upstream_status: int | None = None
-    """Status of the foreign endpoint behind that server, when there is one."""
+    """Status of the external endpoint behind that server, if there is one."""
     code: str | int | None = None
-    """One word for programs, under OpenAI's name: the endpoint's own where it gave one, else the failure kind."""
+    """Machine-readable code, as in OpenAI's errors: the endpoint's own if it gave one, else the failure kind."""
 
     @model_validator(mode="before")
     @classmethod
@@ -70,43 +70,43 @@ class Problem(BaseModel):
 
     @computed_field
     def message(self) -> str:
-        """`detail` again, under the name by which OpenAI's clients show it."""
+        """`detail` under the name that OpenAI's clients display."""
         return self.detail
 
 
 class ServerRef(Record):
-    """How one server's settings name another."""
+    """A reference to another server in a server's settings."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     type: str = ""
-    """The family; the name alone decides."""
+    """The family. Only the name identifies the server."""
     name: str
 
 
 class AccessRules(Record):
-    """Who may call the servers of a run that has no token, besides its own user and root."""
+    """Who may call the servers of a run without a token, in addition to its own user and root."""
 
     other_users: bool = False
-    """Every user of the machine."""
+    """Whether all users of the host may call them."""
     hosts: tuple[str, ...] = ()
-    """Further names by which the servers may be called, as those of a proxy."""
+    """Further host names of the servers, such as those of a proxy."""
 
 
 class Keys(Record):
-    """What the members of one run share; made once by whoever starts it, never printed, never served."""
+    """Secrets shared by the processes of one run. Created once by the process that starts it; never shown or served."""
 
     run_id: str
-    """Sent with every hop, so that nobody talks to a stranger on the same port."""
+    """Sent with every request, so that no server handles a request of another run on the same port."""
     secret: str = Field(repr=False)
-    """Signs session cookies and admits servers to the head."""
+    """Signs session cookies and authorizes servers to register with the head."""
     token: str | None = Field(default=None, repr=False)
-    """Bearer token asked of every request when a server is bound beyond loopback."""
+    """Bearer token required for every request when a server is bound to a non-loopback address."""
     access: AccessRules = AccessRules()
 
 
 class Launch(Record):
-    """All that one server process is told, through its standard input."""
+    """Everything that a server process receives, through its standard input."""
 
     name: str
     instance: str
@@ -119,37 +119,37 @@ class Launch(Record):
     keys: Keys
     head_url: str
     parent_pid: int
-    """The process whose death ends this one; 0 when it lives on another machine."""
+    """This process ends when that process dies; 0 if that is on another host."""
     advertise: str | None = None
-    """Host name that others reach this machine by, where it is not the address that is bound."""
+    """Host name under which others reach this host, if it is not the bound address."""
     log_folder: str | None = None
-    """Where the run's logs are; on another machine it may not exist."""
+    """Folder of the run's logs; it may not exist on another host."""
     check_only: bool = False
-    """Make the server, look for what would stop its start, and end."""
+    """Create the server, check for problems that would stop its start, and exit."""
 
 
 class ServerCode(Record):
-    """The code that a server process has loaded, by content. See `services/config/server_code`."""
+    """Digests of the code that a server process has loaded, computed in `services/config/server_code`."""
 
     digest: str
-    """Of all that follows."""
+    """Digest of the fields below."""
     files: dict[str, str]
-    """Path below the folder that holds it -> short digest of its content."""
+    """Path relative to its code folder -> short digest of its content."""
     packages: dict[str, str]
     """Package that the server declares -> installed version."""
 
 
 class CodeSources(Record):
-    """Where the files of a `ServerCode` are on the machine of its server."""
+    """Where the files of a `ServerCode` are on the server's host."""
 
     paths: dict[str, str]
     """Name in `ServerCode.files` -> absolute path."""
     folders: dict[str, str]
-    """Folders in which every code file counts: name, as it begins those of their files -> absolute path."""
+    """Folders in which every code file counts: name, the prefix of the names of their files -> absolute path."""
 
 
 class Registration(Record):
-    """A server process announces where it listens; it is not ready yet."""
+    """Announces where a server process listens, before and after it is ready."""
 
     name: str
     instance: str
@@ -157,32 +157,32 @@ class Registration(Record):
     pid: int
     ready: bool = False
     phase: str = ""
-    """What its start is doing."""
+    """The startup phase."""
     code: ServerCode | None = None
     """None: the process does not report its code."""
     sources: CodeSources | None = None
 
 
 class Heartbeat(Record):
-    """Sent every few seconds by each instance; the head drops an instance that stays silent."""
+    """Sent every few seconds by each instance. The head drops an instance that stops sending it."""
 
     instance: str
     requests: int
     in_flight: int
     sessions: int
     phase: str = ""
-    """What it is mending, while it is ready all the same."""
+    """What it is recovering while it stays ready."""
 
 
 class ServerInstance(Record):
-    """One running instance, in the format of NeMo Gym's `/server_instances` with our counters beside it."""
+    """One running instance, in the format of NeMo Gym's `/server_instances` with additional counters."""
 
     process_name: str
     """Unique name of the instance."""
     server_type: str
     """The family."""
     name: str
-    """The implementation, as in NeMo Gym's listing; `server_name` is what others call it by."""
+    """The implementation, as in NeMo Gym's listing; other servers use `server_name`."""
     server_name: str
     dir_path: str
     entrypoint: str
@@ -192,68 +192,68 @@ class ServerInstance(Record):
     config_path: str
     url: str | None
     status: Literal["starting", "success", "timeout", "restarting"]
-    """`success` means ready, in NeMo Gym's word."""
+    """`success` means ready, as in NeMo Gym."""
     start_time: float
     """Unix seconds."""
     uptime_seconds: float
     ready: bool
     requests: int
     requests_per_s: float = 0.0
-    """Over its heartbeats of the last ten seconds."""
+    """Mean of the last ten seconds."""
     in_flight: int
     sessions: int
     restarts: int
     phase: str = ""
-    """What its start is doing, or what it is mending."""
+    """The startup phase, or what it is recovering."""
     changed_files: list[str] = []
-    """Files of its code that changed on disk since it loaded them, as `ServerCode.files` names them."""
+    """Files of its code that have changed on disk since it loaded them, with names as in `ServerCode.files`."""
 
 
 class Directory(Record):
-    """Where the ready instances of every server of the run listen."""
+    """The addresses of the instances of every server of the run."""
 
     run_id: str
     servers: dict[str, list[str]]
-    """Server name -> base URLs of its ready instances (empty: known, none ready)."""
+    """Server name -> base URLs of its ready instances; empty if none is ready."""
     quiet: dict[str, list[str]] = {}
-    """Server name -> base URLs of instances whose heartbeats are late: too busy, perhaps. Their sessions go on."""
+    """Server name -> base URLs of instances with late heartbeats, which may be busy. Their sessions continue."""
     instances: list[str] = []
-    """Every registered instance, ready, silent or neither; one whose process has ended is on it no more."""
+    """Every registered instance in any state, until its process ends."""
     families: dict[str, str]
     """Server name -> family."""
     start_timeouts_s: dict[str, float] = {}
-    """Server name -> how long it may take to get ready, where that is its own setting: worth waiting for."""
+    """Server name -> its start timeout, if set. Callers wait that long for it."""
     settings: Json
-    """Every server's settings without addresses and secrets: part of a collection's identity."""
+    """Every server's settings without addresses and secrets, which are part of a collection's identity."""
     references: dict[str, list[str]] = {}
-    """Server name -> the servers that its settings name."""
+    """Server name -> the servers that its settings refer to."""
     code: dict[str, str] = {}
-    """Server name -> digest of the code of its instances, where they report it."""
+    """Server name -> digest of the code of its instances, if they report it."""
     changed_files: dict[str, list[str]] = {}
-    """Server name -> files of its code that changed on disk since it loaded them."""
+    """Server name -> files of its code that have changed on disk since it loaded them."""
     reloading: list[str] = []
-    """Servers whose changed code is being checked, or that start with it."""
+    """Servers whose changed code is being checked or that are starting with it."""
     changed_code: dict[str, str] = {}
-    """Server name -> how the code of an instance that was refused differs from the code that this run began with."""
+    """Server name -> how the code of a rejected instance differs from the code with which the run started."""
 
     def has(self, server: str, url: str) -> bool:
-        """True while the instance at `url` is there, heard of or not."""
+        """True if the instance at `url` is registered, even if its heartbeats are late."""
         return url in self.servers.get(server, ()) or url in self.quiet.get(server, ())
 
 
 class HeadFile(Record):
-    """`head.json` in the run's folder (mode 0600): how other commands find the run."""
+    """`head.json` in the run's folder (mode 0600), with which other commands find the run."""
 
     run_id: str
     url: str
     pid: int
     folder: str = ""
-    """In which the run was started, absolute."""
+    """Working directory in which the run was started, absolute."""
     token: str | None = Field(default=None, repr=False)
 
 
 class RunOrigin(Record):
-    """Who started a run and where: told by its head to its own user only."""
+    """Who started a run and where. The head returns it only to that user."""
 
     run_id: str
     folder: str
@@ -265,26 +265,26 @@ class FinishReason(StrEnum):
     """Why an episode ended."""
 
     DONE = "done"
-    """The world said done."""
+    """The environment ended the episode."""
     ANSWERED = "answered"
     """The model called no tool."""
     TRUNCATED = "truncated"
-    """The environment cut the episode short (Gymnasium's `truncated`)."""
+    """The environment truncated the episode (Gymnasium's `truncated`)."""
     MAX_STEPS = "max_steps"
     """The agent's own limit on tool calls or turns."""
     LENGTH = "length"
-    """The model's output was cut by its token limit before it called a tool."""
+    """The token limit truncated the model's output before it called a tool."""
     CONTENT_FILTER = "content_filter"
     """The endpoint withheld the model's output."""
 
     CONTEXT_OVERFLOW = "context_overflow"
     """The conversation no longer fits the model's context."""
     UNREADABLE_CALL = "unreadable_call"
-    """The model began a tool call that the engine's tool parser could not read."""
+    """The model started a tool call that the engine's tool parser could not parse."""
 
     @property
     def truncated(self) -> bool:
-        """True when a limit, not the world or the model, ended the episode."""
+        """True if a limit ended the episode, rather than the environment or the model."""
         return self in _TRUNCATING
 
 
@@ -298,23 +298,23 @@ _TRUNCATING = (
 
 
 MOST_REWARD = 1e60
-"""Beyond it squares and sums of rewards are not finite any more."""
+"""Above it, squares and sums of rewards are no longer finite."""
 
 
 class Verdict(BaseModel):
-    """What an environment says of a finished episode; extra fields land on the rollout row."""
+    """An environment's verdict on a finished episode. Extra fields are copied to the rollout row."""
 
     model_config = ConfigDict(frozen=True, extra="allow")
 
     reward: float = Field(ge=-MOST_REWARD, le=MOST_REWARD, allow_inf_nan=False)
     success: bool | None = None
-    """Whether the task was solved; None, and not on the row, where the environment has no such notion."""
+    """Whether the task was solved. None, and not on the row, if the environment does not define success."""
     reward_components: dict[str, float] | None = None
-    """The parts of the reward by name; None, and not on the row, where it has none."""
+    """The parts of the reward by name. None, and not on the row, if it has none."""
 
 
 class FailureRow(Record):
-    """One failed attempt, a line of `X_failures.jsonl`. It has no reward on purpose."""
+    """One failed attempt, a line of `X_failures.jsonl`. It deliberately has no reward."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", serialize_by_alias=True, validate_by_name=True)
 
@@ -324,30 +324,30 @@ class FailureRow(Record):
     agent_ref: Json
     failure_kind: str
     server: str
-    """Where it began."""
+    """Where the failure originated."""
     status: int
     upstream_status: int | None
     detail: str
     terminal: bool
-    """True: no other attempt in the same command. The next command tries again, but for a `bad_task`."""
+    """True if this command does not retry it. The next command does, unless it is a `bad_task`."""
     time: float
     """Unix seconds."""
     duration_s: float
 
 
 State = Literal["running", "complete", "incomplete", "interrupted", "stopped"]
-"""Of a collection: `incomplete` means ended with rollouts given up, `stopped` that it could not go on."""
+"""State of a collection. `incomplete`: it ended with permanently failed rollouts; `stopped`: it could not continue."""
 
 
 class DatasetStatus(Record):
-    """One data set of a mixture in `X_status.json`."""
+    """One dataset of a mixture in `X_status.json`."""
 
     measured: int
     """Rollouts on disk."""
     tasks: int
-    """Tasks with at least one of them."""
+    """Tasks with at least one measured rollout."""
     successes: int | None
-    """None where its environment reports no success."""
+    """None if its environment does not report success."""
     success_stderr: float | None
     """Standard error of the success rate, clustered by task."""
     mean_reward: float
@@ -360,31 +360,31 @@ class CollectionStatus(Record):
 
     state: State
     expected: int
-    """Rollouts asked for: rows x repeats."""
+    """Expected rollouts: rows x repeats."""
     measured: int
     """Rollouts on disk."""
     tasks: int = 0
-    """Tasks with at least one of them."""
+    """Tasks with at least one measured rollout."""
     failed: int
-    """Rollouts given up in this collection."""
+    """Permanently failed rollouts of this collection."""
     failed_attempts: int
     in_flight: int
     oldest_s: float = 0.0
     """Age of the oldest rollout in flight."""
     successes: int | None
-    """None where not every data set reports success."""
+    """None unless every dataset reports success."""
     success_stderr: float | None = None
     """Standard error of the success rate, clustered by task."""
     token_turns: int = 0
-    """Later turns of the model whose tokens are on record."""
+    """Turns after the first of an episode with recorded tokens."""
     token_breaks: int = 0
-    """Those of them whose prompt does not begin with exactly the turn before; their share is the run's drift rate."""
+    """Those of them with a prefix mismatch: the prompt does not begin with the exact tokens of the previous turn."""
     mean_reward: float | None
-    """Over all data sets; None where their rewards are on different scales (`datasets` has the mean of each)."""
+    """Over all datasets. None if their rewards have different scales; `datasets` has the mean of each."""
     reward_stderr: float | None
-    """Standard error of the mean over rollouts measured so far, clustered by task: repeats of one task are alike."""
+    """Standard error of the mean reward, clustered by task, because repeats of one task are correlated."""
     datasets: dict[str, DatasetStatus] = Field(default_factory=dict)
-    """The parts of a mixture, by `dataset_name`; empty unless there are several."""
+    """The parts of a mixture by `dataset_name`; empty unless there are several."""
     rollouts_per_s: float
     eta_s: float | None
     failures: dict[str, int]

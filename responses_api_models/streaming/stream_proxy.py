@@ -17,7 +17,7 @@ from rollyard.responses_api_models.streaming.events import ResponseEvents
 from rollyard.responses_api_models.streaming.sse import DONE, data_of
 from rollyard.responses_api_models.upstream.answers import json_object
 from rollyard.services.errors import Failure, FailureKind
-from rollyard.services.http.problem import named
+from rollyard.services.http.problem import to_problem
 from rollyard.services.http.request import RawRequest
 from rollyard.services.responses import stream_events
 from rollyard.services.types import Json, Problem
@@ -33,7 +33,7 @@ def event_reporter(server: str, call: RawRequest) -> Teller:
 
     def tell(failure: Failure) -> Problem:
         log.warning("%s%s broke off in the middle of a stream: %s", server, call.path, failure)
-        return named(failure, server, call.path)
+        return to_problem(failure, server, call.path)
 
     return tell
 

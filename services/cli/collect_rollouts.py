@@ -151,7 +151,7 @@ async def _run(options: CollectOptions, tasks: Tasks) -> int:
         book = AddressBook(link.directory)
         directory = await book.refresh()
         _check_agents(tasks.agents, directory)
-        client = ServerClient(transport, keys, book, clock=lag.lived)
+        client = ServerClient(transport, keys, book, clock=lag.now)
         return await _collect(options, tasks, client, directory, link)
     finally:
         await transport.close()

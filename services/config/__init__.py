@@ -1,1 +1,1 @@
-"""YAML files and command-line overrides become typed settings; plug-in folders become classes."""
+"""Turns YAML files and command-line overrides into typed settings, and plug-in folders into classes."""

@@ -1,6 +1,7 @@
-"""Overrides and YAML files become typed settings, checked before anything starts. No code below walks dictionaries.
+"""Merges YAML files and overrides into typed settings and checks them before anything starts.
 
-Order, later wins: the files of `config_paths` left to right, `env.yaml` in the working directory, the command line.
+Later sources take precedence: the files of `config_paths` from left to right, `env.yaml` in the working directory, the
+command line.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from yaml import MarkedYAMLError, YAMLError
 from rollyard.services.config.overrides import Override, apply
 from rollyard.services.config.plugins import ALIASES, FAMILIES, find_folder, load_server
 from rollyard.services.config.server_code.file_digest import file_digest
-from rollyard.services.config.venv import asks_for_isolation
+from rollyard.services.config.venv import needs_isolation
 from rollyard.services.errors import OperatorError, did_you_mean
 from rollyard.services.io.search_path import find_file
 from rollyard.services.server.settings import ServerSettings, is_secret, parse_settings, redacted, without_secrets
@@ -36,7 +37,7 @@ _USUAL_FAMILY = {"resources_server": "resources_servers", "model_server": "respo
 
 @dataclass(frozen=True)
 class ServerSpec:
-    """One named server of a run, checked."""
+    """One named server of a run, with validated settings."""
 
     name: str
     family: str
@@ -44,15 +45,15 @@ class ServerSpec:
     folder: Path
     settings: ServerSettings
     raw: Json = field(repr=False)
-    """The settings as resolved from YAML: what a server's process is told."""
+    """The resolved settings from YAML, which the server's process receives."""
     isolated: bool
-    """Its folder asks for an environment of its own; then only the base settings were checked here."""
+    """The server has its own virtual environment; only the base settings were validated here."""
 
     def deciding(self) -> Json:
-        """The given settings that decide a rollout, as they were understood: `10` and `"10"` may mean the same."""
-        understood = self.settings.model_dump(mode="json", by_alias=True, exclude_unset=True)
+        """Return the given settings that affect rollouts, as parsed values: `10` and `"10"` may be equal."""
+        parsed = self.settings.model_dump(mode="json", by_alias=True, exclude_unset=True)
         return {
-            key: redacted(understood.get(key, value))
+            key: redacted(parsed.get(key, value))
             for key, value in self.raw.items()
             if key not in self.settings.NOT_IDENTITY and not is_secret(key)
         }
@@ -60,21 +61,21 @@ class ServerSpec:
 
 @dataclass(frozen=True)
 class RunConfig:
-    """All servers of a run, and the merged tree that they came from."""
+    """All servers of a run, and the merged config tree that defines them."""
 
     servers: tuple[ServerSpec, ...]
     tree: Json = field(repr=False)
-    """Resolved, secrets included: never print it, use `redacted`."""
+    """The resolved tree, including secrets: never print it, use `redacted`."""
     files: Mapping[Path, str] = field(default_factory=dict, repr=False)
-    """Digests of the YAML files that made the tree, as they were read; of env.yaml even where it is absent."""
+    """Digests of the YAML files at the time they were read; env.yaml has one even if it is absent."""
 
     def redacted(self) -> Json:
-        """The tree with every secret replaced by `***`."""
+        """Return the tree with every secret replaced by `***`."""
         shown: Json = without_secrets(self.tree)
         return shown
 
     def identity(self) -> Json:
-        """What decides a rollout: every server's settings without addresses, secrets and catalogue entries."""
+        """Return what affects rollouts: every server's settings without addresses, secrets and catalogue entries."""
         return {
             spec.name: {"implementation": f"{spec.family}/{spec.implementation}", **spec.deciding()}
             for spec in self.servers
@@ -89,12 +90,12 @@ def load(
     *,
     options: Iterable[str] = (),
 ) -> RunConfig:
-    """Merge, resolve and check. Raises OperatorError: what was found, what was expected, what to do.
+    """Merge, resolve and validate the configs. Raises OperatorError.
 
-    `options` are the command's own, named when an unknown key looks like one of them.
+    `options`: names of the command's options, suggested when an unknown key resembles one.
     """
     if not config_paths:
-        raise OperatorError("no config: expected '+config_paths=[a.yaml,b.yaml]'")
+        raise OperatorError("no config given; expected '+config_paths=[a.yaml,b.yaml]'")
     tree = OmegaConf.create({})
     env_file = roots[0] / "env.yaml"
     paths = [*(_find_file(path, roots) for path in config_paths), env_file]
@@ -102,7 +103,7 @@ def load(
     for path in paths:
         if path.is_file() or path != env_file:
             tree = _merge(tree, _read_yaml(path))
-    _check_tops(tree, overrides, options)
+    _check_top_level_keys(tree, overrides, options)
     apply(tree, overrides)
     _fill_from_environment(tree, environ)
     resolved = _resolve(tree)
@@ -110,27 +111,27 @@ def load(
     if not servers:
         expected = f"a name with {' / '.join(FAMILIES)} below it"
         raise OperatorError(
-            f"the configs name no server (found keys: {', '.join(resolved) or 'none'}); expected {expected}"
+            f"the configs define no server (found keys: {', '.join(resolved) or 'none'}); expected {expected}"
         )
     _check_references(servers)
     return RunConfig(servers, resolved, files)
 
 
 def servers_of(spec: ServerSpec, servers: Container[str]) -> list[str]:
-    """The servers that a server's settings refer to, in any form that its settings accept."""
-    understood = [name for _, name, _ in _references(spec) if name in servers]
-    return [*dict.fromkeys(servers_named(spec.raw, servers) + understood)]
+    """Return the servers that a server's settings refer to, in any form that the settings accept."""
+    parsed = [name for _, name, _ in _references(spec) if name in servers]
+    return [*dict.fromkeys(servers_named(spec.raw, servers) + parsed)]
 
 
 def servers_named(settings: Any, servers: Container[str]) -> list[str]:
-    """The servers that settings refer to ({type: ..., name: ...}), at any depth."""
+    """Return the servers that settings refer to ({type: ..., name: ...}), at any depth."""
     if isinstance(settings, list):
         return [name for item in settings for name in servers_named(item, servers)]
     if not isinstance(settings, dict):
         return []
     name = settings.get("name")
     own = [name] if settings.keys() <= {"type", "name"} and isinstance(name, str) and name in servers else []
-    return [*own, *(below for item in settings.values() for below in servers_named(item, servers))]
+    return [*own, *(nested_key for item in settings.values() for nested_key in servers_named(item, servers))]
 
 
 def _find_file(path: str, roots: Sequence[Path]) -> Path:
@@ -155,28 +156,30 @@ def _read_yaml(path: Path) -> DictConfig:
     except OmegaConfBaseException as error:
         raise OperatorError(f"{path}: {_unreadable(error)}") from error
     except RecursionError as error:
-        raise OperatorError(f"{path} holds itself, or is nested too deep") from error
+        raise OperatorError(f"{path} contains itself, or is nested too deeply") from error
     except (OSError, ValueError, YAMLError) as error:
         raise OperatorError(f"{path} cannot be read as YAML: {_place_of(error)}") from error
     if isinstance(loaded, ListConfig):
-        raise OperatorError(f"{path} holds a list; a config maps server names to their settings")
+        raise OperatorError(f"{path} contains a list; expected a mapping of server names to settings")
     return loaded
 
 
 def _unreadable(error: OmegaConfBaseException) -> str:
-    """What OmegaConf cannot read or fill in, in plain words: its own hold a grammar's tokens and Python's names."""
+    """Explain an error without the grammar tokens and Python names of OmegaConf's own message."""
     key, found = error.full_key or "its content", str(error).splitlines()[0]
     if isinstance(error, GrammarParseError):
-        return f"{key} holds a ${{...}} that cannot be read; expected ${{name}}, ${{a.b}} or ${{oc.env:NAME}}"
+        return f"{key} contains an invalid ${{...}}; expected ${{name}}, ${{a.b}} or ${{oc.env:NAME}}"
     if isinstance(error, InterpolationKeyError):
-        return f"{key}: {found.replace('Interpolation key', 'there is no', 1).removesuffix(' not found')} to fill in"
+        return (
+            f"{key}: {found.replace('Interpolation key', 'the reference', 1).removesuffix(' not found')} does not exist"
+        )
     if isinstance(error, InterpolationResolutionError) and '"' in found:
-        return f"{key} cannot be filled in: {found.partition(chr(34))[2].rstrip(chr(34))}"
-    return f"{key}: {found}" if error.full_key else "expected names of servers with their settings below"
+        return f"{key} cannot be resolved: {found.partition(chr(34))[2].rstrip(chr(34))}"
+    return f"{key}: {found}" if error.full_key else "expected a mapping of server names to settings"
 
 
 def _place_of(error: Exception) -> str:
-    """A YAML error in one line."""
+    """Format a YAML error in one line."""
     if isinstance(error, MarkedYAMLError) and error.problem_mark is not None:
         mark = error.problem_mark
         return f"{error.problem or error.context} in line {mark.line + 1}, column {mark.column + 1}"
@@ -189,37 +192,37 @@ def _merge(tree: DictConfig, other: DictConfig) -> DictConfig:
     return merged
 
 
-def _check_tops(tree: DictConfig, overrides: Sequence[Override], options: Iterable[str]) -> None:
-    """A key that no config has and no `${...}` asks for is a typing mistake."""
+def _check_top_level_keys(tree: DictConfig, overrides: Sequence[Override], options: Iterable[str]) -> None:
+    """Reject a key that is neither in a config nor used by a `${...}`: it must be misspelt."""
     text = OmegaConf.to_yaml(tree)
     known = {*(str(key) for key in tree), *_PLAIN_REFERENCE.findall(text)}
     for override in overrides:
         if override.top in known:
             continue
-        below = override.key.partition(".")[2].partition(".")[0]
-        names_a_family = below in {*FAMILIES, *ALIASES} or (
+        nested_key = override.key.partition(".")[2].partition(".")[0]
+        names_a_family = nested_key in {*FAMILIES, *ALIASES} or (
             isinstance(override.value, dict) and bool({*FAMILIES, *ALIASES} & override.value.keys())
         )
         if override.adds and names_a_family:
-            continue  # a whole server given on the command line
+            continue  # an entire server defined on the command line
         hint = did_you_mean(override.top, [*known, *options])
         raise OperatorError(
             f"unknown option {override.top!r} in {override.shown!r}{hint}: "
-            "no option of this command, no server of the configs and no ${...} of theirs has that name"
+            "it is not an option of this command, a server of the configs, or a ${...} in them"
         )
 
 
 def _fill_from_environment(tree: DictConfig, environ: Mapping[str, str]) -> None:
-    wanted = [name for name in dict.fromkeys(_PLAIN_REFERENCE.findall(OmegaConf.to_yaml(tree))) if name not in tree]
-    if absent := [name for name in wanted if not environ.get(name)]:
-        name, *others = absent
-        where = next(_users_of(name, OmegaConf.to_container(tree), ""), "a config")
+    references = [name for name in dict.fromkeys(_PLAIN_REFERENCE.findall(OmegaConf.to_yaml(tree))) if name not in tree]
+    if missing := [name for name in references if not environ.get(name)]:
+        name, *others = missing
+        user = next(_users_of(name, OmegaConf.to_container(tree), ""), "a config")
         also = f" (also set nowhere: {', '.join(others)})" if others else ""
         raise OperatorError(
-            f"{where} needs ${{{name}}}, which is set nowhere: export {name}=..., "
+            f"{user} needs ${{{name}}}, which is set nowhere: export {name}=..., "
             f"add '+{name}=...', or put `{name}: ...` into env.yaml{also}"
         )
-    for name in wanted:
+    for name in references:
         tree[name] = environ[name]
 
 
@@ -249,23 +252,25 @@ def _servers(resolved: Json, roots: Sequence[Path]) -> Iterator[ServerSpec]:
                 raise OperatorError(f"{name} has {', '.join(map(str, node))}{next(filter(None, hints))}")
             continue
         if len(families) > 1:
-            raise OperatorError(f"{name} holds {' and '.join(families)}; a server belongs to one family")
+            raise OperatorError(f"{name} contains {' and '.join(families)}; a server belongs to one family")
         (key,) = families
-        if beside := [other for other in node if other != key]:
-            at = f"{name}.{key}.{next(iter(node[key] or {'...': None}), '...')}"
-            raise OperatorError(f"{name} has {', '.join(map(str, beside))} beside {key}; settings stand below {at}")
+        if siblings := [other for other in node if other != key]:
+            example = f"{name}.{key}.{next(iter(node[key] or {'...': None}), '...')}"
+            raise OperatorError(
+                f"{name} has {', '.join(map(str, siblings))} next to {key}; settings belong below {example}"
+            )
         implementations = node[key]
         if not isinstance(implementations, dict) or len(implementations) != 1:
-            raise OperatorError(f"{name}.{key} must hold exactly one implementation (a folder's name)")
+            raise OperatorError(f"{name}.{key} must contain exactly one implementation (the name of a folder)")
         ((implementation, raw),) = implementations.items()
         if not isinstance(raw, dict | None):
-            raise OperatorError(f"{name}.{key}.{implementation} holds {raw!r}; expected its settings, a mapping")
+            raise OperatorError(f"{name}.{key}.{implementation} is {raw!r}; expected a mapping of settings")
         yield _server(name, ALIASES.get(key, key), str(implementation), raw or {}, roots)
 
 
 def _server(name: str, family: str, implementation: str, raw: Json, roots: Sequence[Path]) -> ServerSpec:
     folder = find_folder(family, implementation, roots)
-    isolated = asks_for_isolation(folder)
+    isolated = needs_isolation(folder)
     if isolated:
         base = {key: value for key, value in raw.items() if key in ServerSettings.model_fields}
         settings = parse_settings(ServerSettings, base, name)
@@ -280,16 +285,18 @@ def _check_references(servers: Sequence[ServerSpec]) -> None:
     for spec in servers:
         for key, name, kind in _references(spec):
             if name not in families:
-                have = ", ".join(sorted(families))
+                known = ", ".join(sorted(families))
                 hint = did_you_mean(name, families)
-                raise OperatorError(f"{spec.name}.{key} names {name!r}, no server of this run{hint} (it has {have})")
+                raise OperatorError(
+                    f"{spec.name}.{key} names {name!r}, which is not a server of this run{hint} (it has {known})"
+                )
             expected = ALIASES.get(kind, kind) or _USUAL_FAMILY.get(key.rpartition(".")[2])
             if expected is not None and families[name] != expected:
                 raise OperatorError(f"{spec.name}.{key} names {name!r}, one of {families[name]}; expected {expected}")
 
 
 def _references(spec: ServerSpec) -> Iterator[tuple[str, str, str]]:
-    """Setting, server name and type of each reference. An isolated server's settings are known as YAML only."""
+    """Yield setting, server name and type of each reference. An isolated server's settings are only known as YAML."""
     yield from _references_in(spec.settings)
     for key, value in spec.raw.items() if spec.isolated else ():
         if isinstance(value, dict) and set(value) == {"type", "name"}:

@@ -1,4 +1,4 @@
-"""Finds a server's folder and loads its class. A user's own folder beside ours needs no registration."""
+"""Finds a server's folder and loads its class. A user's own folder needs no registration."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ from rollyard.services.server.app import Server
 
 FAMILIES = ("resources_servers", "responses_api_models", "agents")
 PLUGINS = "rollyard_plugins"
-"""The package below which users' folders are imported."""
+"""Package in which users' folders are imported."""
 ALIASES = {"responses_api_agents": "agents"}
-"""NeMo Gym's name -> ours."""
+"""NeMo Gym's name -> Rollyard's."""
 
 
 def find_folder(family: str, implementation: str, roots: Sequence[Path]) -> Path:
-    """The folder `family/implementation` in the first root that has it. Raises OperatorError with the nearest name."""
+    """Return `family/implementation` in the first root that has it. Raises OperatorError with the closest name."""
     names = [family, *(alias for alias, name in ALIASES.items() if name == family)]
     candidates = [root / name for root in roots for name in names]
     folders = [folder / implementation for folder in candidates if (folder / implementation).is_dir()]
-    # A folder that holds only data or results beside the user's config is no server.
+    # A folder next to the user's config with only data or results is not a server.
     for folder in [*(folder for folder in folders if any(folder.glob("*.py"))), *folders]:
         return folder.resolve()
     known = sorted(
         {child.name for folder in candidates if folder.is_dir() for child in folder.iterdir() if child.is_dir()}
     )
     hint = did_you_mean(implementation, known)
-    places = ", ".join(str(root) for root in roots)
-    raise OperatorError(f"no folder {family}/{implementation}{hint} (looked in {places})")
+    searched = ", ".join(str(root) for root in roots)
+    raise OperatorError(f"no folder {family}/{implementation}{hint} (looked in {searched})")
 
 
 def load_server(family: str, folder: Path, entrypoint: str) -> type[Server]:
-    """The class that `entrypoint` of `folder` names `server`. Raises OperatorError saying what is missing."""
+    """Return the class that `entrypoint` of `folder` assigns to `server`. Raises OperatorError."""
     path = folder / entrypoint
     if not path.is_file():
         raise OperatorError(f"{path} does not exist; a server's folder needs its entrypoint (default app.py)")
@@ -53,14 +53,14 @@ def load_server(family: str, folder: Path, entrypoint: str) -> type[Server]:
 def import_file(family: str, folder: Path, path: Path) -> ModuleType:
     """Import `path`, a file of the plug-in `folder`, so that relative imports between the folder's files work.
 
-    The stack's own folders are `rollyard.<family>.<name>`. A user's folder is `rollyard_plugins.<family>.<name>`,
-    wherever it lies: no plug-in becomes a top-level module, where it could hide a package of the same name.
+    Rollyard's own folders are imported as `rollyard.<family>.<name>`, and users' folders, which may be anywhere, as
+    `rollyard_plugins.<family>.<name>`. No plug-in becomes a top-level module, where it could hide another package.
     """
     own = folder.resolve() == (INSTALLED / family / folder.name).resolve()
     package = f"{'rollyard' if own else PLUGINS}.{family}.{folder.name}"
     try:
         if not own and package not in sys.modules:
-            _begin(package, folder)
+            _create_package(package, folder)
         with _siblings(folder):
             return importlib.import_module(f"{package}.{path.stem}")
     except OperatorError:
@@ -70,7 +70,7 @@ def import_file(family: str, folder: Path, path: Path) -> ModuleType:
         raise OperatorError(f"{path} cannot be imported: {type(error).__name__}: {error}") from error
 
 
-def _begin(package: str, folder: Path) -> None:
+def _create_package(package: str, folder: Path) -> None:
     parent = package.rpartition(".")[0]
     for name in (PLUGINS, parent):
         if name not in sys.modules:
@@ -90,7 +90,7 @@ def _begin(package: str, folder: Path) -> None:
 
 @contextlib.contextmanager
 def _siblings(folder: Path) -> Iterator[None]:
-    """`import rules` beside an entrypoint means the folder's own rules.py, as in a script; afterwards nobody else's."""
+    """Let `import rules` in an entrypoint find the folder's rules.py, as in a script, without leaking the module."""
     sys.path.insert(0, str(folder))
     try:
         yield

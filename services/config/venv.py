@@ -1,7 +1,7 @@
-"""An environment of its own for a server whose folder asks for one, with a file `requirements-isolated.txt`.
+"""Builds a separate virtual environment for a server whose folder has a file `requirements-isolated.txt`.
 
-Environments live in the user's cache under a hash of that file, are built once under a lock, and appear whole or not
-at all. The stack's own packages are visible inside; the folder's requirements win over them.
+Environments are in the user's cache under a hash of that file. Each is built once, under a lock, and appears
+atomically. Rollyard's packages are visible inside, but the folder's requirements take precedence.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from rollyard.services.io.search_path import IMPORT_ROOT
 REQUIREMENTS = "requirements-isolated.txt"
 
 
-def asks_for_isolation(folder: Path) -> bool:
-    """True when the server's folder wants packages that the shared interpreter must not have."""
+def needs_isolation(folder: Path) -> bool:
+    """True if the server's folder requires packages that must not be installed in the shared environment."""
     return (folder / REQUIREMENTS).is_file()
 
 
 def interpreter_for(folder: Path, cache: Path) -> Path:
-    """Python of the folder's environment, made now if need be. Raises OperatorError with pip's last words."""
+    """Return the Python of the folder's environment, built if needed. Raises OperatorError with pip's last output."""
     requirements = (folder / REQUIREMENTS).read_bytes()
     key = hashlib.sha256(requirements + sys.version.encode() + sys.prefix.encode()).hexdigest()[:16]
     home = cache / "environments" / f"{folder.name}-{key}"
@@ -40,14 +40,14 @@ def interpreter_for(folder: Path, cache: Path) -> Path:
 
 
 def _build(home: Path, folder: Path) -> None:
-    # The lock is ours: what is there was left by a build that was killed.
-    for left in home.parent.glob(f"{home.name}.building*"):
-        shutil.rmtree(left, ignore_errors=True)
+    # This process holds the lock, so an existing build folder was left by a build that was killed.
+    for leftover in home.parent.glob(f"{home.name}.building*"):
+        shutil.rmtree(leftover, ignore_errors=True)
     building = home.with_name(f"{home.name}.building")
     try:
         _run([sys.executable, "-m", "venv", str(building)], folder)
         site = next(building.glob("lib/python*/site-packages"))
-        # Read after the environment's own packages, so that those win.
+        # This path comes after the environment's own packages, which therefore take precedence.
         (site / "rollyard-shared.pth").write_text(f"{sysconfig.get_path('purelib')}\n{IMPORT_ROOT}\n")
         pip = [str(building / "bin" / "python"), "-m", "pip", "--no-input", "--disable-pip-version-check"]
         _run([*pip, "install", "--quiet", "-r", str(folder / REQUIREMENTS)], folder)
@@ -57,7 +57,7 @@ def _build(home: Path, folder: Path) -> None:
 
 
 def _run(command: list[str], folder: Path) -> None:
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        last = "\n".join((done.stdout + done.stderr).splitlines()[-5:])
+    result = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    if result.returncode != 0:
+        last = "\n".join((result.stdout + result.stderr).splitlines()[-5:])
         raise OperatorError(f"the environment of {folder.name} ({folder / REQUIREMENTS}) cannot be built:\n{last}")

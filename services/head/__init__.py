@@ -1,1 +1,1 @@
-"""The registry of a run: servers register here, clients ask here where a server listens."""
+"""The run's head: servers register with it, and clients look up the servers' addresses."""

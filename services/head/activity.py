@@ -1,4 +1,4 @@
-"""What is told of a run while it runs: the episodes that are being played, and how its collections go. Frozen."""
+"""Records of a run's activity: its running episodes and the status of its collections. Frozen."""
 
 from __future__ import annotations
 
@@ -9,64 +9,64 @@ from pydantic import Field
 from rollyard.services.types import CollectionStatus, FailureRow, Record
 
 Stage = Literal["seed", "model", "tool", "verify", "close"]
-"""What an episode waits for: its session, the model, the world's answer to a tool call, the verdict, the end."""
+"""What an episode waits for: opening its session, the model, a tool result, the verdict, closing its session."""
 STAGES: tuple[Stage, ...] = ("seed", "model", "tool", "verify", "close")
 
 
 class RunningEpisode(Record):
-    """An episode that an agent is playing, from its `GET /episodes`."""
+    """A running episode, from the agent's `GET /episodes`."""
 
     agent: str
     """Server name."""
     episode: str
-    """The id that travels with its model calls."""
+    """The id that its model calls carry."""
     task: int | None
-    """`_ng_task_index` of its row, where it has one."""
+    """`_ng_task_index` of its row; None if absent."""
     repeat: int | None
     stage: Stage
     server: str
-    """Whom it waits for."""
+    """The server that it waits for."""
     turn: int
-    """Model calls begun."""
+    """Number of model calls started."""
     age_s: float
     stage_s: float
-    """Since this stage began."""
+    """Seconds since this stage started."""
     stuck: bool = False
-    """See `StageActivity.stuck`."""
+    """Whether it counts in `StageActivity.stuck`."""
 
 
 class StageActivity(Record):
-    """The episodes of one agent that wait for the same thing at the same server."""
+    """The episodes of one agent in the same stage at the same server."""
 
     stage: Stage
     server: str
     episodes: int
     median_s: float | None
-    """What this stage took lately: the median of the last 256 that ended. None: none has ended yet."""
+    """Median duration of this stage over the last 256 that ended. None if none has ended yet."""
     stuck: int
-    """Episodes in it for over 30 s and over ten times that median; where there is none, for over five minutes."""
+    """Episodes in this stage for over 30 s and over ten times the median; without a median, for over five minutes."""
     slowest: RunningEpisode
-    """The one that is in it for the longest time."""
+    """The episode that has been in this stage for the longest time."""
 
 
 class RunningEpisodes(Record):
-    """What an agent is playing: the answer of its `GET /episodes`."""
+    """The running episodes of an agent: the response of its `GET /episodes`."""
 
     agent: str
     total: int
     stages: list[StageActivity]
-    """The stages that have episodes now, in the order of an episode."""
+    """The stages with episodes, in the order of an episode."""
     episodes: list[RunningEpisode]
-    """The oldest first, `limit` of them at most."""
+    """The oldest first, at most `limit`."""
 
 
 class Collection(Record):
-    """A collection as it tells the head about itself once a second, and when it ends."""
+    """A collection, as it reports itself to the head once a second and when it ends."""
 
     output: str
-    """Absolute path of its rollout file, on the machine where it runs."""
+    """Absolute path of its rollout file, on the host where it runs."""
     status: CollectionStatus
     failures: list[FailureRow]
-    """Its last 50 failed attempts, the latest last."""
+    """Its last 50 failed attempts, the most recent last."""
     code: dict[str, str] = Field(default_factory=dict)
-    """Server name -> digest of the code by which its rows are marked now, of the servers that they reach."""
+    """Server name -> digest of the code recorded in new rows, for the servers that the rows use."""

@@ -1,4 +1,4 @@
-"""The episodes that a run is playing, asked of its agents. One that does not answer is named and holds nobody up."""
+"""Fetches a run's running episodes from its agents. An agent that does not respond is listed as unresponsive."""
 
 from __future__ import annotations
 
@@ -15,33 +15,33 @@ from rollyard.services.http.transport import Transport
 from rollyard.services.types import ServerInstance
 
 DEADLINE_S = 2.0
-"""An agent that is too busy to say what it does for so long is worth a line itself."""
+"""An agent that takes longer to respond is listed as unresponsive."""
 
 
 @dataclass
 class AgentActivity:
-    """What the agents said."""
+    """The responses of the run's agents."""
 
-    answers: list[RunningEpisodes] = field(default_factory=list)
-    silent: dict[str, str] = field(default_factory=dict)
-    """Instance -> why it told nothing."""
+    responses: list[RunningEpisodes] = field(default_factory=list)
+    unresponsive: dict[str, str] = field(default_factory=dict)
+    """Instance -> why it did not report its episodes."""
 
     @property
     def total(self) -> int:
-        """Episodes being played."""
-        return sum(answer.total for answer in self.answers)
+        """Number of running episodes."""
+        return sum(response.total for response in self.responses)
 
     def oldest(self, limit: int) -> list[RunningEpisode]:
-        """Of all agents, the oldest first."""
-        together = [episode for answer in self.answers for episode in answer.episodes]
-        return sorted(together, key=lambda episode: -episode.age_s)[:limit]
+        """The oldest episodes of all agents, the oldest first."""
+        episodes = [episode for response in self.responses for episode in response.episodes]
+        return sorted(episodes, key=lambda episode: -episode.age_s)[:limit]
 
     def stages(self) -> list[StageActivity]:
-        """Of all agents together, in the order of an episode."""
+        """The stages of all agents together, in the order of an episode."""
         merged: dict[tuple[Stage, str], StageActivity] = {}
-        for stage in (stage for answer in self.answers for stage in answer.stages):
+        for stage in (stage for response in self.responses for stage in response.stages):
             key = (stage.stage, stage.server)
-            merged[key] = _together(merged[key], stage) if key in merged else stage
+            merged[key] = _merge(merged[key], stage) if key in merged else stage
         return sorted(merged.values(), key=lambda stage: (STAGES.index(stage.stage), stage.server))
 
 
@@ -52,25 +52,29 @@ async def fetch_activity(
     limit: int,
     deadline_s: float = DEADLINE_S,
 ) -> AgentActivity:
-    """Ask every instance of an agent that has an address; the oldest `limit` episodes of each."""
-    asked = AgentActivity()
+    """Fetch the oldest `limit` episodes of every agent instance that has an address."""
+    activity = AgentActivity()
 
-    async def ask(instance: ServerInstance) -> None:
+    async def fetch(instance: ServerInstance) -> None:
         url = f"{instance.url}/episodes?limit={limit}"
         try:
-            answer = raise_for_status(await transport.send("GET", url, b"", headers, deadline_s), instance.server_name)
-            asked.answers.append(RunningEpisodes.model_validate_json(answer.body))
+            response = raise_for_status(
+                await transport.send("GET", url, b"", headers, deadline_s), instance.server_name
+            )
+            activity.responses.append(RunningEpisodes.model_validate_json(response.body))
         except Failure as failure:
-            asked.silent[instance.process_name] = failure.problem.detail
+            activity.unresponsive[instance.process_name] = failure.problem.detail
         except ValidationError:
-            asked.silent[instance.process_name] = "its GET /episodes is not of this stack"
+            activity.unresponsive[instance.process_name] = (
+                "the response of its GET /episodes is not in Rollyard's format"
+            )
 
     agents = [one for one in instances if one.server_type == "agents" and one.url is not None]
-    await asyncio.gather(*(ask(agent) for agent in agents))
-    return asked
+    await asyncio.gather(*(fetch(agent) for agent in agents))
+    return activity
 
 
-def _together(one: StageActivity, other: StageActivity) -> StageActivity:
+def _merge(one: StageActivity, other: StageActivity) -> StageActivity:
     medians = [stage.median_s for stage in (one, other) if stage.median_s is not None]
     return StageActivity(
         stage=one.stage,

@@ -1,4 +1,4 @@
-"""RegistryClient: what a server process says to the head, and how anybody asks it where the servers are."""
+"""RegistryClient: registers servers with the head, sends their heartbeats, and fetches the directory."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from rollyard.services.http.transport import Transport
 from rollyard.services.types import Directory, Heartbeat, Keys, Record, Registration, ServerCode
 
 REPORT_DEADLINE_S = 2.0
-"""A collection tells how it goes beside its work: a head that is slow to listen is told the next time."""
+"""Short, because a collection reports while it works; if the head is slow, the next report replaces this one."""
 
 _CODE = TypeAdapter(dict[str, ServerCode])
 
 
 class RegistryClient:
-    """The head, from afar."""
+    """Calls the head over HTTP."""
 
     def __init__(self, transport: Transport, head_url: str, keys: Keys) -> None:
         self._transport = transport
@@ -27,37 +27,39 @@ class RegistryClient:
         self._headers = {RUN_HEADER: keys.run_id, "content-type": "application/json"}
         if keys.token:
             self._headers["authorization"] = f"Bearer {keys.token}"
-        self._admission = {**self._headers, SECRET_HEADER: keys.secret}
+        self._registration_headers = {**self._headers, SECRET_HEADER: keys.secret}
 
     async def register(self, registration: Registration) -> None:
-        """Say where an instance listens and whether it is ready. Raises Failure."""
+        """Register an instance with its address and whether it is ready. Raises Failure."""
         await self._post("/register", registration)
 
     async def send_heartbeat(self, heartbeat: Heartbeat) -> Directory:
-        """Say that an instance is alive; the directory as of now. Raises Failure."""
-        return _read(await self._post("/heartbeat", heartbeat))
+        """Send a heartbeat and return the current directory. Raises Failure."""
+        return _read_directory(await self._post("/heartbeat", heartbeat))
 
     async def report_collection(self, collection: Collection) -> None:
-        """Say how a collection goes. Raises Failure."""
+        """Report a collection's status to the head. Raises Failure."""
         body = collection.model_dump_json(by_alias=True).encode()
         await self._send("POST", "/collection", body, self._headers, REPORT_DEADLINE_S)
 
     async def directory(self) -> Directory:
-        """Where everybody is. Raises Failure."""
-        return _read(await self._send("GET", "/directory", b"", self._headers))
+        """Fetch the server directory. Raises Failure."""
+        return _read_directory(await self._send("GET", "/directory", b"", self._headers))
 
     async def code(self) -> dict[str, ServerCode]:
-        """The code that every server has loaded, where it reports it. Raises Failure."""
+        """Fetch the loaded code of every server that reports it. Raises Failure."""
         body = await self._send("GET", "/server_code", b"", self._headers)
         try:
             return _CODE.validate_json(body)
         except ValidationError as error:
             raise Failure(
-                FailureKind.MALFORMED_ANSWER, f"not the servers' code: {body[:200]!r}", server="head"
+                FailureKind.MALFORMED_ANSWER,
+                f"the response is not a listing of the servers' code: {body[:200]!r}",
+                server="head",
             ) from error
 
     async def _post(self, path: str, record: Record) -> bytes:
-        return await self._send("POST", path, record.model_dump_json().encode(), self._admission)
+        return await self._send("POST", path, record.model_dump_json().encode(), self._registration_headers)
 
     async def _send(
         self, method: str, path: str, body: bytes, headers: Mapping[str, str], deadline_s: float = 10.0
@@ -70,9 +72,9 @@ class RegistryClient:
             raise with_server(failure, "head") from failure
 
 
-def _read(body: bytes) -> Directory:
+def _read_directory(body: bytes) -> Directory:
     try:
         return Directory.model_validate_json(body)
     except ValidationError as error:
-        detail = f"no directory but {body[:200].decode('utf-8', 'replace')!r}"
+        detail = f"the response is not a directory: {body[:200].decode('utf-8', 'replace')!r}"
         raise Failure(FailureKind.MALFORMED_ANSWER, detail, server="head") from error

@@ -1,4 +1,4 @@
-"""HeadMetrics: what only the head knows of a run, for Prometheus: who is there, and how its collections go."""
+"""HeadMetrics: exports the run's instances and the status of its collections to Prometheus."""
 
 from __future__ import annotations
 
@@ -13,48 +13,51 @@ _COLLECTION = ("folder", "file")
 
 
 class HeadMetrics:
-    """Reads the roster and the collections when somebody asks."""
+    """Reads the registry and the collections at each scrape."""
 
     def __init__(self, registry: ServerRegistry, collections: Callable[[], Sequence[Collection]]) -> None:
         self._registry = registry
         self._collections = collections
 
     def collect(self) -> Iterable[Metric]:
-        """See `meters.Measured`."""
         yield from self._of_servers()
         yield from self._of_collections()
 
     def _of_servers(self) -> Iterator[Metric]:
-        wanted = GaugeMetricFamily("rollyard_instances", "Instances that the config asks for", labels=["server"])
-        ready = GaugeMetricFamily("rollyard_instances_ready", "Instances that are ready and heard", labels=["server"])
-        restarts = CounterMetricFamily("rollyard_restarts", "Started again after it died", labels=["server"])
-        there = [instance.server_name for instance in self._registry.instances() if instance.ready]
+        requested = GaugeMetricFamily("rollyard_instances", "Instances that the config requests", labels=["server"])
+        ready = GaugeMetricFamily(
+            "rollyard_instances_ready", "Instances that are ready and send heartbeats", labels=["server"]
+        )
+        restarts = CounterMetricFamily("rollyard_restarts", "Restarts after an instance died", labels=["server"])
+        ready_servers = [instance.server_name for instance in self._registry.instances() if instance.ready]
         for server, replicas in self._registry.replicas.items():
-            wanted.add_metric([server], replicas)
-            ready.add_metric([server], there.count(server))
+            requested.add_metric([server], replicas)
+            ready.add_metric([server], ready_servers.count(server))
             restarts.add_metric([server], self._registry.restarts.get(server, 0))
-        yield from (wanted, ready, restarts)
+        yield from (requested, ready, restarts)
 
     def _of_collections(self) -> Iterator[Metric]:
-        def gauge(name: str, meaning: str, *more: str) -> GaugeMetricFamily:
-            return GaugeMetricFamily(f"rollyard_collection_{name}", meaning, labels=[*_COLLECTION, *more])
+        def gauge(name: str, help_text: str, *extra: str) -> GaugeMetricFamily:
+            return GaugeMetricFamily(f"rollyard_collection_{name}", help_text, labels=[*_COLLECTION, *extra])
 
         rollouts = gauge("rollouts", "Rollouts of a collection: expected, measured, given_up, in_flight", "state")
-        reward = gauge("reward_mean", "Mean reward over what is measured")
+        reward = gauge("reward_mean", "Mean reward of the measured rollouts")
         success = gauge("success_ratio", "Share of the measured rollouts that succeeded")
-        drift = gauge("token_break_ratio", "Share of later turns that break the trail of tokens")
-        left = gauge("eta_seconds", "Until the rest is measured at the rate so far")
+        prefix_mismatches = gauge(
+            "token_break_ratio", "Share of later turns with a prefix mismatch in the token history"
+        )
+        eta = gauge("eta_seconds", "Time until all rollouts are measured at the current rate")
         oldest = gauge("oldest_seconds", "Age of the oldest rollout in flight")
-        of_set = gauge("dataset_rollouts", "Measured rollouts of one data set of a mixture", "dataset")
-        reward_of_set = gauge("dataset_reward_mean", "Mean reward of one data set", "dataset")
-        success_of_set = gauge("dataset_success_ratio", "Share of a data set's rollouts that succeeded", "dataset")
+        dataset_rollouts = gauge("dataset_rollouts", "Measured rollouts of one dataset of a mixture", "dataset")
+        dataset_reward = gauge("dataset_reward_mean", "Mean reward of one dataset", "dataset")
+        dataset_success = gauge("dataset_success_ratio", "Share of a dataset's rollouts that succeeded", "dataset")
         failed = CounterMetricFamily(
             "rollyard_collection_failed_attempts", "Failed attempts by kind", labels=[*_COLLECTION, "kind"]
         )
         for collection in self._collections():
-            # Not the name alone: two runs may well write a rollouts.jsonl each, and a series may be there once only.
+            # The file name alone is not unique: two runs may both write a rollouts.jsonl, and series must not repeat.
             folder, _, file = collection.output.rpartition("/")
-            which, status = (folder, file), collection.status
+            path, status = (folder, file), collection.status
             states = {
                 "expected": status.expected,
                 "measured": status.measured,
@@ -62,21 +65,32 @@ class HeadMetrics:
                 "in_flight": status.in_flight,
             }
             for state, count in states.items():
-                rollouts.add_metric([*which, state], count)
-            oldest.add_metric([*which], status.oldest_s)
+                rollouts.add_metric([*path, state], count)
+            oldest.add_metric([*path], status.oldest_s)
             if status.mean_reward is not None:
-                reward.add_metric([*which], status.mean_reward)
+                reward.add_metric([*path], status.mean_reward)
             if status.successes is not None and status.measured:
-                success.add_metric([*which], status.successes / status.measured)
+                success.add_metric([*path], status.successes / status.measured)
             if status.token_turns:
-                drift.add_metric([*which], status.token_breaks / status.token_turns)
+                prefix_mismatches.add_metric([*path], status.token_breaks / status.token_turns)
             if status.state == "running" and status.eta_s is not None:
-                left.add_metric([*which], status.eta_s)
-            for name, found in status.datasets.items():
-                of_set.add_metric([*which, name], found.measured)
-                reward_of_set.add_metric([*which, name], found.mean_reward)
-                if found.successes is not None and found.measured:
-                    success_of_set.add_metric([*which, name], found.successes / found.measured)
+                eta.add_metric([*path], status.eta_s)
+            for name, dataset in status.datasets.items():
+                dataset_rollouts.add_metric([*path, name], dataset.measured)
+                dataset_reward.add_metric([*path, name], dataset.mean_reward)
+                if dataset.successes is not None and dataset.measured:
+                    dataset_success.add_metric([*path, name], dataset.successes / dataset.measured)
             for kind, count in status.failures.items():
-                failed.add_metric([*which, kind], count)
-        yield from (rollouts, reward, success, drift, left, oldest, of_set, reward_of_set, success_of_set, failed)
+                failed.add_metric([*path, kind], count)
+        yield from (
+            rollouts,
+            reward,
+            success,
+            prefix_mismatches,
+            eta,
+            oldest,
+            dataset_rollouts,
+            dataset_reward,
+            dataset_success,
+            failed,
+        )

@@ -1,4 +1,4 @@
-"""The server registry: which instances registered, where they listen, and whether they are ready. No HTTP here."""
+"""The server registry: which instances are registered, where they listen, and whether they are ready. No HTTP."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rollyard.services.types import CodeSources, Directory, Heartbeat, Json, Reg
 
 Status = Literal["starting", "success", "timeout", "restarting"]
 RATE_S = 10.0
-"""Requests a second are counted over the heartbeats of so long."""
+"""Window for the rate of requests."""
 
 
 @dataclass(slots=True)
@@ -33,11 +33,11 @@ class _Instance:
     sessions: int = 0
     phase: str = ""
     counts: deque[tuple[float, int]] = field(default_factory=deque)
-    """When it was heard, and its requests until then."""
+    """Time of each heartbeat, and the total requests by then."""
 
 
 class ServerRegistry:
-    """The members of one run. `expiry_s` without a heartbeat takes an instance out of the directory."""
+    """The instances of one run. After `expiry_s` without a heartbeat an instance leaves the directory."""
 
     def __init__(
         self,
@@ -54,15 +54,15 @@ class ServerRegistry:
         self._settings = settings
         self.restarts: dict[str, int] = {}
         self.code: dict[str, ServerCode] = {}
-        """Server name -> the code of its first instance: every later one must have the same."""
+        """Server name -> the code of its first instance; all later ones must have the same."""
         self.sources: dict[str, CodeSources] = {}
-        """Server name -> where the files of that code are, for servers of this machine."""
+        """Server name -> where the files of that code are, for servers on this host."""
         self.changed_files: dict[str, list[str]] = {}
-        """Server name -> files of that code that changed on disk since."""
+        """Server name -> files of that code that have changed on disk."""
         self.reloading: set[str] = set()
-        """Servers whose changed code is being checked, or that start with it."""
+        """Servers whose changed code is being checked or that are starting with it."""
         self._reloads = reloads
-        """Servers may be started again with other code, see `renew_code`."""
+        """Whether servers may restart with changed code; `renew_code` admits it."""
         self._renewing: set[str] = set()
         self._is_unknown: Callable[[str, str], bool] = lambda name, digest: False
         self._changed_code: dict[str, str] = {}
@@ -71,22 +71,23 @@ class ServerRegistry:
         self._members: dict[str, _Instance] = {}
         self._expected: set[str] = set()
         self._elsewhere = frozenset(elsewhere)
-        """Servers that others start: whoever has the run's secret may register an instance."""
+        """Servers that other processes start: any process with the run's secret may register an instance."""
         self._expiry_s = expiry_s
         self._clock = clock
 
     @property
     def replicas(self) -> dict[str, int]:
-        """Server name -> how many instances the config asks for."""
+        """Server name -> number of instances that the config requests."""
         return {name: spec.settings.replicas for name, spec in self._specs.items()}
 
     def expect(self, instance: str) -> None:
-        """Admit registrations of `instance` from now on, until it is removed. Called before its process starts."""
+        """Admit registrations of `instance` until it is removed. Call this before its process starts."""
         self._expected.add(instance)
 
     def register(self, registration: Registration) -> None:
-        """An instance says where it listens, or that it is ready. Raises Failure unknown_server, also for an instance
-        that was removed: its process has a successor.
+        """Register an instance, or update its address and readiness.
+
+        Raises Failure unknown_server, also for an instance that was removed because its process was replaced.
         """
         spec = self._specs.get(registration.name)
         if spec is None:
@@ -95,24 +96,26 @@ class ServerRegistry:
         if registration.name in self._elsewhere:
             self._replace_silent(registration)
         elif registration.instance not in self._expected:
-            detail = f"instance {registration.instance!r} is not expected: it ended and was replaced, or never launched"
+            detail = (
+                f"instance {registration.instance!r} is not expected: it was replaced, or this run never launched it"
+            )
             raise Failure(FailureKind.UNKNOWN_SERVER, detail)
         self._check_code(registration)
         member = self._members.get(registration.instance)
         if member is not None and member.spec is not spec:
-            detail = f"instance {registration.instance!r} is one of {member.spec.name!r}, not of {registration.name!r}"
+            detail = f"instance {registration.instance!r} belongs to {member.spec.name!r}, not to {registration.name!r}"
             raise Failure(FailureKind.UNKNOWN_SERVER, detail)
         if member is None:
             member = _Instance(spec, registration.instance, time.time(), self._clock())
             self._members[registration.instance] = member
         member.url, member.pid, member.last_seen = registration.url, registration.pid, self._clock()
-        # What was said before may arrive after.
+        # Registrations may arrive out of order.
         member.ready, member.phase = member.ready or registration.ready, registration.phase
         if member.ready and spec.name not in self._renewing and not self.changed_files.get(spec.name):
             self.reloading.discard(spec.name)
 
     def _check_code(self, registration: Registration) -> None:
-        """An instance with other code would mix two meanings of a reward in one file. Raises Failure."""
+        """Reject an instance with different code, whose rewards would not be comparable. Raises Failure."""
         name, code = registration.name, registration.code
         if code is None:
             return
@@ -122,23 +125,25 @@ class ServerRegistry:
             self.changed_files.pop(name, None)
             if registration.sources is not None and name not in self._elsewhere:
                 self.sources[name] = registration.sources
-        began = self.code[name]
-        if began.digest == code.digest:
+        first = self.code[name]
+        if first.digest == code.digest:
             self._changed_code.pop(name, None)
             return
-        changed = difference(began, code)
+        changes = difference(first, code)
         if self._reloads:
-            told = f"the code of {name} changed ({changed}): ng_run checks it and then reloads every replica of {name}"
-            raise Failure(FailureKind.BAD_REQUEST, told)
-        self._changed_code[name] = changed
+            detail = (
+                f"the code of {name} changed ({changes}): ng_run checks it and then reloads every replica of {name}"
+            )
+            raise Failure(FailureKind.BAD_REQUEST, detail)
+        self._changed_code[name] = changes
         detail = (
-            f"the code of {name} changed since this run began ({changed}): restart ng_run to use the "
-            "new code, or restore the old one"
+            f"the code of {name} changed since this run started ({changes}): restart ng_run to use the "
+            "new code, or restore the old code"
         )
         raise Failure(FailureKind.BAD_REQUEST, detail)
 
     def renew_code(self, name: str) -> None:
-        """The next instance of `name` may have other code. Called once all of its processes have ended."""
+        """Allow the next instance of `name` to have different code. Call this once all of its processes have ended."""
         self._renewing.add(name)
 
     def withhold_while(self, is_unknown: Callable[[str, str], bool]) -> None:
@@ -146,7 +151,7 @@ class ServerRegistry:
         self._is_unknown = is_unknown
 
     def _replace_silent(self, registration: Registration) -> None:
-        """The end of a process that was started elsewhere is known by its silence; here comes its successor."""
+        """Remove the server's expired instances: processes started elsewhere do not report their end."""
         for instance, member in list(self._members.items()):
             if (
                 member.spec.name == registration.name
@@ -156,7 +161,7 @@ class ServerRegistry:
                 del self._members[instance]
 
     def record_heartbeat(self, heartbeat: Heartbeat) -> None:
-        """An instance is alive. Raises Failure for one that never registered (the head restarted)."""
+        """Store a heartbeat. Raises Failure for an unregistered instance, for example after the head restarted."""
         member = self._members.get(heartbeat.instance)
         if member is None:
             raise Failure(
@@ -170,26 +175,26 @@ class ServerRegistry:
             member.counts.popleft()
 
     def last_seen(self) -> set[tuple[str, float]]:
-        """Every ready instance with the time of its last heartbeat, whose answer told it the directory."""
+        """Return every ready instance with the time of its last heartbeat, which is when it received the directory."""
         return {(name, one.last_seen) for name, one in self._members.items() if self._status(one) == "success"}
 
     def remove(self, instance: str) -> None:
-        """The instance's process ended; a registration or heartbeat of it that arrives later is refused."""
+        """Remove an instance whose process ended. Later registrations and heartbeats of it are rejected."""
         self._expected.discard(instance)
         self._members.pop(instance, None)
 
     def is_ready(self, instance: str) -> bool:
-        """True when that instance said so and is still heard."""
+        """True if the instance reported that it is ready, and still sends heartbeats."""
         member = self._members.get(instance)
         return member is not None and self._status(member) == "success"
 
     def phase(self, instance: str) -> str:
-        """What that instance last said it is doing to get ready."""
+        """Return the startup phase that the instance last reported."""
         member = self._members.get(instance)
         return "" if member is None else member.phase
 
     def directory(self) -> Directory:
-        """Base URLs of the ready instances of every server."""
+        """Build the directory of the run's servers."""
         servers: dict[str, list[str]] = {name: [] for name in self._specs}
         quiet: dict[str, list[str]] = {}
         for member in self._members.values():
@@ -217,7 +222,7 @@ class ServerRegistry:
         )
 
     def instances(self) -> list[ServerInstance]:
-        """Every instance, ready or not; a server that has none now is listed without an address."""
+        """Return every instance, ready or not. A server without instances is listed without an address."""
         present = {member.spec.name for member in self._members.values()}
         absent = [_Instance(spec, spec.name, 0.0, 0.0) for name, spec in self._specs.items() if name not in present]
         return [self._display(member) for member in (*self._members.values(), *absent)]
@@ -226,7 +231,7 @@ class ServerRegistry:
         if member.url is None:
             return "restarting" if self.restarts.get(member.spec.name) else "starting"
         if not member.ready or self._is_withheld(member):
-            return "starting"  # it beats only once it has started, which may take a model's load
+            return "starting"  # heartbeats only begin after startup, which may include loading a model
         return "timeout" if self._clock() - member.last_seen > self._expiry_s else "success"
 
     def _is_withheld(self, member: _Instance) -> bool:
@@ -265,5 +270,5 @@ class ServerRegistry:
 def _rate(member: _Instance) -> float:
     if len(member.counts) < 2:
         return 0.0
-    (begun, before), (ended, after) = member.counts[0], member.counts[-1]
-    return round((after - before) / (ended - begun), 2) if ended > begun else 0.0
+    (started, before), (ended, after) = member.counts[0], member.counts[-1]
+    return round((after - before) / (ended - started), 2) if ended > started else 0.0

@@ -1,4 +1,4 @@
-"""Live: what is known of a run while it runs, asked of its head and its agents at one moment."""
+"""RunSnapshot: the state of a running run at one moment, fetched from its head and its agents."""
 
 from __future__ import annotations
 
@@ -29,53 +29,53 @@ class RunSnapshot(Record):
     """A run at one moment: `GET /api/live` of the viewer, and `ng_status +episodes=true +json=true`."""
 
     run_id: str = ""
-    """Empty: no run was found, and `note` says where was looked."""
+    """Empty if no run was found; `note` then lists where it was searched for."""
     head: str = ""
     """URL of the run's head."""
     time: float
-    """When it was asked, Unix seconds."""
+    """When it was fetched, in Unix seconds."""
     servers: list[ServerInstance] = Field(default_factory=list)
     total: int = 0
-    """Episodes being played."""
+    """Number of running episodes."""
     stages: list[StageActivity] = Field(default_factory=list)
-    """Over all agents: how many wait for what, at which server."""
+    """Episodes of all agents, counted by stage and server."""
     episodes: list[RunningEpisode] = Field(default_factory=list)
-    """The oldest first, 200 at most."""
+    """The oldest first, at most 200."""
     stuck: list[str] = Field(default_factory=list)
-    """A sentence for each stage that holds stuck episodes, and for each agent that told nothing."""
+    """A sentence for each stage with stuck episodes, and for each unresponsive agent."""
     collections: list[Collection] = Field(default_factory=list)
-    """That run or have run on this stack, the latest first."""
+    """Current and past collections of this run, the most recent first."""
     failures: list[FailureRow] = Field(default_factory=list)
-    """The last 50 failed attempts of all collections, the latest last."""
+    """The last 50 failed attempts of all collections, the most recent last."""
     note: str = ""
 
 
 async def fetch_snapshot(transport: Transport, head: HeadFile) -> RunSnapshot:
-    """The run of `head` as it is now. Raises Failure when the head does not answer."""
+    """Fetch the current state of the run. Raises Failure if the head does not respond."""
     headers = {"authorization": f"Bearer {head.token}"} if head.token else {}
 
     async def read(path: str, kind: TypeAdapter[T]) -> T:
-        answer = await transport.send("GET", head.url + path, b"", headers, HEAD_DEADLINE_S)
+        response = await transport.send("GET", head.url + path, b"", headers, HEAD_DEADLINE_S)
         try:
-            return kind.validate_json(raise_for_status(answer, "head").body)
+            return kind.validate_json(raise_for_status(response, "head").body)
         except ValidationError as error:
-            told = f"{head.url}{path} is not of this version of the stack: {error.errors()[0]['msg']}"
-            raise Failure(FailureKind.MALFORMED_ANSWER, told, server="head") from error
+            detail = f"{head.url}{path} is from another version of Rollyard: {error.errors()[0]['msg']}"
+            raise Failure(FailureKind.MALFORMED_ANSWER, detail, server="head") from error
 
     servers, collections = await asyncio.gather(
         read("/server_instances", _INSTANCES), read("/collections", _COLLECTIONS)
     )
-    asked = await fetch_activity(transport, servers, headers, EPISODES)
+    activity = await fetch_activity(transport, servers, headers, EPISODES)
     failures = sorted((row for one in collections for row in one.failures), key=lambda row: row.time)
     return RunSnapshot(
         run_id=head.run_id,
         head=head.url,
         time=time.time(),
         servers=servers,
-        total=asked.total,
-        stages=asked.stages(),
-        episodes=asked.oldest(EPISODES),
-        stuck=[*_stuck(asked.stages()), *_silent(asked)],
+        total=activity.total,
+        stages=activity.stages(),
+        episodes=activity.oldest(EPISODES),
+        stuck=[*_stuck(activity.stages()), *_unresponsive(activity)],
         collections=collections,
         failures=failures[-FAILURES:],
     )
@@ -86,14 +86,14 @@ def _stuck(stages: Sequence[StageActivity]) -> list[str]:
 
 
 def _sentence(stage: StageActivity) -> str:
-    usual = "and none has ended yet" if stage.median_s is None else f"where {duration(stage.median_s)} is usual"
+    usual = "and none has finished yet" if stage.median_s is None else f"where {duration(stage.median_s)} is usual"
     slowest = stage.slowest
-    who = slowest.episode if slowest.task is None else f"task {slowest.task}, repeat {slowest.repeat}"
+    episode = slowest.episode if slowest.task is None else f"task {slowest.task}, repeat {slowest.repeat}"
     return (
         f"{stage.stuck} of {stage.episodes} rollouts are stuck waiting for {stage.server} ({stage.stage}), {usual}; "
-        f"the longest: {who} (turn {slowest.turn}) for {duration(slowest.stage_s)}"
+        f"the longest: {episode} (turn {slowest.turn}) for {duration(slowest.stage_s)}"
     )
 
 
-def _silent(asked: AgentActivity) -> list[str]:
-    return [f"{name} does not say what it is playing: {why}" for name, why in sorted(asked.silent.items())]
+def _unresponsive(activity: AgentActivity) -> list[str]:
+    return [f"{name} does not report its episodes: {reason}" for name, reason in sorted(activity.unresponsive.items())]

@@ -1,4 +1,4 @@
-"""Head: the run's front desk. Servers register here, everybody else asks here where they are."""
+"""Head: the run's server registry over HTTP. Servers register with it, and clients fetch the directory."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from rollyard.services.types import Directory, Heartbeat, Json, Registration, Ru
 M = TypeVar("M", bound=BaseModel)
 
 COLLECTIONS = 16
-"""Remembered of those that ran on the stack; the one that was silent for longest is forgotten first."""
+"""How many collections to keep; the one whose last report is the oldest is dropped first."""
 SILENT_S = 10.0
-"""A collection that reported nothing for so long counts as ended."""
+"""A collection without a report for this long counts as ended."""
 
 
 class Head(Server):
-    """The roster behind HTTP, and the run's config in NeMo Gym's format."""
+    """Serves the registry, the status of collections, and the run's config in NeMo Gym's format."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class Head(Server):
         config: RunConfig,
         folder: Path | None = None,
     ) -> None:
-        """`folder`: where the run was started."""
+        """`folder`: the working directory in which the run was started."""
         super().__init__(settings, context)
         self._folder = folder
         self.registry = registry
@@ -53,10 +53,10 @@ class Head(Server):
         self.route("/register", self._register)
         self.route("/heartbeat", self._heartbeat)
         self._collections: dict[str, Collection] = {}
-        self._heard: dict[str, float] = {}
+        self._last_report: dict[str, float] = {}
         """Output of a collection -> when it last reported, by this process's clock."""
         registry.withhold_while(self._is_unknown)
-        self.route("/collection", self._told)
+        self.route("/collection", self._collection)
         self.measure(HeadMetrics(registry, lambda: list(self._collections.values())))
         self.app.get("/collections")(self._list_collections)
         self.app.get("/prometheus_targets")(self._prometheus_targets)
@@ -67,47 +67,47 @@ class Head(Server):
         self.app.get("/global_config_dict_yaml")(self._global_config_dict_yaml)
 
     async def _register(self, call: RawRequest) -> bytes:
-        """A server of the run says where it listens, later that it is ready."""
+        """Register a server of the run, or update its readiness."""
         self._admit(call)
         self.registry.register(_read(Registration, call))
         return b"{}"
 
     async def _heartbeat(self, call: RawRequest) -> bytes:
-        """A server of the run is alive; the answer is the directory."""
+        """Store a server's heartbeat and return the directory."""
         self._admit(call)
         self.registry.record_heartbeat(_read(Heartbeat, call))
         return self.registry.directory().model_dump_json().encode()
 
-    async def _told(self, call: RawRequest) -> bytes:
-        """A collection on this stack tells how it goes."""
-        told = _read(Collection, call)
-        self._collections.pop(told.output, None)
-        self._collections[told.output] = told
-        self._heard[told.output] = time.monotonic()
+    async def _collection(self, call: RawRequest) -> bytes:
+        """Store the status of a collection."""
+        collection = _read(Collection, call)
+        self._collections.pop(collection.output, None)
+        self._collections[collection.output] = collection
+        self._last_report[collection.output] = time.monotonic()
         if len(self._collections) > COLLECTIONS:
             oldest = next(iter(self._collections))
-            del self._collections[oldest], self._heard[oldest]
+            del self._collections[oldest], self._last_report[oldest]
         return b"{}"
 
     def _is_unknown(self, server: str, digest: str) -> bool:
-        """Whether a running collection would mark rows of this code as rows of another."""
+        """True if a running collection would record another code digest in rows of this code."""
         now = time.monotonic()
         return any(
             one.status.state == "running"
-            and now - self._heard[output] < SILENT_S
+            and now - self._last_report[output] < SILENT_S
             and one.code.get(server, digest) != digest
             for output, one in self._collections.items()
         )
 
     async def _list_collections(self) -> list[Collection]:
-        """The collections that run or have run on this stack, the latest first."""
+        """Return the current and past collections of this run, the most recent first."""
         return list(reversed(self._collections.values()))
 
     async def _prometheus_targets(self, request: Request) -> list[Json]:
-        """Every server's address in the format of Prometheus' http_sd_configs, the head as the asker reached it."""
+        """Return every server's address for Prometheus' http_sd_configs; the head's is that of the request."""
         run = {"run": self.registry.run_id}
-        reached = request.headers.get("host") or "{}:{}".format(*self.address)
-        head = {"targets": [reached], "labels": {"name": "head", "family": "head", **run}}
+        head_address = request.headers.get("host") or "{}:{}".format(*self.address)
+        head = {"targets": [head_address], "labels": {"name": "head", "family": "head", **run}}
         servers = [
             {
                 "targets": [urlsplit(one.url).netloc],
@@ -119,26 +119,26 @@ class Head(Server):
         return [head, *servers]
 
     async def _directory(self) -> Directory:
-        """Base URLs of the ready instances of every server."""
+        """Return the directory of the run's servers."""
         return self.registry.directory()
 
     async def _origin(self, request: Request) -> RunOrigin:
-        """Who started the run, and in which folder: answered to that user only."""
+        """Return who started the run and in which folder. Only that user may read it."""
         connected, uid = peer_of(request.scope)
         if connected and uid not in (own_uid(), 0) and not self.context.keys.token:
-            raise Failure(FailureKind.FORBIDDEN, "only the user who started this run may know its folder")
+            raise Failure(FailureKind.FORBIDDEN, "only the user who started this run may read its folder")
         return RunOrigin(run_id=self.registry.run_id, folder=str(self._folder or ""), uid=own_uid(), pid=os.getpid())
 
     async def _server_code(self) -> dict[str, ServerCode]:
-        """The code that every server of the run has loaded, where it reports it."""
+        """Return the loaded code of every server that reports it."""
         return self.registry.code
 
     async def _server_instances(self) -> list[ServerInstance]:
-        """Every instance of the run."""
+        """Return every instance of the run."""
         return self.registry.instances()
 
     async def _global_config_dict_yaml(self) -> str:
-        """The merged config as YAML, with every server's host and port, without secrets."""
+        """Return the merged config as YAML, with every server's host and port, without secrets."""
         tree = self._config.redacted()
         tree["head_server"] = {"host": self.address[0], "port": self.address[1]}
         for instance in self.registry.instances():
@@ -148,8 +148,8 @@ class Head(Server):
         return yaml.safe_dump(_literal(tree), sort_keys=False, allow_unicode=True)
 
     def _admit(self, call: RawRequest) -> None:
-        shown = (call.header(SECRET_HEADER.encode()) or "").encode()
-        if not hmac.compare_digest(shown, self.context.keys.secret.encode()):
+        secret = (call.header(SECRET_HEADER.encode()) or "").encode()
+        if not hmac.compare_digest(secret, self.context.keys.secret.encode()):
             raise Failure(FailureKind.UNAUTHORIZED, "only servers that this run started may register")
 
 
@@ -161,7 +161,7 @@ def _read(model: type[M], call: RawRequest) -> M:
 
 
 def _literal(value: Any) -> Any:
-    """The resolved tree for a reader that parses it with OmegaConf: a `${` that is left is text, not a reference."""
+    """Escape each `${` of the resolved tree, so that OmegaConf does not parse it as a reference."""
     if isinstance(value, dict):
         return {key: _literal(item) for key, item in value.items()}
     if isinstance(value, list):

@@ -1,1 +1,1 @@
-"""HTTP below the transports: plain connections, a general client, proxies, and the listener; all within limits."""
+"""HTTP clients and the listener: pooled connections, an aiohttp client, proxies; every message size is bounded."""

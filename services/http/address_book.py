@@ -1,4 +1,4 @@
-"""AddressBook: where the servers of the run listen, as this process knows it."""
+"""AddressBook: caches the run's server directory in this process."""
 
 from __future__ import annotations
 
@@ -11,38 +11,38 @@ from rollyard.services.types import Directory
 
 
 class AddressBook:
-    """The run's directory as this process knows it; refreshed by heartbeats and whenever an address fails."""
+    """Caches the run's directory. Heartbeats update it, and a failed address marks it as stale."""
 
     def __init__(self, fetch: Callable[[], Awaitable[Directory]]) -> None:
         self._fetch = fetch
-        self._known: Directory | None = None
+        self._directory: Directory | None = None
         self._stale = False
         self._refreshing: asyncio.Task[Directory] | None = None
 
     async def current(self) -> Directory:
-        """What is known; asked for when nothing is, and again after an address was wrong."""
-        if self._known is None:
+        """Return the cached directory; fetch it first if there is none yet or an address was wrong."""
+        if self._directory is None:
             return await self.refresh()
         if self._stale:
             with contextlib.suppress(Failure):
                 return await self.refresh()
-        return self._known
+        return self._directory
 
     def update(self, directory: Directory) -> None:
-        """Take over what a heartbeat's answer said."""
-        self._known = directory
+        """Store the directory that a heartbeat returned."""
+        self._directory = directory
 
     def forget(self) -> None:
-        """An address was wrong: ask again before the next call."""
+        """Mark the directory as stale, so that the next call fetches it again."""
         self._stale = True
 
     async def refresh(self) -> Directory:
-        """Ask the head again; callers that ask at the same time share one request."""
+        """Fetch the directory from the head. Concurrent callers share one request."""
         if self._refreshing is None or self._refreshing.done():
             self._refreshing = asyncio.create_task(self._refresh())
         return await asyncio.shield(self._refreshing)
 
     async def _refresh(self) -> Directory:
-        self._known = await self._fetch()
+        self._directory = await self._fetch()
         self._stale = False
-        return self._known
+        return self._directory

@@ -1,4 +1,4 @@
-"""GeneralClient: aiohttp, for what plain connections do not carry: TLS, proxies, streams, any method."""
+"""AiohttpClient: sends the requests that the connection pool does not support: TLS, proxies, streams, any method."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from rollyard.services.http.loop_lag import LagAwareTimeout, LoopLag
 from rollyard.services.http.response_reader import ReceivedResponse
 
 LINE_BYTES = 16 * 1024
-"""Of one header line."""
-FRESH_TRIES = 8
+"""Longest header line."""
+CONNECT_ATTEMPTS = 8
 
 
-class GeneralClient:
-    """One tuned session, made on first use inside the running loop."""
+class AiohttpClient:
+    """One aiohttp session, created on first use because it needs the running loop."""
 
     def __init__(self, keepalive_s: float, connect_timeout_s: float, limits: Limits, lag: LoopLag) -> None:
         self._keepalive_s = keepalive_s
@@ -36,79 +36,79 @@ class GeneralClient:
     async def send(
         self, method: str, url: URL, body: bytes, headers: Mapping[str, str], timeout_s: float, proxy: URL | None
     ) -> ReceivedResponse:
-        """A whole answer. Raises aiohttp.ClientError, TimeoutError, OSError, ValueError."""
+        """Return the complete response. Raises aiohttp.ClientError, TimeoutError, OSError, ValueError."""
         async with self._lag.timeout(timeout_s), self._request(method, url, body, headers, proxy) as response:
-            pieces = [piece async for piece in self._bounded(response)]
-            return ReceivedResponse(response.status, response.headers.copy(), b"".join(pieces))
+            chunks = [chunk async for chunk in self._bounded(response)]
+            return ReceivedResponse(response.status, response.headers.copy(), b"".join(chunks))
 
     async def stream(
         self, method: str, url: URL, body: bytes, headers: Mapping[str, str], timeout_s: float, proxy: URL | None
     ) -> tuple[int, CIMultiDictProxy[str], AsyncIterator[bytes]]:
-        """An answer's status and headers, and its body piece by piece; closing the pieces hangs up."""
-        deadline: LagAwareTimeout = self._lag.timeout(timeout_s)
-        async with deadline:
+        """Return the status, the headers and an iterator over the body; closing the iterator closes the connection."""
+        timeout: LagAwareTimeout = self._lag.timeout(timeout_s)
+        async with timeout:
             response = await self._request(method, url, body, headers, proxy)
 
-        async def pieces() -> AsyncIterator[bytes]:
+        async def chunks() -> AsyncIterator[bytes]:
             try:
-                waiting = self._bounded(response)
+                chunks = self._bounded(response)
                 while True:
-                    async with self._lag.timeout(deadline.left_s):
-                        piece = await anext(waiting, None)
-                    if piece is None:
+                    async with self._lag.timeout(timeout.left_s):
+                        chunk = await anext(chunks, None)
+                    if chunk is None:
                         return
-                    yield piece
+                    yield chunk
             finally:
                 response.close()
 
-        return response.status, response.headers, pieces()
+        return response.status, response.headers, chunks()
 
     async def close(self) -> None:
-        """Give the connections back."""
+        """Close all connections."""
         if self._session is not None:
             await self._session.close()
             self._session = None
 
     def _request(self, method: str, url: URL, body: bytes, headers: Mapping[str, str], proxy: URL | None) -> Any:
-        return self._opened().request(method, url, data=body, headers=headers, proxy=proxy, allow_redirects=False)
+        return self._get_session().request(method, url, data=body, headers=headers, proxy=proxy, allow_redirects=False)
 
     async def _bounded(self, response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
-        """The decoded body. Raises InvalidResponse."""
+        """Iterate over the decoded body. Raises InvalidResponse."""
         try:
-            self._check(response)
+            self._check_headers(response)
             chain = decoders(response.headers.getall("Content-Encoding", ()), self._limits.body_bytes)
             events = response.status == 200 and response.content_type == "text/event-stream" and not chain
             size, limit = 0, self._limits.stream_bytes if events else self._limits.body_bytes
             if (response.content_length or 0) > limit:
                 raise _too_large(limit)
-            async for piece in response.content.iter_any():
-                size += len(piece)
+            async for chunk in response.content.iter_any():
+                size += len(chunk)
                 if size > limit:
                     raise _too_large(limit)
                 for decoder in chain:
-                    piece = decoder.feed(piece)
-                if piece:
-                    yield piece
+                    chunk = decoder.feed(chunk)
+                if chunk:
+                    yield chunk
             for decoder in chain if size else ():
                 decoder.finish()
         except BaseException:
             response.close()
             raise
 
-    def _check(self, response: aiohttp.ClientResponse) -> None:
-        """What aiohttp takes and plain connections do not."""
-        head_bytes = sum(len(name) + len(value) + 4 for name, value in response.raw_headers)
-        if head_bytes > self._limits.head_bytes:
-            raise InvalidResponse(f"its headers are larger than {self._limits.head_bytes} bytes")
+    def _check_headers(self, response: aiohttp.ClientResponse) -> None:
+        """Reject responses that aiohttp accepts but the connection pool does not. Raises InvalidResponse."""
+        header_bytes = sum(len(name) + len(value) + 4 for name, value in response.raw_headers)
+        if header_bytes > self._limits.header_bytes:
+            raise InvalidResponse(f"its headers are larger than {self._limits.header_bytes} bytes")
         if response.headers.get("Transfer-Encoding", "chunked").lower() != "chunked":
             raise InvalidResponse(
-                f"its transfer encoding is {response.headers['Transfer-Encoding']}; only chunked is known"
+                f"its transfer encoding is {response.headers['Transfer-Encoding']}; only chunked is supported"
             )
         if response.status == 101:
             raise InvalidResponse("the peer switched to another protocol")
 
-    def _opened(self) -> aiohttp.ClientSession:
-        """No cap on connections (admission is the collector's), no cookies, no decoding asked for."""
+    def _get_session(self) -> aiohttp.ClientSession:
+        """The session: unlimited connections (the collector limits concurrency), no cookies, no automatic decoding."""
         if self._session is None:
             self._session = aiohttp.ClientSession(
                 connector=_Connector(
@@ -121,7 +121,7 @@ class GeneralClient:
                 ),
                 timeout=aiohttp.ClientTimeout(total=None, sock_connect=None),
                 cookie_jar=aiohttp.DummyCookieJar(),
-                auto_decompress=False,  # decoding.py knows when a body breaks off
+                auto_decompress=False,  # content_encoding.py detects truncated bodies
                 skip_auto_headers=("User-Agent", "Accept-Encoding", "Accept"),
                 max_line_size=LINE_BYTES,
                 max_field_size=LINE_BYTES,
@@ -131,7 +131,7 @@ class GeneralClient:
 
 
 class _Connector(aiohttp.TCPConnector):
-    """Connections within a lived time; none that has spoken without being asked."""
+    """Limits the connect time, without event-loop lag, and discards pooled connections with unexpected data."""
 
     def __init__(self, timeout_s: float, lag: LoopLag, **options: Any) -> None:
         super().__init__(**options)
@@ -139,26 +139,26 @@ class _Connector(aiohttp.TCPConnector):
         self._lag = lag
 
     async def connect(self, *arguments: Any, **named: Any) -> Any:
-        """A kept connection or a new one. Raises ConnectFailed when there is none in time."""
+        """Return a pooled or a new connection. Raises ConnectFailed on a timeout."""
         try:
             async with self._lag.timeout(self._timeout_s):
-                for _ in range(FRESH_TRIES):
+                for _ in range(CONNECT_ATTEMPTS):
                     connection = await super().connect(*arguments, **named)
-                    if not _has_spoken(connection.protocol):
+                    if not _has_unexpected_data(connection.protocol):
                         return connection
                     connection.close()
         except TimeoutError:
             raise ConnectFailed(f"no connection within {self._timeout_s:g} s", timed_out=True) from None
-        raise InvalidResponse("the peer speaks before it is asked")
+        raise InvalidResponse("the peer sends data before any request")
 
 
-def _has_spoken(protocol: Any) -> bool:
-    """True when bytes of no request are there: what aiohttp has read of them, or the socket still holds."""
+def _has_unexpected_data(protocol: Any) -> bool:
+    """True if the peer sent bytes outside of a response, whether aiohttp has read them or they are in the socket."""
     if protocol is None or protocol.should_close:
         return True
     transport = protocol.transport
     if transport is None or transport.get_extra_info("ssl_object") is not None:
-        return transport is None  # TLS speaks for itself between two requests: session tickets
+        return transport is None  # TLS sends its own data between two requests: session tickets
     with contextlib.suppress(OSError, ValueError):
         readable = select.poll()
         readable.register(transport.get_extra_info("socket").fileno(), select.POLLIN)

@@ -1,7 +1,7 @@
-"""Turnstile: so many callbacks in one turn of the event loop, the rest in the next ones.
+"""CallbackBudget: limits how many callbacks run per iteration of the event loop.
 
-An event loop runs everything that is ready before it looks at its sockets again. With thousands of rollouts in flight
-that is seconds of work in one turn, in which nothing else is read, answered or timed.
+An event loop runs every ready callback before it polls its sockets again. With thousands of rollouts in flight, one
+iteration can take seconds, during which nothing else is read, answered or timed.
 """
 
 from __future__ import annotations
@@ -11,36 +11,36 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-A_TURN = 16
-"""Some 5 ms of work; a tenth of a second on a machine that others load."""
+PER_ITERATION = 16
+"""About 5 ms of work, or 0.1 s on a busy host."""
 
 
 class CallbackBudget:
-    """First come, first served."""
+    """Runs callbacks in FIFO order."""
 
-    def __init__(self, a_turn: int = A_TURN) -> None:
-        self._a_turn = a_turn
-        self._passed = 0
-        self._turning = False
+    def __init__(self, per_iteration: int = PER_ITERATION) -> None:
+        self._per_iteration = per_iteration
+        self._used = 0
+        self._scheduled = False
         self._waiting: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
 
-    def enter(self, go: Callable[..., object], *arguments: Any) -> None:
-        """Call `go` now, or in a later turn of the loop where this one has had its share."""
-        if self._passed >= self._a_turn or self._waiting:
-            self._waiting.append((go, arguments))
+    def run(self, callback: Callable[..., object], *arguments: Any) -> None:
+        """Call `callback` now, or in a later iteration of the loop if this one has used up its budget."""
+        if self._used >= self._per_iteration or self._waiting:
+            self._waiting.append((callback, arguments))
             return
-        self._passed += 1
-        if not self._turning:
-            self._turning = True
-            asyncio.get_running_loop().call_soon(self._turn)
-        go(*arguments)
+        self._used += 1
+        if not self._scheduled:
+            self._scheduled = True
+            asyncio.get_running_loop().call_soon(self._next_iteration)
+        callback(*arguments)
 
-    def _turn(self) -> None:
-        self._passed = min(len(self._waiting), self._a_turn)
-        self._turning = self._passed > 0
-        if not self._turning:
+    def _next_iteration(self) -> None:
+        self._used = min(len(self._waiting), self._per_iteration)
+        self._scheduled = self._used > 0
+        if not self._scheduled:
             return
-        asyncio.get_running_loop().call_soon(self._turn)
-        for _ in range(self._passed):
-            go, arguments = self._waiting.popleft()
-            go(*arguments)
+        asyncio.get_running_loop().call_soon(self._next_iteration)
+        for _ in range(self._used):
+            callback, arguments = self._waiting.popleft()
+            callback(*arguments)

@@ -1,7 +1,7 @@
-"""ServerClient: reach a server of the run by its name. Session: one open episode on one instance.
+"""ServerClient: calls a server of the run by its name. Session: one open episode on one instance.
 
-Deadlines and retries between our own servers live here and nowhere else: only a connection that could not be made is
-tried again (elsewhere, or when the server is back), because a request that may have been acted on is never replayed.
+All deadlines and retries between the run's servers are here. Only a failed connection is retried (on another instance,
+or when the server is back), because a request that the server may have processed is never repeated.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from rollyard.services.http.transport import RUN_HEADER as RUN_HEADER  # its nam
 from rollyard.services.types import Directory, Keys, Problem
 
 TO_HEADER = "x-rollyard-to"
-"""Names the server that is meant: after a restart another one of the run may sit on its old port."""
+"""Names the addressed server: after a restart another server of the run may listen on its old port."""
 SECRET_HEADER = "x-rollyard-secret"
 SESSION_END_HEADER = "x-rollyard-session-end"
 SESSION_HEADER = "x-rollyard-session"
-"""The id that an agent chose for its session: it can close it without the cookie, which may never have arrived."""
+"""The session id chosen by the agent, with which it can close the session if the cookie never arrived."""
 OWNER_HEADER = "x-rollyard-owner"
-"""The agent's instance: an environment closes its sessions when the run's directory lists it no more."""
+"""The agent's instance. An environment closes the sessions of an instance that leaves the run's directory."""
 PROBLEM_TYPE = "application/problem+json"
 MISDIRECTED = 421
 EPISODE_HEADER = "x-session-id"
-"""Names the episode to a model server (vLLM's own name for it): its calls stay on one engine."""
-TELL_EVERY_S = 10.0
+"""Names the episode to a model server, so that its calls stay on one engine. vLLM uses the same header."""
+LOG_EVERY_S = 10.0
 
 log = logging.getLogger(__name__)
 
@@ -43,16 +43,16 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class RetryPolicy:
-    """How long a client goes on when nobody is there."""
+    """How long a client retries when no instance is available."""
 
     wait_s: float = 60.0
-    """For a server of the run that has no ready instance: restarting takes seconds."""
+    """How long to wait for a server without a ready instance: a restart takes seconds."""
     pause_s: float = 0.1
-    """First pause between looks at the directory; doubles up to 1 s."""
+    """First pause between two directory lookups; doubles up to 1 s."""
 
 
 class ServerClient:
-    """Calls servers by name. Every method raises `Failure` and nothing else when the answer is not there."""
+    """Calls servers by name. Every method raises `Failure`, and no other exception, if there is no response."""
 
     def __init__(
         self,
@@ -71,13 +71,13 @@ class ServerClient:
         if keys.token:
             self._headers["authorization"] = f"Bearer {keys.token}"
         self._in_flight: dict[str, int] = {}
-        self._turns = 0
-        self._quiet_until: dict[str, float] = {}
+        self._rotation = 0
+        self._next_log: dict[str, float] = {}
 
     async def post(self, server: str, path: str, body: bytes, timeout_s: float) -> HttpResponse:
-        """POST to the instance of `server` with the fewest calls in flight; the answer's status is below 400."""
-        _, answer = await self.reach(server, path, body, timeout_s)
-        return raise_for_status(answer, server)
+        """POST to the instance of `server` with the fewest calls in flight. Raises Failure for any status but 2xx."""
+        _, response = await self.reach(server, path, body, timeout_s)
+        return raise_for_status(response, server)
 
     async def reach(
         self,
@@ -86,92 +86,92 @@ class ServerClient:
         body: bytes,
         timeout_s: float,
         headers: Mapping[str, str] | None = None,
-        asking: Callable[[str], None] | None = None,
+        on_send: Callable[[str], None] | None = None,
     ) -> tuple[str, HttpResponse]:
-        """POST to the least busy ready instance; its base URL and its answer, which may have any status.
+        """POST to the least busy ready instance. Returns its base URL and the response, which may have any status.
 
-        `asking` is called with the base URL before each request.
+        `on_send` is called with the base URL before each request.
         """
         addressed = {TO_HEADER: server, **(headers or {})}
 
         async def once(left_s: float) -> tuple[str, HttpResponse]:
             url = await self._pick(server, left_s)
-            if asking is not None:
-                asking(url)
+            if on_send is not None:
+                on_send(url)
             return url, await self.send(url, path, body, until - self._clock(), addressed)
 
         until = self._clock() + timeout_s
-        return await self._connecting(server, until, once)
+        return await self._retry_connection(server, until, once)
 
     async def reach_again(
         self, server: str, url: str, path: str, body: bytes, timeout_s: float, headers: Mapping[str, str]
     ) -> HttpResponse:
-        """POST to the instance that holds the caller's session; the answer may have any status.
+        """POST to the instance that holds the caller's session; the response may have any status.
 
-        A connection that cannot be made is tried again while the head knows of that instance: it may be too busy to
-        accept. Raises Failure session_lost once it is gone.
+        A failed connection is retried while the head lists that instance, which may be too busy to accept. Raises
+        Failure session_lost once the instance has left the directory.
         """
 
         async def once(left_s: float) -> HttpResponse:
             try:
                 return await self.send(url, path, body, left_s, headers)
             except Failure as failure:
-                gone = failure.kind is FailureKind.WRONG_RUN
+                lost = failure.kind is FailureKind.WRONG_RUN
                 if failure.kind is FailureKind.UNREACHABLE:
-                    await self._look_again()
-                    gone = not (await self.book.current()).has(server, url)
-                if gone:
-                    detail = f"the instance that held the session is gone ({failure.problem.detail})"
+                    await self._refresh_directory()
+                    lost = not (await self.book.current()).has(server, url)
+                if lost:
+                    detail = f"the instance that held the session no longer exists ({failure.problem.detail})"
                     raise Failure(FailureKind.SESSION_LOST, detail, server=server) from failure
                 raise
 
-        return await self._connecting(server, self._clock() + timeout_s, once)
+        return await self._retry_connection(server, self._clock() + timeout_s, once)
 
     async def send(
         self, url: str, path: str, body: bytes, timeout_s: float, headers: Mapping[str, str] | None = None
     ) -> HttpResponse:
-        """POST to one instance; the answer may have any status. A stranger on that port is a failure."""
+        """POST to one instance; the response may have any status. Raises Failure wrong_run for a foreign server."""
         self._in_flight[url] = self._in_flight.get(url, 0) + 1
         try:
             all_headers = {**self._headers, **headers} if headers else self._headers
-            answer = await self.transport.send("POST", url + path, body, all_headers, timeout_s)
+            response = await self.transport.send("POST", url + path, body, all_headers, timeout_s)
         finally:
             self._in_flight[url] -= 1
-        if answer.headers.get(RUN_HEADER) != self._run_id or answer.status == MISDIRECTED:
+        if response.headers.get(RUN_HEADER) != self._run_id or response.status == MISDIRECTED:
             self.book.forget()
-        if answer.headers.get(RUN_HEADER) != self._run_id:
-            raise Failure(FailureKind.WRONG_RUN, f"{url} is not answered by a server of run {self._run_id}")
-        return answer
+        if response.headers.get(RUN_HEADER) != self._run_id:
+            raise Failure(FailureKind.WRONG_RUN, f"the server at {url} does not belong to run {self._run_id}")
+        return response
 
-    async def _connecting(self, server: str, until: float, once: Callable[[float], Awaitable[T]]) -> T:
-        """What `once` returns. A connection that could not be made is tried again: nothing was sent.
+    async def _retry_connection(self, server: str, until: float, once: Callable[[float], Awaitable[T]]) -> T:
+        """Return the result of `once`, retrying failed connections, because nothing was sent over them.
 
-        An instance that refuses is given the time of a restart; one that is silent may be there and busy, and is given
-        the time of the call.
+        Refused connections are retried for as long as a restart takes. An instance that does not respond may only be
+        busy, so it is retried until the call's own deadline.
         """
-        patient_until = self._clock() + self._wait_s(await self.book.current(), server, until - self._clock())
+        restart_until = self._clock() + self._wait_s(await self.book.current(), server, until - self._clock())
         pause = self._retry_policy.pause_s
         while True:
             try:
                 return await once(until - self._clock())
             except Failure as failure:
                 now = self._clock()
-                silent = failure.problem.code == CONNECT_TIMED_OUT
-                last = now > (until if silent else patient_until) or now >= until
+                timed_out = failure.problem.code == CONNECT_TIMED_OUT
+                last = now > (until if timed_out else restart_until) or now >= until
                 if failure.kind is not FailureKind.UNREACHABLE or failure.problem.server or last:
                     raise with_server(failure, server) from failure
-                self._tell(server, failure.problem.detail, (until if silent else patient_until) - now)
+                self._log_waiting(server, failure.problem.detail, (until if timed_out else restart_until) - now)
             await asyncio.sleep(pause)
             pause = min(2 * pause, 1.0)
-            await self._look_again()
+            await self._refresh_directory()
 
     def _wait_s(self, directory: Directory, server: str, left_s: float) -> float:
-        """How long a server of which no instance is ready is waited for: what it may take to start, or a restart."""
+        """How long to wait for a server without a ready instance: its start timeout, or the time of a restart."""
         own_s = directory.start_timeouts_s.get(server, 0.0)
         return min(max(self._retry_policy.wait_s, own_s), left_s)
 
     async def _pick(self, server: str, left_s: float) -> str:
-        """Base URL of the least busy instance. Waits while none is ready, no longer than `left_s`."""
+        """Return the base URL of the least busy instance. Waits up to `left_s` while none is ready."""
         directory = await self.book.current()
         wait_s = self._wait_s(directory, server, left_s)
         give_up = self._clock() + wait_s
@@ -186,35 +186,35 @@ class ServerClient:
             if self._clock() > give_up:
                 detail = f"no ready instance of {server!r} within {round(wait_s, 2):g} s"
                 raise Failure(FailureKind.UNREACHABLE, detail, server=server)
-            self._tell(server, "no ready instance", wait_s)
+            self._log_waiting(server, "no ready instance", wait_s)
             await asyncio.sleep(pause)
             pause = min(2 * pause, 1.0)
-            await self._look_again()
+            await self._refresh_directory()
             directory = await self.book.current()
         if len(urls) == 1:
             return urls[0]
-        # Equally busy ones take turns: a world is idle between two moves, so that most of the time all are.
-        self._turns += 1
-        first = self._turns % len(urls)
+        # Equally busy instances take turns: an environment is idle between two moves, so usually all of them are idle.
+        self._rotation += 1
+        first = self._rotation % len(urls)
         return min(urls[first:] + urls[:first], key=lambda url: self._in_flight.get(url, 0))
 
-    async def _look_again(self) -> None:
-        """Ask the head; one that is silent too is waited for like the server itself."""
+    async def _refresh_directory(self) -> None:
+        """Refresh the directory. A head that does not respond is not an error, because the caller retries."""
         with contextlib.suppress(Failure):
             await self.book.refresh()
 
-    def _tell(self, server: str, why: str, wait_s: float) -> None:
-        """Say at once that somebody is waited for; not again for every call that waits."""
+    def _log_waiting(self, server: str, why: str, wait_s: float) -> None:
+        """Log what the client waits for, at most once in `LOG_EVERY_S` per server, however many calls wait."""
         now = time.monotonic()
-        if now > self._quiet_until.get(server, 0.0):
-            log.warning("%s: %s; trying again for up to %g s", server, why, round(wait_s, 2))
-        self._quiet_until[server] = now + TELL_EVERY_S
+        if now > self._next_log.get(server, 0.0):
+            log.warning("%s: %s; retrying for up to %g s", server, why, round(wait_s, 2))
+        self._next_log[server] = now + LOG_EVERY_S
 
 
 class Session:
-    """One episode on one instance of a world (or of anything that keeps state by cookie).
+    """One episode on one instance of an environment, or of any other server that keeps state by cookie.
 
-    Cookies set by the peer are sent back unchanged, so that worlds of other stacks work too.
+    Cookies are sent back unchanged, so environments of other stacks work too.
     """
 
     def __init__(
@@ -223,51 +223,53 @@ class Session:
         self.server = server
         self._client = client
         self._url: str | None = None
-        self._asked: str | None = None
+        self._sent_to: str | None = None
         self._refused = False
         self._headers = {TO_HEADER: server, **(headers or {}), **({"cookie": cookie} if cookie else {})}
 
     async def send(
         self, path: str, body: bytes, timeout_s: float, headers: Mapping[str, str] | None = None
     ) -> HttpResponse:
-        """POST within the session; the answer may have any status. The first call decides the instance."""
-        sent = {**self._headers, **headers} if headers else self._headers
-        if (url := self._url or self._asked) is None:
+        """POST within the session; the response may have any status. The first call selects the instance."""
+        all_headers = {**self._headers, **headers} if headers else self._headers
+        if (url := self._url or self._sent_to) is None:
             try:
-                url, answer = await self._client.reach(self.server, path, body, timeout_s, sent, self._note)
+                url, response = await self._client.reach(
+                    self.server, path, body, timeout_s, all_headers, self._record_url
+                )
             except Failure as failure:
                 if failure.kind in (FailureKind.UNREACHABLE, FailureKind.WRONG_RUN):
-                    self._asked = None
+                    self._sent_to = None
                 raise
-            self._refused = answer.status >= 400
+            self._refused = response.status >= 400
         else:
-            answer = await self._client.reach_again(self.server, url, path, body, timeout_s, sent)
+            response = await self._client.reach_again(self.server, url, path, body, timeout_s, all_headers)
         self._url = url
-        if answer.cookies:
-            self._remember(answer.cookies)
-        return answer
+        if response.cookies:
+            self._remember(response.cookies)
+        return response
 
     async def post(self, path: str, body: bytes, timeout_s: float, headers: Mapping[str, str] | None = None) -> bytes:
-        """As `send`, but an answer of status 400 and above is raised as the failure that it reports."""
+        """Like `send`, but raises the reported Failure for any status but 2xx, and returns the body."""
         return raise_for_status(await self.send(path, body, timeout_s, headers), self.server).body
 
     @property
     def cookies(self) -> tuple[str, ...]:
-        """The cookies it holds, each `name=value`."""
+        """The session's cookies, each as `name=value`."""
         return tuple(filter(None, self._headers.get("cookie", "").split("; ")))
 
     @property
     def opened(self) -> bool:
-        """True once an instance has answered."""
+        """True once an instance has responded."""
         return self._url is not None
 
     @property
     def may_be_open(self) -> bool:
-        """True once a request may have reached an instance, its answer lost or good. Later calls go to that one."""
-        return self._asked is not None and not self._refused
+        """True once a request may have reached an instance, even if its response was lost. Later calls use it."""
+        return self._sent_to is not None and not self._refused
 
-    def _note(self, url: str) -> None:
-        self._asked = url
+    def _record_url(self, url: str) -> None:
+        self._sent_to = url
 
     def _remember(self, cookies: tuple[str, ...]) -> None:
         jar = dict(pair.partition("=")[::2] for pair in self._headers.get("cookie", "").split("; ") if pair)
@@ -277,21 +279,21 @@ class Session:
         self._headers["cookie"] = "; ".join(f"{name}={value}" for name, value in jar.items())
 
 
-def raise_for_status(answer: HttpResponse, server: str) -> HttpResponse:
-    """`answer` if its status is 2xx; else the failure that it reports, unchanged."""
-    if 200 <= answer.status < 300:
-        return answer
-    if answer.headers.get("content-type", "").startswith(PROBLEM_TYPE):
-        # Another stack's problem may lack what ours have: it is then no more than an error answer.
+def raise_for_status(response: HttpResponse, server: str) -> HttpResponse:
+    """Return the response if its status is 2xx, else raise the failure that it reports, unchanged."""
+    if 200 <= response.status < 300:
+        return response
+    if response.headers.get("content-type", "").startswith(PROBLEM_TYPE):
+        # A problem of another stack may lack required fields; it is then reported like any other error response.
         with contextlib.suppress(ValidationError):
-            raise with_server(Failure.of(Problem.model_validate_json(answer.body)), server)
-    excerpt = answer.body[:500].decode("utf-8", "replace")
-    kind = FailureKind.RATE_LIMITED if answer.status == 429 else FailureKind.SERVER_ERROR
-    raise Failure(kind, f"status {answer.status}: {excerpt}", server=server, upstream_status=answer.status)
+            raise with_server(Failure.of(Problem.model_validate_json(response.body)), server)
+    excerpt = response.body[:500].decode("utf-8", "replace")
+    kind = FailureKind.RATE_LIMITED if response.status == 429 else FailureKind.SERVER_ERROR
+    raise Failure(kind, f"status {response.status}: {excerpt}", server=server, upstream_status=response.status)
 
 
 def with_server(failure: Failure, server: str) -> Failure:
-    """The same failure, with the server it happened at when nobody named one yet."""
+    """Return the failure with `server` as its origin, unless it already names one."""
     if failure.problem.server:
         return failure
     return Failure.of(failure.problem.model_copy(update={"server": server}))

@@ -1,4 +1,4 @@
-"""Connection: one kept-alive connection to a peer, which carries one exchange at a time."""
+"""Connection: a keep-alive connection to a peer, with one exchange at a time."""
 
 from __future__ import annotations
 
@@ -15,63 +15,62 @@ from rollyard.services.http.response_reader import ReceivedResponse, ResponseRea
 
 
 class Connection(asyncio.Protocol):
-    """Whoever took it from the pool owns it until the exchange is over; the pool decides by `reusable`."""
+    """The caller that took a connection from the pool owns it for one exchange. `reusable` connections go back."""
 
-    def __init__(self, opened: set[Connection], limits: Limits, lag: LoopLag, gate: CallbackBudget) -> None:
+    def __init__(self, open_connections: set[Connection], limits: Limits, lag: LoopLag, budget: CallbackBudget) -> None:
         self.closed = False
-        self._opened = opened
+        self._open_connections = open_connections
         self._reader = ResponseReader(limits)
         self._lag = lag
-        self._gate = gate
-        self._waiting: asyncio.Future[ReceivedResponse] | None = None
+        self._budget = budget
+        self._pending: asyncio.Future[ReceivedResponse] | None = None
         self._readable = select.poll()
 
     @property
     def reusable(self) -> bool:
-        """The whole request is away, the whole answer is here, and the peer keeps the connection open."""
+        """True if request and response are complete and the peer keeps the connection open."""
         return self._reader.reusable and not self.closed and self._transport.get_write_buffer_size() == 0
 
     @property
-    def quiet(self) -> bool:
-        """Nothing has come since the last answer: no end of the connection, and no answer that nothing asked for."""
+    def is_idle(self) -> bool:
+        """True if the peer has neither closed the connection nor sent data since the last response."""
         return not self.closed and not self._readable.poll(0)
 
     async def exchange(self, head: bytes, body: bytes, timeout_s: float) -> ReceivedResponse:
-        """Send a request; its answer. Raises TimeoutError, InvalidResponse, ConnectionError."""
+        """Send a request and return its response. Raises TimeoutError, InvalidResponse, ConnectionError."""
         self._loop = asyncio.get_running_loop()
-        waiting: asyncio.Future[ReceivedResponse] = self._loop.create_future()
-        self._waiting = waiting
-        self._reader.begin()
-        # A timer of its own: a timeout block costs three times as much, and this is the hottest line of the stack.
-        self._until = self._lag.lived() + timeout_s
+        pending: asyncio.Future[ReceivedResponse] = self._loop.create_future()
+        self._pending = pending
+        self._reader.reset()
+        # A plain timer: a timeout context costs three times as much, and this is the hottest line of the stack.
+        self._until = self._lag.now() + timeout_s
         self._timer = self._loop.call_later(timeout_s, self._expire)
         self._transport.writelines((head, body))
         try:
-            return await waiting
+            return await pending
         finally:
             self._timer.cancel()
-            self._waiting = None
+            self._pending = None
 
-    def hang_up(self) -> None:
-        """End the connection."""
+    def abort(self) -> None:
+        """Close the connection without waiting for the peer."""
         self.closed = True
         self._transport.abort()
 
     # --- called by the event loop -----------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The connection is open."""
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's is one in all but name
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's transport has the interface but not the type
         sock = transport.get_extra_info("socket")
-        # An answer of a model may take minutes, in which routers forget a silent connection.
+        # A model's response may take minutes, and routers drop idle connections in that time.
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         self._readable.register(sock.fileno(), select.POLLIN)
-        self._opened.add(self)
+        self._open_connections.add(self)
 
     def data_received(self, data: bytes) -> None:
-        """A piece of the answer, or bytes that no request asked for."""
-        if self._waiting is None or self._reader.reply is not None:
-            self.hang_up()
+        """Feed the response reader; data outside of an exchange closes the connection."""
+        if self._pending is None or self._reader.response is not None:
+            self.abort()
             return
         try:
             self._reader.feed(data)
@@ -81,10 +80,10 @@ class Connection(asyncio.Protocol):
             self._deliver()
 
     def connection_lost(self, error: Exception | None) -> None:
-        """The connection is closed; an answer without a length ends with it."""
+        """Fail the exchange, or complete a response without a length, which ends with the connection."""
         self.closed = True
-        self._opened.discard(self)
-        if self._waiting is None or self._reader.reply is not None:
+        self._open_connections.discard(self)
+        if self._pending is None or self._reader.response is not None:
             return
         try:
             if error is not None:
@@ -96,24 +95,24 @@ class Connection(asyncio.Protocol):
             self._deliver()
 
     def _deliver(self) -> None:
-        """Hand the answer over once it is whole: in this turn of the loop or, where many come at once, in a later."""
-        if self._reader.reply is not None and self._waiting is not None:
+        """Deliver a complete response, in a later iteration of the loop if many arrive at once."""
+        if self._reader.response is not None and self._pending is not None:
             self._timer.cancel()
-            self._gate.enter(_settle, self._waiting, self._reader.reply)
+            self._budget.run(_settle, self._pending, self._reader.response)
 
     def _expire(self) -> None:
-        if (left_s := self._until - self._lag.lived()) > SLACK_S:
-            # Our own loop was blocked meanwhile: the answer may lie unread in the socket.
+        if (left_s := self._until - self._lag.now()) > SLACK_S:
+            # This loop was blocked, so the response may be in the socket, unread.
             self._timer = self._loop.call_later(left_s, self._expire)
             return
         self._fail(TimeoutError())
 
     def _fail(self, error: Exception) -> None:
-        self.hang_up()
-        if self._waiting is not None and not self._waiting.done():
-            self._waiting.set_exception(error)
+        self.abort()
+        if self._pending is not None and not self._pending.done():
+            self._pending.set_exception(error)
 
 
-def _settle(waiting: asyncio.Future[ReceivedResponse], reply: ReceivedResponse) -> None:
-    if not waiting.done():
-        waiting.set_result(reply)
+def _settle(pending: asyncio.Future[ReceivedResponse], response: ReceivedResponse) -> None:
+    if not pending.done():
+        pending.set_result(response)

@@ -1,6 +1,6 @@
-"""Wire: HTTP/1.1 requests over plain kept-alive connections, for a fifth of the CPU that a general client takes.
+"""ConnectionPool: HTTP/1.1 requests over keep-alive connections, at a fifth of the CPU time of a general client.
 
-What it does not do, aiohttp does in its place (general.py): TLS, proxies, streams, methods other than GET and POST.
+aiohttp_client.py sends what the pool does not support: TLS, proxies, streams, methods other than GET and POST.
 """
 
 from __future__ import annotations
@@ -21,28 +21,28 @@ from rollyard.services.http.loop_lag import LoopLag
 from rollyard.services.http.response_reader import ReceivedResponse
 
 REQUEST_HEADER = "x-rollyard-request"
-"""Names a request; the answer repeats it, so that an answer that came late is never taken for the next one's."""
+"""The request's id. The response repeats it, so that a late response is never mistaken for that of the next request."""
 
 
 class InvalidHeader(ValueError):
-    """A header that cannot be sent."""
+    """A request header contains characters that HTTP does not allow."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """An address, taken apart."""
+    """A parsed address."""
 
     host: str
     port: int
-    request: str
-    """Path and query, as they stand in the first line of a request."""
-    named: str
+    request_target: str
+    """Path and query, as in the first line of a request."""
+    host_header: str
     """The Host header."""
 
 
 @lru_cache(maxsize=4096)
 def target_of(url: str) -> Target | None:
-    """The address taken apart; None for one that is not for us. Raises ValueError for one that is none."""
+    """Parse an address. None if the pool does not support it. Raises ValueError if it is not an address."""
     parsed = URL(url)
     if parsed.scheme != "http" or not parsed.raw_host or not parsed.port or parsed.raw_user:
         return None
@@ -50,14 +50,14 @@ def target_of(url: str) -> Target | None:
 
 
 class ConnectionPool:
-    """Connections to any number of peers, each used again as soon as its answer is there."""
+    """Keep-alive connections to any number of peers. A connection is reused as soon as its response is complete."""
 
     def __init__(self, keepalive_s: float, dialer: Dialer, limits: Limits, lag: LoopLag) -> None:
         self._keepalive_s = keepalive_s
         self._dialer = dialer
         self._limits = limits
         self._lag = lag
-        self._gate = CallbackBudget()
+        self._budget = CallbackBudget()
         self._idle: dict[tuple[str, int], list[tuple[Connection, float]]] = {}
         self._open: set[Connection] = set()
 
@@ -68,68 +68,70 @@ class ConnectionPool:
         body: bytes,
         headers: Mapping[str, str],
         timeout_s: float,
-        mark: tuple[str, str] | None = None,
+        echo: tuple[str, str] | None = None,
     ) -> ReceivedResponse:
-        """One request and its answer. Raises InvalidHeader, ConnectFailed, TimeoutError, or OSError when it broke.
+        """Send a request and return its response.
 
-        Cancelling hangs up. A request is sent once: over a kept connection that just closed it is lost, not repeated.
-        `mark`: the request's id, and the name of a header by which the peer is known to be one that repeats it.
+        Cancellation closes the connection. A request is never repeated, even if a pooled connection was just closed.
+        `echo`: the request's id, and the response header that identifies a peer which repeats the id.
+
+        Raises InvalidHeader, ConnectFailed, TimeoutError, and OSError if the connection broke.
         """
-        # Written first: what cannot be sent must not cost a connection.
-        head = _head(method, target, len(body), headers, mark)
-        connection = self._kept(target)
+        # Built before connecting, so that an invalid header does not cost a connection.
+        head = _head(method, target, len(body), headers, echo)
+        connection = self._take_idle(target)
         if connection is None:
-            begun = self._lag.lived()
+            started = self._lag.now()
             connection = await self._dialer.dial(target.host, target.port, self._new, timeout_s)
-            timeout_s -= self._lag.lived() - begun
+            timeout_s -= self._lag.now() - started
         try:
-            reply = await connection.exchange(head, body, timeout_s)
-            if mark is not None and mark[1] in reply.headers and reply.headers.get(REQUEST_HEADER) != mark[0]:
-                connection.hang_up()
-                raise InvalidResponse("the answer is to another request")
-            return reply
+            response = await connection.exchange(head, body, timeout_s)
+            if echo is not None and echo[1] in response.headers and response.headers.get(REQUEST_HEADER) != echo[0]:
+                connection.abort()
+                raise InvalidResponse("the response belongs to another request")
+            return response
         finally:
             self._give_back(target, connection)
 
     def close(self) -> None:
-        """Hang up everywhere."""
+        """Close all connections."""
         for connection in list(self._open):
-            connection.hang_up()
+            connection.abort()
         self._idle.clear()
 
     def _new(self) -> Connection:
-        return Connection(self._open, self._limits, self._lag, self._gate)
+        return Connection(self._open, self._limits, self._lag, self._budget)
 
     def _give_back(self, target: Target, connection: Connection) -> None:
-        """Keep a connection for the next request if it may carry one, else close it."""
+        """Keep a reusable connection for the next request and close any other."""
         if connection.reusable:
             self._idle.setdefault((target.host, target.port), []).append((connection, time.monotonic()))
         else:
-            connection.hang_up()
+            connection.abort()
 
-    def _kept(self, target: Target) -> Connection | None:
-        """The connection that was used last, because it is the likeliest to be there still."""
+    def _take_idle(self, target: Target) -> Connection | None:
+        """Take the most recently used idle connection, which is the most likely to be open still."""
         idle = self._idle.get((target.host, target.port))
         if not idle:
             return None
         oldest = time.monotonic() - self._keepalive_s
         while idle and idle[0][1] < oldest:
-            idle.pop(0)[0].hang_up()
+            idle.pop(0)[0].abort()
         while idle:
             connection, _ = idle.pop()
-            if connection.quiet:
+            if connection.is_idle:
                 return connection
-            connection.hang_up()
+            connection.abort()
         return None
 
 
-def _head(method: str, target: Target, length: int, headers: Mapping[str, str], mark: tuple[str, str] | None) -> bytes:
-    """First line and headers. Raises InvalidHeader."""
-    lines = [f"{method} {target.request} HTTP/1.1", f"Host: {target.named}"]
+def _head(method: str, target: Target, length: int, headers: Mapping[str, str], echo: tuple[str, str] | None) -> bytes:
+    """Return the request line and the headers. Raises InvalidHeader."""
+    lines = [f"{method} {target.request_target} HTTP/1.1", f"Host: {target.host_header}"]
     if length or method != "GET":
         lines.append(f"Content-Length: {length}")
-    if mark is not None:
-        lines.append(f"{REQUEST_HEADER}: {mark[0]}")
+    if echo is not None:
+        lines.append(f"{REQUEST_HEADER}: {echo[0]}")
     lines += [f"{name}: {value}" for name, value in headers.items()]
     head = "\r\n".join(lines)
     if head.count("\n") != len(lines) - 1 or head.count("\r") != len(lines) - 1:
@@ -138,7 +140,7 @@ def _head(method: str, target: Target, length: int, headers: Mapping[str, str], 
         return head.encode("latin-1") + b"\r\n\r\n"
     except UnicodeEncodeError:
         name = next(name for name, value in headers.items() if not _is_latin(name + value))
-        raise InvalidHeader(f"the header {name!r} holds characters that HTTP cannot carry") from None
+        raise InvalidHeader(f"the header {name!r} contains characters that HTTP does not allow") from None
 
 
 def _is_latin(text: str) -> bool:

@@ -1,4 +1,4 @@
-"""Dialer: a socket to a host and port. A name with several addresses is tried at the next one after 250 ms."""
+"""Dialer: opens connections to a host and port, trying the next address of a name after 250 ms (happy eyeballs)."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from rollyard.services.http.loop_lag import LoopLag
 
 NEXT_ADDRESS_S = 0.25
 """RFC 8305's delay between two addresses of one name."""
-REMEMBERED_S = 5.0
-"""How long a name's addresses are used again: thousands of connections opened at once ask for them once."""
+DNS_CACHE_S = 5.0
+"""How long to cache a name's addresses, so that thousands of connections opened at once cause one lookup."""
 
 P = TypeVar("P", bound=asyncio.BaseProtocol)
 AddressInfos = list[tuple[Any, ...]]
@@ -24,26 +24,26 @@ AddressInfos = list[tuple[Any, ...]]
 class ConnectFailed(OSError):
     """The peer could not be reached; nothing was sent."""
 
-    def __init__(self, why: str, *, timed_out: bool = False) -> None:
-        super().__init__(why)
+    def __init__(self, reason: str, *, timed_out: bool = False) -> None:
+        super().__init__(reason)
         self.timed_out = timed_out
-        """True where the peer was silent: it may be there and too busy to accept."""
+        """True if the peer did not respond: it may be running but too busy to accept."""
 
     def __str__(self) -> str:
         return str(self.args[0])
 
 
 class Dialer:
-    """Opens connections; each is given `timeout_s` of lived time."""
+    """Opens connections with a connect timeout of `timeout_s`, not counting event-loop lag."""
 
     def __init__(self, timeout_s: float, lag: LoopLag) -> None:
         self._timeout_s = timeout_s
         self._lag = lag
         self._names: dict[tuple[str, int], tuple[float, asyncio.Task[AddressInfos]]] = {}
 
-    async def dial(self, host: str, port: int, make: Callable[[], P], deadline_s: float) -> P:
-        """A connection within `deadline_s`, or less. Raises ConnectFailed."""
-        limit_s = min(self._timeout_s, deadline_s)
+    async def dial(self, host: str, port: int, make: Callable[[], P], timeout_s: float) -> P:
+        """Open a connection within `deadline_s` and the dialer's own timeout. Raises ConnectFailed."""
+        limit_s = min(self._timeout_s, timeout_s)
         try:
             async with self._lag.timeout(limit_s):
                 return await self._connect(host.strip("[]"), port, make)
@@ -66,11 +66,11 @@ class Dialer:
 
     async def _addresses(self, host: str, port: int) -> AddressInfos:
         now = asyncio.get_running_loop().time()
-        known = self._names.get((host, port))
-        if known is None or known[0] < now or (known[1].done() and (known[1].cancelled() or known[1].exception())):
-            known = (now + REMEMBERED_S, asyncio.create_task(_look_up(host, port)))
-            self._names[host, port] = known
-        return await asyncio.shield(known[1])
+        cached = self._names.get((host, port))
+        if cached is None or cached[0] < now or (cached[1].done() and (cached[1].cancelled() or cached[1].exception())):
+            cached = (now + DNS_CACHE_S, asyncio.create_task(_look_up(host, port)))
+            self._names[host, port] = cached
+        return await asyncio.shield(cached[1])
 
 
 async def _look_up(host: str, port: int) -> AddressInfos:

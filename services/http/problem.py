@@ -1,8 +1,8 @@
-"""A failure as an answer: one problem JSON, and the headers by which clients decide what to do about it.
+"""Turns a failure into an HTTP response: the problem as JSON, and the headers that control a client's retries.
 
-Every hop says the same, because all of it comes from the problem: `x-should-retry: false` (OpenAI's clients would
-otherwise ask again on their own, and multiply tries that were made here already or play an episode twice), and what
-the foreign endpoint gave to its own clients: `x-request-id`, `retry-after`.
+Everything comes from the problem, so every hop sends the same: `x-should-retry: false`, because OpenAI's clients would
+otherwise multiply retries that this stack has made already, or run an episode twice; and the external endpoint's own
+`x-request-id` and `retry-after`.
 """
 
 from __future__ import annotations
@@ -13,21 +13,20 @@ from rollyard.services.http.request import RawResponse
 from rollyard.services.types import Problem
 
 _HEADERS = (("request_id", b"x-request-id"), ("retry_after", b"retry-after"))
-"""Members of a problem that are headers, too."""
+"""Members of a problem that are sent as headers, too."""
 
 
-def named(failure: Failure, server: str, path: str) -> Problem:
-    """What `failure` reports; the first server that meets it puts its name on it."""
+def to_problem(failure: Failure, server: str, path: str) -> Problem:
+    """Return the failure's problem. If it names no server yet, this one adds its name and the request path."""
     problem = failure.problem
     if problem.server:
         return problem
     return problem.model_copy(update={"server": server, "instance": problem.instance or path})
 
 
-def problem_reply(problem: Problem) -> RawResponse:
-    """The problem as an answer."""
-    said = problem.model_extra or {}
-    headers = [(name, _header(said.get(member))) for member, name in _HEADERS]
+def problem_response(problem: Problem) -> RawResponse:
+    extra = problem.model_extra or {}
+    headers = [(name, _header(extra.get(member))) for member, name in _HEADERS]
     return RawResponse(
         problem.model_dump_json().encode(),
         problem.status,
@@ -37,5 +36,5 @@ def problem_reply(problem: Problem) -> RawResponse:
 
 
 def _header(value: object) -> bytes:
-    """The value as it may stand in a header: another stack's problem can hold anything."""
+    """Encode the value if it is valid in a header, else return b"": another stack's problem can contain anything."""
     return value.encode() if isinstance(value, str) and value.isascii() and value.isprintable() else b""

@@ -1,4 +1,4 @@
-"""Proxies: which proxy leads to an address, by HTTP_PROXY, HTTPS_PROXY, ALL_PROXY and NO_PROXY as curl reads them."""
+"""Proxies: selects the proxy of an address by HTTP_PROXY, HTTPS_PROXY, ALL_PROXY and NO_PROXY, as curl does."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from yarl import URL
 
 @dataclass(frozen=True)
 class Proxies:
-    """Proxies by scheme, and the hosts that are reached without one. Loopback addresses always are."""
+    """Proxies by scheme, and the hosts that need none. Loopback addresses never use a proxy."""
 
     by_scheme: Mapping[str, str]
     direct: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, environ: Mapping[str, str]) -> Proxies:
-        """What an environment asks for; the lower-case name of a variable wins."""
+        """Read the environment variables; lower-case names take precedence."""
 
         def read(name: str) -> str:
             return (environ.get(name) or environ.get(name.upper()) or "").strip()
@@ -28,7 +28,7 @@ class Proxies:
         return cls(by_scheme, tuple(read("no_proxy").lower().replace(",", " ").split()))
 
     def of_address(self, url: URL) -> URL | None:
-        """The proxy that leads to `url`; None where it is reached directly. Raises ValueError for a proxy of no use."""
+        """Return the proxy for `url`, None for a direct connection. Raises ValueError if the proxy is invalid."""
         named = self.by_scheme.get(url.scheme)
         host = (url.raw_host or "").lower().rstrip(".")
         if not named or _is_loopback(host) or any(_matches(entry, host, url.port) for entry in self.direct):
@@ -36,7 +36,7 @@ class Proxies:
         proxy = URL(named)
         if proxy.scheme not in ("http", "https") or not proxy.raw_host:
             shown = f"{proxy.scheme}://..." if proxy.scheme else named
-            raise ValueError(f"the proxy for {url.scheme} addresses is {shown}; http://host:port is expected")
+            raise ValueError(f"the proxy for {url.scheme} addresses is {shown}; expected http://host:port")
         return proxy
 
 
@@ -49,12 +49,12 @@ def _is_loopback(host: str) -> bool:
 
 
 def _matches(entry: str, host: str, port: int | None) -> bool:
-    """`*`, a domain with those below it, an address, or a range of addresses; each with or without a port."""
+    """Match `*`, a domain and its subdomains, an address, or a range of addresses; each with an optional port."""
     if entry == "*":
         return True
-    name, colon, wanted = entry.rpartition(":")
-    if colon and wanted.isdigit() and (":" not in name or name.endswith("]")):
-        if int(wanted) != port:
+    name, colon, port_text = entry.rpartition(":")
+    if colon and port_text.isdigit() and (":" not in name or name.endswith("]")):
+        if int(port_text) != port:
             return False
         entry = name
     entry = entry.strip("[]").rstrip(".")

@@ -1,4 +1,4 @@
-"""The address of a Ray cluster, checked at once: Ray and vLLM wait for minutes on one that does not answer."""
+"""Checks the address of a Ray cluster up front: Ray and vLLM wait for minutes if it does not respond."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ import asyncio
 from rollyard.services.errors import OperatorError, RunError
 
 
-async def check_ray_address(address: str, setting: str, patience_s: float, hint: str = "") -> None:
-    """`setting`: where the address was given, such as `ray_address=`; `hint`: what to do where no cluster answers.
+async def check_ray_address(address: str, setting: str, timeout_s: float, hint: str = "") -> None:
+    """Check that a Ray cluster accepts connections at `address`.
 
-    Raises OperatorError for what is not HOST:PORT or `auto`, RunError where the connection is refused.
+    `setting`: the option that sets it, such as `ray_address=`; `hint`: what to do if no cluster responds.
+    Raises OperatorError unless the address is HOST:PORT or `auto`, RunError if the connection fails.
     """
     if address == "auto":
         return
@@ -18,8 +19,8 @@ async def check_ray_address(address: str, setting: str, patience_s: float, hint:
     if not host or not port.isdecimal() or "/" in host:
         raise OperatorError(f"{setting}{address}: expected HOST:PORT, such as 10.0.0.1:6379, or auto")
     try:
-        _, writer = await asyncio.wait_for(asyncio.open_connection(host.strip("[]"), int(port)), patience_s)
+        _, writer = await asyncio.wait_for(asyncio.open_connection(host.strip("[]"), int(port)), timeout_s)
     except (OSError, OverflowError) as error:
-        why = str(error) or f"no answer within {patience_s:g} s"
-        raise RunError(f"no Ray cluster at {setting}{address}: {why}{hint and f'. {hint}'}") from None
+        reason = str(error) or f"no response within {timeout_s:g} s"
+        raise RunError(f"no Ray cluster at {setting}{address}: {reason}{hint and f'. {hint}'}") from None
     writer.close()

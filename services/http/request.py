@@ -1,4 +1,4 @@
-"""Call and Reply: one request and one answer of a hot route, as bytes."""
+"""RawRequest and RawResponse: one request and one response of a hot route, as bytes."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ MAX_BODY_BYTES = 256 * 1024 * 1024
 
 
 def read_object(body: bytes) -> Json:
-    """A request's body as a JSON object. Raises Failure bad_request."""
+    """Parse a request's body as a JSON object. Raises Failure bad_request."""
     try:
         value = orjson.loads(body)
     except orjson.JSONDecodeError as error:
         raise Failure(FailureKind.BAD_REQUEST, f"the body is not JSON: {error}") from error
     if not isinstance(value, dict):
         found = type(value).__name__
-        raise Failure(FailureKind.BAD_REQUEST, f"the body is a JSON {found}; a JSON object is expected")
+        raise Failure(FailureKind.BAD_REQUEST, f"the body is a JSON {found}; expected a JSON object")
     return value
 
 
 @dataclass(slots=True)
 class RawRequest:
-    """One request as a hot route sees it: raw body, headers looked up on demand."""
+    """One request to a hot route: the raw body, and headers that are looked up on demand."""
 
     path: str
     headers: Iterable[tuple[bytes, bytes]]
     body: bytes
     query: bytes = b""
-    """Of its address, without the question mark."""
+    """The query string, without the question mark."""
 
     def header(self, name: bytes) -> str | None:
-        """Value of the header with this lower-case name."""
+        """Return the value of the header with this lower-case name; None if absent."""
         for key, value in self.headers:
             if key == name:
                 return value.decode("latin-1")
@@ -52,24 +52,24 @@ class RawRequest:
 
 @dataclass(slots=True)
 class RawResponse:
-    """An answer that is more than 200 and bytes of JSON."""
+    """A response that is not just status 200 with JSON."""
 
     body: bytes = b""
     status: int = 200
     headers: tuple[tuple[bytes, bytes], ...] = ()
     content_type: bytes = b"application/json"
     stream: AsyncIterator[bytes] | None = None
-    """When given, sent piece by piece instead of `body`."""
+    """If set, it is streamed instead of `body`."""
 
 
 Handler = Callable[[RawRequest], Awaitable[bytes | RawResponse]]
 
 
 async def read_body(receive: Receive) -> bytes:
-    """The whole body. Raises Failure when it is too large or the caller hangs up before its end."""
+    """Return the complete body. Raises Failure if it is too large or the caller disconnects."""
     message = await receive()
     if message["type"] == "http.disconnect":
-        raise Failure(FailureKind.CANCELLED, "the caller hung up before its request was there")
+        raise Failure(FailureKind.CANCELLED, "the caller disconnected before sending its request")
     body: bytes = message.get("body", b"")
     if not message.get("more_body"):
         return body
@@ -77,7 +77,7 @@ async def read_body(receive: Receive) -> bytes:
     while message.get("more_body"):
         message = await receive()
         if message["type"] == "http.disconnect":
-            raise Failure(FailureKind.CANCELLED, "the caller hung up in the middle of its request")
+            raise Failure(FailureKind.CANCELLED, "the caller disconnected in the middle of its request")
         chunks.append(message.get("body", b""))
         size += len(chunks[-1])
         if size > MAX_BODY_BYTES:
@@ -85,9 +85,9 @@ async def read_body(receive: Receive) -> bytes:
     return b"".join(chunks)
 
 
-async def cancel_on_disconnect(receive: Receive, task: asyncio.Task[Any], hung_up: list[bool]) -> None:
-    """Wait until the caller hangs up, note it in `hung_up`, and cancel the task that works for it."""
+async def cancel_on_disconnect(receive: Receive, task: asyncio.Task[Any], disconnected: list[bool]) -> None:
+    """Wait until the caller disconnects, append to `disconnected`, and cancel the caller's task."""
     while (await receive())["type"] != "http.disconnect":
         pass
-    hung_up.append(True)
+    disconnected.append(True)
     task.cancel()

@@ -1,1 +1,1 @@
-"""Files and text: JSON Lines, locked files, exact JSON, S3, where files are looked for."""
+"""Files and text: JSON Lines, locked files, strict JSON, S3, search paths, terminal output."""

@@ -1,4 +1,4 @@
-"""What other programs did to a file that this process has open: moved, removed, replaced, cut, or written to."""
+"""Detects that another program moved, removed, replaced, truncated or extended a file that this process has open."""
 
 from __future__ import annotations
 
@@ -12,59 +12,60 @@ _CHUNK = 1 << 20
 
 
 def outside_change(fd: int, path: Path, size: int) -> str:
-    """What happened to the open file and what is whole where, one line; empty while `path` is that file with `size`.
+    """Describe in one line what happened to the open file and where its content is; empty if nothing changed.
 
-    A file without a name left is copied beside `path` first: its content would be gone with the descriptor.
+    The file is unchanged while `path` is the open file and has `size` bytes. If the file has no name left, it is copied
+    next to `path` first, because its content would be lost with the descriptor.
     """
-    found = os.fstat(fd)
-    if found.st_size < size:
+    opened = os.fstat(fd)
+    if opened.st_size < size:
         return (
-            f"{path} was cut from {size} to {found.st_size} bytes by another program while it was being written; what "
-            "is left is whole but for the last line. The same command collects what is missing"
+            f"{path} was cut from {size} to {opened.st_size} bytes by another program while it was being written; the "
+            "rest is intact except for the last line. Run the same command again to collect what is missing"
         )
-    if found.st_size > size:
+    if opened.st_size > size:
         return (
-            f"{path} grew by {found.st_size - size} bytes that this command did not write; everything before byte "
-            f"{size} is whole. Find the program that writes to it, delete its lines, then the same command goes on"
+            f"{path} grew by {opened.st_size - size} bytes that this command did not write; everything before byte "
+            f"{size} is intact. Find the program that writes to it, delete its lines, then run the same command again"
         )
     try:
-        standing = path.stat()
+        current = path.stat()
     except OSError:
-        standing = None
-    if standing is not None and os.path.samestat(found, standing):
+        current = None
+    if current is not None and os.path.samestat(opened, current):
         return ""
-    what = "removed" if standing is None else "replaced by another file"
-    if (there := moved_to(fd)) is not None:
-        also = "" if standing is None else " and another file was put in its place"
+    event = "removed" if current is None else "replaced by another file"
+    if (new_path := current_path(fd)) is not None:
+        replacement = "" if current is None else " and another file was put in its place"
         return (
-            f"{path} was moved to {there}{also} while it was being written: that file is whole. Move it back, then the "
-            "same command goes on"
+            f"{path} was moved to {new_path}{replacement} while it was being written: that file is intact. Move it "
+            "back, then run the same command again"
         )
     if not size:
-        return f"{path} was {what} while it was open; nothing was in it. The same command goes on"
+        return f"{path} was {event} while it was open; it was empty. Run the same command again"
     for folder in (path.parent, Path.cwd(), Path(tempfile.gettempdir())):
         try:
             copy = _recovered(fd, folder / f"{path.stem}_recovered{path.suffix}")
         except OSError as error:
-            why = error.strerror
+            reason = error.strerror
             continue
         return (
-            f"{path} was {what} while it was being written: what it held is whole in {copy}. Move that to {path}, then "
-            "the same command goes on"
+            f"{path} was {event} while it was being written: its content is intact in {copy}. Move that to {path}, "
+            "then run the same command again"
         )
-    return f"{path} was {what} while it was being written, and what it held could not be copied anywhere ({why})"
+    return f"{path} was {event} while it was being written, and its content could not be copied anywhere ({reason})"
 
 
-def moved_to(fd: int) -> Path | None:
-    """The name that the open file has now; None where it has none that is known."""
+def current_path(fd: int) -> Path | None:
+    """Return the current path of the open file; None if it has none or it is unknown."""
     try:
-        there = Path(f"/proc/self/fd/{fd}").readlink()
-        # An NFS client gives a removed file such a name until it is closed.
-        if there.name.startswith(".nfs") or not os.path.samestat(os.fstat(fd), there.stat()):
+        new_path = Path(f"/proc/self/fd/{fd}").readlink()
+        # An NFS client renames a removed file like this until it is closed.
+        if new_path.name.startswith(".nfs") or not os.path.samestat(os.fstat(fd), new_path.stat()):
             return None
     except OSError:
         return None
-    return there
+    return new_path
 
 
 def _recovered(fd: int, copy: Path) -> Path:

@@ -1,4 +1,4 @@
-"""What differs between two JSON objects, such as the identities of two collections."""
+"""Compares two JSON objects, such as the identities of two collections."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rollyard.services.types import Json
 
 
 def differences(before: Json, after: Json, prefix: str = "") -> Iterator[tuple[str, Any, Any]]:
-    """The dotted name of each value that differs, sorted, with both values; None where an object has no such key."""
+    """Yield the dotted name of each value that differs, sorted, with both values; None for a missing key."""
     for key in sorted({*before, *after}):
         old, new = before.get(key), after.get(key)
         if isinstance(old, dict) and isinstance(new, dict):

@@ -1,4 +1,4 @@
-"""Values out of JSON that others wrote: taken as what they should be, or as absent."""
+"""Reads values of untrusted JSON; a value of an unexpected type counts as absent."""
 
 from __future__ import annotations
 
@@ -10,40 +10,47 @@ from rollyard.services.types import Json
 T = TypeVar("T")
 
 _EMPTY: Json = {}
-_KINDS = {type(None): "null", bool: "true or false", int: "a number", float: "a number", str: "a text", list: "a list"}
+_KINDS = {
+    type(None): "null",
+    bool: "true or false",
+    int: "a number",
+    float: "a number",
+    str: "a string",
+    list: "a list",
+}
 
 
 def mapping(value: Any) -> Json:
-    """A JSON object, else an empty one, which is shared: do not write to it."""
+    """Return a JSON object, else a shared empty one that must not be modified."""
     return value if isinstance(value, dict) else _EMPTY
 
 
 def items(value: Any) -> list[Any]:
-    """A list, else an empty one."""
+    """Return a list, else an empty one."""
     return value if isinstance(value, list) else []
 
 
 def text_of(value: Any) -> str:
-    """A string, else ''."""
+    """Return a string, else ''."""
     return value if isinstance(value, str) else ""
 
 
 def is_number(value: Any, most: float = sys.float_info.max) -> bool:
-    """True for a finite number of at most `most` on either side of 0. JSON's true is not a number."""
+    """True for a finite number in [-most, most]. JSON's true is not a number."""
     return type(value) in (int, float) and -most <= value <= most
 
 
 def number(value: Any, absent: T, most: float = sys.float_info.max) -> float | T:
-    """A number as `is_number` defines it, else `absent`."""
-    # The condition is repeated: a profile calls this ten times a row.
+    """Return a number as `is_number` defines it, else `absent`."""
+    # The condition of is_number is inlined because a profile calls this ten times per row.
     return float(value) if type(value) in (int, float) and -most <= value <= most else absent
 
 
 def whole_number(value: Any, *, least: int = 1 - 2**62) -> int | None:
-    """A whole number from `least` that fits in 62 bits, else None."""
+    """Return an integer of at least `least` that fits in 62 bits, else None."""
     return value if type(value) is int and least <= value < 2**62 else None
 
 
 def json_kind(value: Any) -> str:
-    """What a value is called in JSON, to be read after `is`."""
+    """Return the name of the value's type in JSON, with its article."""
     return _KINDS.get(type(value), "an object")

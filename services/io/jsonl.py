@@ -1,8 +1,8 @@
-"""JSON Lines: the one reader, and how a file is replaced whole. Lines end at `\\n` only: U+2028 is text.
+"""Reads JSON Lines and replaces files atomically. Lines end at `\\n` only: U+2028 is text.
 
-A reader decides with `on_error` what becomes of a line that does not hold a JSON object: `refuse` the file, `skip` the
-line, `hand_over` the error in the line's place, or any function of a BadLine. It decides with `parse` what counts as
-JSON: `lenient`, `strict`, or `rollyard.services.io.strict_json.ExactParser`.
+`on_error` decides what to do with a line that is not a JSON object: `refuse` the file, `skip` the line, `hand_over` the
+error in place of the line, or any other function of a BadLine. `parse` decides what counts as JSON: `lenient`,
+`strict`, or `rollyard.services.io.strict_json.ExactParser`.
 """
 
 from __future__ import annotations
@@ -25,53 +25,53 @@ from rollyard.services.types import Json
 
 T = TypeVar("T")
 
-_made = tuple.__new__  # half the time of ParsedLine(...)
+_new = tuple.__new__  # takes half the time of ParsedLine(...)
 
 
 class ParsedLine(NamedTuple):
-    """A line that holds a JSON object."""
+    """A line that contains a JSON object."""
 
     number: int
-    """From 1; blank lines count. In a part of a file it is counted from where that part begins."""
+    """Line number from 1, blank lines included. In a part of a file it is relative to the start of that part."""
     offset: int
-    """Byte at which the line begins."""
+    """Byte offset of the line."""
     line: bytes
-    """With its end."""
+    """Including the line end."""
     value: Json
 
 
 class BadLine(NamedTuple):
-    """A line that does not hold a JSON object. `number`, `offset` and `line` are those of ParsedLine."""
+    """A line that does not contain a JSON object. `number`, `offset` and `line` are as in ParsedLine."""
 
     number: int
     offset: int
     line: bytes
     problem: str
-    """What was found and what was expected, to be read after `line 17`."""
+    """What was found and what was expected; the text continues `line 17`."""
 
     @property
     def torn(self) -> bool:
-        """The file ends within this line: a writer is still at it, or was killed."""
+        """True if the file ends within this line, because its writer is not done or was killed."""
         return not self.line.endswith(b"\n")
 
 
 def lenient(line: bytes) -> Any:
-    """A line's value, of any kind. NaN and escapes of lone surrogates are what others write and orjson refuses.
+    """Parse a line of any JSON type, with NaN and escapes of lone surrogates, which orjson rejects.
 
     Raises ValueError.
     """
     try:
         return orjson.loads(line)
     except orjson.JSONDecodeError:
-        return _slowly(line)
+        return _parse_slowly(line)
 
 
 def strict(line: bytes) -> Any:
-    """A line's value, of any kind. Escapes of lone surrogates are valid JSON, NaN is not. Raises ValueError."""
+    """Parse a line of any JSON type. Escapes of lone surrogates are valid JSON, NaN is not. Raises ValueError."""
     try:
         return orjson.loads(line)
     except orjson.JSONDecodeError:
-        return _slowly(line, parse_constant=_not_json)
+        return _parse_slowly(line, parse_constant=_not_json)
 
 
 @overload
@@ -98,11 +98,11 @@ def iter_jsonl(
     *,
     parse: Callable[[bytes], Any] = lenient,
 ) -> Iterator[Any]:
-    """Each line that holds a JSON object; blank lines are left out.
+    """Yield each line that contains a JSON object; blank lines are skipped.
 
-    `source`: a file, or lines with their offsets (`Lines`, `with_offsets`). `on_error` is called with every other line:
-    what it returns is yielded in the line's place, None leaves the line out, and what it raises ends the reading.
-    `parse`: a line's value; raises ValueError in words to be read after `line 17:`.
+    `source`: a file, or lines with their offsets (`Lines`, `with_offsets`). `on_error` is called with every other line;
+    its result is yielded in place of the line unless it is None, and its exceptions propagate. `parse` returns a line's
+    value, or raises ValueError with a message that continues `line 17:`.
 
     Raises OSError.
     """
@@ -112,27 +112,27 @@ def iter_jsonl(
         try:
             value = parse(line)
         except ValueError as error:
-            found = on_error(BadLine(number, offset, line, why_unreadable(line, offset, error)))
+            result = on_error(BadLine(number, offset, line, why_unreadable(line, offset, error)))
         else:
             if type(value) is dict:
-                yield _made(ParsedLine, (number, offset, line, value))
+                yield _new(ParsedLine, (number, offset, line, value))
                 continue
-            found = on_error(BadLine(number, offset, line, f" is {json_kind(value)}; expected an object"))
-        if found is not None:
-            yield found
+            result = on_error(BadLine(number, offset, line, f" is {json_kind(value)}; expected an object"))
+        if result is not None:
+            yield result
 
 
 def refuse(file: object, advice: str = "", error: type[RollyardError] = RunError) -> Callable[[BadLine], NoReturn]:
-    """An `on_error` that raises `error` with the file, the line's number, what is wrong with it, and `advice`."""
+    """Return an `on_error` that raises `error` with the file, the line number, the problem, and `advice`."""
 
-    def raise_error(bad: BadLine) -> NoReturn:
+    def on_error(bad: BadLine) -> NoReturn:
         raise error(f"{file}: line {bad.number}{bad.problem}{advice and f'. {advice}'}")
 
-    return raise_error
+    return on_error
 
 
 def skip(_: BadLine) -> None:
-    """An `on_error` that leaves the line out."""
+    """An `on_error` that skips the line."""
 
 
 def hand_over(bad: BadLine) -> BadLine:
@@ -140,14 +140,14 @@ def hand_over(bad: BadLine) -> BadLine:
     return bad
 
 
-def _slowly(line: bytes, **options: Any) -> Any:
+def _parse_slowly(line: bytes, **options: Any) -> Any:
     try:
         return json.loads(line, **options)
     except RecursionError as error:
-        raise ValueError("it is nested too deep") from error
+        raise ValueError("it is nested too deeply") from error
     except ValueError as error:
         if "integer string conversion" in str(error):
-            raise ValueError("a number has more digits than Python reads") from error
+            raise ValueError("a number has more digits than Python can parse") from error
         raise
 
 
@@ -156,9 +156,10 @@ def _not_json(name: str) -> NoReturn:
 
 
 def replace(path: Path, data: bytes | Iterable[bytes], *, synced: bool = True) -> None:
-    """Write `path`, whole or piece by piece, so that a reader sees the old or the new content, never a part.
+    """Replace `path` atomically: a reader sees the old or the new content, never a part.
 
-    `synced`: it survives a power cut. Raises RunError; what the pieces raise passes through and leaves the old content.
+    `synced`: the file survives a power failure. Raises RunError. An exception of the iterable propagates and leaves the
+    old content in place.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:

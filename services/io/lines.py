@@ -1,4 +1,4 @@
-"""Lines of files as bytes, with the byte at which each begins. They end at `\\n` only: U+2028 is text."""
+"""Reads lines of files as bytes, with their byte offsets. Lines end at `\\n` only: U+2028 is text."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ _USUAL_LINE = 4096
 
 
 class Lines:
-    """The lines of a file that begin in [start, stop), each with the byte at which it begins."""
+    """The lines of a file that begin in the byte range [start, stop), each with its byte offset."""
 
     def __init__(
         self, source: Path | BinaryIO, start: int = 0, stop: int | None = None, *, whole: bool = False
     ) -> None:
-        """`whole`: leave out a last line without its end."""
+        """`whole`: skip a last line that has no line end."""
         self.end = 0
-        """Byte after the last line that was read; 0 before the first."""
+        """Byte offset after the last line that was read; 0 before the first."""
         self._source = source
         self._start, self._stop = start, 1 << 62 if stop is None else stop
         self._whole = whole
@@ -36,13 +36,13 @@ class Lines:
                 file.seek(0)
             read = file.readline
             while offset < stop and (line := read()) and not (whole and not line.endswith(b"\n")):
-                begin, offset = offset, offset + len(line)
+                start, offset = offset, offset + len(line)
                 self.end = offset
-                yield begin, line
+                yield start, line
 
 
 def with_offsets(lines: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
-    """Lines that are read from elsewhere, as a compressed file, each with the byte at which it begins."""
+    """Yield lines of another source, such as a compressed file, each with its byte offset."""
     offset = 0
     for line in lines:
         yield offset, line
@@ -50,13 +50,13 @@ def with_offsets(lines: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
 
 
 def line_at(path: str | os.PathLike[str], offset: int) -> bytes:
-    """The line that begins at a byte, with its end. Raises OSError."""
-    # Three calls of the kernel: an opened file object costs four times as much, and there are as many as rows.
-    opened = os.open(path, os.O_RDONLY)
+    """Return the line at a byte offset, including its line end. Raises OSError."""
+    # Three system calls: a file object takes four times as long, and this runs once per row.
+    fd = os.open(path, os.O_RDONLY)
     try:
         line, size = b"", _USUAL_LINE
-        while b"\n" not in line and (piece := os.pread(opened, size, offset + len(line))):
+        while b"\n" not in line and (piece := os.pread(fd, size, offset + len(line))):
             line, size = line + piece, max(size, len(line) + len(piece))
         return line[: line.find(b"\n") + 1] or line
     finally:
-        os.close(opened)
+        os.close(fd)

@@ -1,4 +1,4 @@
-"""Files with one writer: locked before they are used, put in place whole, kept through a power cut."""
+"""Files with a single writer: locked before use, replaced atomically, and synced to survive a power failure."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from pathlib import Path
 from rollyard.services.errors import RunError
 
 _FLAGS = os.O_RDWR | os.O_CREAT | os.O_APPEND
-_HELD = (errno.EAGAIN, errno.EACCES)
+_LOCKED_ERRNOS = (errno.EAGAIN, errno.EACCES)
 
 
 def open_locked(path: Path) -> int:
-    """A descriptor of `path`, made if need be, that this process alone has locked. Raises RunError, OSError."""
+    """Open `path`, creating it if needed, and lock it exclusively. Raises RunError, OSError."""
     while True:
         fd = os.open(path, _FLAGS, 0o644)
         try:
             _lock(fd, path)
-            # Between the two calls another writer may have put another file there.
+            # Another writer may have replaced the file between opening and locking it.
             if os.path.samestat(os.fstat(fd), path.stat()):
                 return fd
         except FileNotFoundError:
@@ -32,30 +32,30 @@ def open_locked(path: Path) -> int:
         os.close(fd)
 
 
-def replace_locked(path: Path, aside: Path) -> int:
-    """Move `path` to `aside` and put an empty file there; its descriptor. Raises RunError, OSError.
+def replace_locked(path: Path, backup: Path) -> int:
+    """Move `path` to `backup`, create an empty file in its place and return the descriptor. Raises RunError, OSError.
 
-    The new file is locked before it has its name: no second writer can take it first.
+    The new file is locked before it gets its name, so that no other writer can lock it first.
     """
-    fresh = path.with_name(f".{path.name}.{os.getpid()}")
-    fd = os.open(fresh, _FLAGS | os.O_TRUNC, 0o644)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    fd = os.open(temporary, _FLAGS | os.O_TRUNC, 0o644)
     try:
-        _lock(fd, fresh)
+        _lock(fd, temporary)
         try:
-            os.link(path, aside, follow_symlinks=False)
+            os.link(path, backup, follow_symlinks=False)
         except OSError:  # a file system without hard links
-            path.rename(aside)
-        fresh.rename(path)
+            path.rename(backup)
+        temporary.rename(path)
         sync_folder(path.parent)
     except BaseException:
         os.close(fd)
-        fresh.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
     return fd
 
 
 def unused(path: Path) -> Path:
-    """`path`, or the first of path.1, path.2, ... that does not exist."""
+    """Return `path`, or the first of path.1, path.2, ... that does not exist."""
     candidate, number = path, 0
     while os.path.lexists(candidate):
         number += 1
@@ -64,7 +64,7 @@ def unused(path: Path) -> Path:
 
 
 def write_synced(path: Path, data: bytes) -> None:
-    """Write a file that survives a power cut from here on."""
+    """Write a file that survives a power failure once this returns."""
     with path.open("wb") as file:
         file.write(data)
         file.flush()
@@ -73,7 +73,7 @@ def write_synced(path: Path, data: bytes) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make the names in a folder survive a power cut, on file systems that can."""
+    """Make renames in a folder survive a power failure, on file systems that support it."""
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         with suppress(OSError):
@@ -84,13 +84,13 @@ def sync_folder(folder: Path) -> None:
 
 def _lock(fd: int, path: Path) -> None:
     if not stat.S_ISREG(os.fstat(fd).st_mode):
-        raise RunError(f"{path} is not a regular file: rollouts are read again, so they need one")
+        raise RunError(f"{path} is not a regular file; rollouts need one, because they are read back")
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
-        if error.errno in _HELD:
+        if error.errno in _LOCKED_ERRNOS:
             raise RunError(f"another process is writing {path}: wait for it, or choose another output") from error
         raise RunError(
-            f"{path} cannot be locked ({error.strerror}): its file system has no locks (NFS without a lock service?); "
-            "choose an output on another one"
+            f"{path} cannot be locked ({error.strerror}): its file system does not support locks (NFS without lockd?); "
+            "choose an output on another file system"
         ) from error

@@ -1,4 +1,4 @@
-"""Extras: packages that only some features need. They are looked for when wanted, and named with what installs them."""
+"""Optional dependencies: checks for packages that only some features need, and names the command to install them."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from rollyard.services.errors import OperatorError
 
 @dataclass(frozen=True)
 class Extra:
-    """An extra of this package."""
+    """An optional dependency group of this package."""
 
     packages: tuple[str, ...]
-    """As they are imported."""
+    """Their import names."""
     purpose: str
 
 
@@ -29,13 +29,13 @@ EXTRAS = {
     "lm-eval": Extra(("lm_eval",), "ng_lm_eval"),
     "wandb": Extra(("wandb",), "ng_track +to=wandb"),
     "mlflow": Extra(("mlflow",), "ng_track +to=mlflow"),
-    "vllm": Extra(("vllm",), "engines that the run starts itself (local_vllm_model)"),
+    "vllm": Extra(("vllm",), "engines that the run starts (local_vllm_model)"),
     "ray": Extra(("ray",), "servers on a Ray cluster (+ray_head_node_address)"),
 }
 
 
 def is_installed(package: str) -> bool:
-    """Whether Python finds it; one that is half installed or kept from being imported is not there."""
+    """True if Python finds the package. False for one that is partially installed or blocked from being imported."""
     try:
         return importlib.util.find_spec(package) is not None
     except (ImportError, ValueError):
@@ -43,27 +43,27 @@ def is_installed(package: str) -> bool:
 
 
 def missing(extra: Extra) -> list[str]:
-    """Packages of an extra that are not installed here."""
+    """Return the packages of an extra that are not installed."""
     return [package for package in extra.packages if not is_installed(package)]
 
 
 def installing(extra: str) -> str:
-    """The command that installs an extra here; environments made by uv have no pip."""
+    """Return the command that installs an extra. Environments created by uv have no pip."""
     if not is_installed("pip"):
         return f"uv pip install --python {sys.executable} 'rollyard[{extra}]'"
     return f"{sys.executable} -m pip install 'rollyard[{extra}]'"
 
 
-def require(package: str, extra: str, wanted_for: str) -> None:
-    """Raises OperatorError with the command that installs `package` when it is not there. Imports nothing."""
+def require(package: str, extra: str, feature: str) -> None:
+    """Raise OperatorError with the install command if `package` is missing. Imports nothing."""
     if not is_installed(package):
         raise OperatorError(
-            f"{wanted_for} needs the package {package}, which is not installed here. It is in the extra {extra!r}: "
+            f"{feature} needs the package {package}, which is not installed. It is in the extra {extra!r}: "
             f"{installing(extra)}"
         )
 
 
-def load(module: str, extra: str, wanted_for: str) -> ModuleType:
-    """A module of an extra, imported. Raises OperatorError as `require` does."""
-    require(module if module in EXTRAS[extra].packages else module.partition(".")[0], extra, wanted_for)
+def load(module: str, extra: str, feature: str) -> ModuleType:
+    """Import a module of an extra. Raises OperatorError as `require` does."""
+    require(module if module in EXTRAS[extra].packages else module.partition(".")[0], extra, feature)
     return importlib.import_module(module)

@@ -1,4 +1,4 @@
-"""Where files that users name are looked for: their own folder first, the installed stack last."""
+"""Finds files that users name: in their own folder first, in the installed package last."""
 
 from __future__ import annotations
 
@@ -8,23 +8,21 @@ from pathlib import Path
 from rollyard.services.errors import OperatorError
 
 INSTALLED = Path(__file__).resolve().parents[2]
-"""The folder that holds the stack's packages, configs and data: the checkout, or `site-packages/rollyard`."""
+"""The folder with Rollyard's packages, configs and data: the checkout, or `site-packages/rollyard`."""
 IMPORT_ROOT = Path(__file__).parents[3]
 """The folder from which `rollyard` is imported: `src` of the checkout, or site-packages."""
 
 
 def resolve(path: Path, roots: Sequence[Path]) -> Path:
-    """`path` in the first root that has it. Raises OperatorError when none has."""
+    """Return `path` in the first root that has it. Raises OperatorError if none has."""
     found = find_file(path, roots)
     if found is None:
-        raise OperatorError(f"{path} is not there (looked in {', '.join(map(str, roots))})")
+        raise OperatorError(f"{path} does not exist (looked in {', '.join(map(str, roots))})")
     return found
 
 
 def find_file(path: str | Path, roots: Iterable[Path]) -> Path | None:
-    """`path` in the first root that has it; an absolute path is taken as it is. Raises OperatorError where nobody may
-    look.
-    """
+    """Return `path` in the first root that has it; None if none has. Raises OperatorError if a root is unreadable."""
     try:
         return next((root / path for root in roots if (root / path).is_file()), None)
     except OSError as error:

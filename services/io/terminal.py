@@ -1,7 +1,7 @@
-"""Terminal: what is printed may hold text of endpoints, rows and other users' files; none of it may steer a terminal.
+"""Escapes control characters in output: text of endpoints, rows and other users' files must not control a terminal.
 
-`plain_output` makes `print`, logging and tracebacks safe at once, by standing before both streams. Tables, bars and
-colours go through `services/cli/console.py`, which cleans the text and keeps its own styles.
+`plain_output` makes `print`, logging and tracebacks safe by wrapping both streams. Tables, bars and colours go through
+`services/cli/console.py`, which escapes the text but keeps its own styles.
 """
 
 from __future__ import annotations
@@ -13,27 +13,27 @@ import sys
 from collections.abc import Iterable, Iterator
 from typing import Any, TextIO, cast
 
-_STEERING = re.compile(
+_CONTROL = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f"  # C0 without tab and line feed, DEL, C1 with its one-character escape sequences
-    "\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069"  # line separators, and what reorders the text around it
-    "\ufff9-\ufffb\ud800-\udfff]"  # annotations that hide text; surrogates, which no stream can encode
+    "\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069"  # line separators, and characters that reorder the surrounding text
+    "\ufff9-\ufffb\ud800-\udfff]"  # annotations, which hide text, and surrogates, which no stream can encode
     "|[\U000e0000-\U000e007f]"  # invisible copies of ASCII
 )
 
 
 def plain(text: str) -> str:
-    """`text` with what would steer a terminal written as JSON writes it: `\\u001b`. JSON stays the same JSON."""
-    return _STEERING.sub(_escaped, text)
+    """Escape characters that control a terminal as JSON does: `\\u001b`. JSON keeps its meaning."""
+    return _CONTROL.sub(_escaped, text)
 
 
 def plain_line(text: str) -> str:
-    """`plain`, and on one line: for names and values that stand between words of ours."""
+    """As `plain`, but on one line, for names and values within a message."""
     return plain(text).replace("\n", "\\n").replace("\t", "\\t")
 
 
 @contextlib.contextmanager
 def plain_output() -> Iterator[None]:
-    """Both standard streams are safe to print anything to."""
+    """Escape everything that is written to the standard streams."""
     _open_closed_streams()
     before = sys.stdout, sys.stderr
     sys.stdout, sys.stderr = (cast(TextIO, _PlainStream(unwrapped(stream))) for stream in before)
@@ -44,7 +44,7 @@ def plain_output() -> Iterator[None]:
 
 
 def _open_closed_streams() -> None:
-    """Started with `>&-` a program has no stream, and the next file that it opens would get that stream's number."""
+    """Open missing standard streams: after `>&-` the next file that is opened would get the stream's number."""
     if sys.stdout is not None and sys.stderr is not None:
         return
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
@@ -55,12 +55,12 @@ def _open_closed_streams() -> None:
 
 
 def unwrapped(stream: TextIO) -> TextIO:
-    """What stands behind a stream of `plain_output`, for output that needs its own escape sequences."""
+    """Return the stream that `plain_output` wraps, for output that needs its own escape sequences."""
     return stream.inner if isinstance(stream, _PlainStream) else stream
 
 
 class _PlainStream:
-    """Passes text on, cleaned. It says that it is no terminal, so that libraries leave their colours out."""
+    """Escapes text and forwards it. Reports that it is not a terminal, so that libraries do not use colours."""
 
     def __init__(self, inner: TextIO) -> None:
         self.inner = inner

@@ -1,6 +1,6 @@
-"""One turn of the model, wherever it was made: what counts as one, how it is read, what may be sent back.
+"""Turns of the model: what counts as one, how to parse it, and what may be sent back to an engine.
 
-validity.py   a turn of the model, or a broken engine's empty answer
-calls.py      tool calls as they are recorded, and as an engine can be given them again
-lenient.py    JSON with half surrogate pairs
+response_validity.py   distinguishes a turn of the model from the empty response of a broken engine
+tool_calls.py          tool calls as they are recorded, and in a form that every engine accepts
+lenient_json.py        JSON with lone surrogates
 """

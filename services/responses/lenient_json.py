@@ -1,6 +1,6 @@
-"""JSON as engines and models write it: half surrogate pairs and bytes that are not UTF-8 become U+FFFD.
+"""Parses JSON of engines and models: lone surrogates and bytes that are not UTF-8 become U+FFFD.
 
-orjson refuses both, in either direction, and a model can write such text. Everything else stays an error.
+orjson rejects both, when parsing and when writing, but a model can generate such text. Other errors stay errors.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _HALF_PAIR = re.compile("[\ud800-\udfff]")
 
 
 def loads(text: bytes) -> Any:
-    """The JSON value. Raises ValueError (orjson's) for what is not JSON."""
+    """Parse a JSON value. Raises orjson's ValueError for invalid JSON."""
     try:
         return orjson.loads(text)
     except orjson.JSONDecodeError as strict:
@@ -27,7 +27,7 @@ def loads(text: bytes) -> Any:
 
 
 def as_text(value: Any) -> str:
-    """A value as JSON text; a placeholder where it is nested too deeply to be written."""
+    """Return a value as JSON text, or a placeholder if it is nested too deeply to be written."""
     try:
         return orjson.dumps(value).decode()
     except TypeError:
@@ -38,16 +38,18 @@ def _clean(value: Any) -> Any:
     if isinstance(value, str):
         return _HALF_PAIR.sub("\ufffd", value)
     if isinstance(value, dict):
-        # NaN within a call's arguments is the model's mistake; anywhere else it is the engine's.
-        return {_clean(key): _called(one) if key == "arguments" else _clean(one) for key, one in value.items()}
+        # NaN in a call's arguments is an invalid tool call of the model; elsewhere it is an error of the engine.
+        return {
+            _clean(key): _arguments_text(item) if key == "arguments" else _clean(item) for key, item in value.items()
+        }
     if isinstance(value, list):
-        return [_clean(one) for one in value]
+        return [_clean(item) for item in value]
     if isinstance(value, float) and not math.isfinite(value):
         raise ValueError(f"{value} is not JSON")
     return value
 
 
-def _called(arguments: Any) -> Any:
+def _arguments_text(arguments: Any) -> Any:
     if isinstance(arguments, str):
         return _clean(arguments)
     return _HALF_PAIR.sub("\ufffd", json.dumps(arguments, ensure_ascii=False))

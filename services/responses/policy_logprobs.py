@@ -1,6 +1,6 @@
-"""Whether recorded log-probabilities are those of the policy alone: what a trainer checks before it uses a turn.
+"""Checks whether recorded log-probabilities are those of the policy alone, so that a trainer can use a turn.
 
-A trainer compares `generation_log_probs` with a forward pass of its own. The two agree where the recorded numbers are
+A trainer compares `generation_log_probs` with its own forward pass. The two agree if the recorded numbers are
 log softmax(logits / T): T is 1 under `raw_logprobs`, the recorded temperature under `processed_logprobs`. Measured on
 vLLM 0.32 (tests/external/vllm/test_constraint_logprobs.py), they do not agree
 
@@ -21,40 +21,40 @@ BY_GRAMMAR = frozenset(
     | {"guided_json", "guided_regex", "guided_choice", "guided_grammar", "regex", "ebnf", "grammar", "json_schema"}
     | {"trace_decode_token_ids"}
 )
-"""Names in `sampling.constrained` of constraints that enter the log-probabilities of both modes."""
-COLDEST = 0.01
-"""vLLM's lowest temperature at which it samples."""
+"""Names in `sampling.constrained` of constraints that affect the log-probabilities in both modes."""
+MIN_TEMPERATURE = 0.01
+"""The lowest temperature at which vLLM samples."""
 _MODES = ("raw_logprobs", "processed_logprobs")
 LOWEST = -9000.0
-"""Engines write -9999 where they have no number."""
+"""Engines write -9999 for missing values."""
 
 
 def why_not_policy_logprobs(item: Json) -> str:
-    """Why `generation_log_probs` of a turn's last item are not the policy's own; empty where they are."""
+    """Explain why `generation_log_probs` of a turn's last item are not the policy's own; empty if they are."""
     trace = item.get("token_trace")
     sampling = trace.get("sampling") if isinstance(trace, dict) else None
     if not isinstance(sampling, dict):
-        return "there is no record of how the turn was sampled"
+        return "the turn has no record of its sampling parameters"
     if (mode := sampling.get("logprobs_mode")) not in _MODES:
-        return f"the engine's logprobs mode is {mode!r}; one of {', '.join(_MODES)} is expected"
+        return f"the engine's logprobs mode is {mode!r}; expected one of {', '.join(_MODES)}"
     temperature = sampling.get("temperature")
     if not isinstance(temperature, int | float):
-        return f"the temperature on record is {temperature!r}; a number is expected"
-    if temperature < COLDEST:
-        return f"the turn was decoded greedily (temperature {temperature:g}; vLLM takes {COLDEST} for what is below it)"
+        return f"the recorded temperature is {temperature!r}; expected a number"
+    if temperature < MIN_TEMPERATURE:
+        return f"the turn was decoded greedily (temperature {temperature:g}; vLLM samples only from {MIN_TEMPERATURE})"
     names = sampling.get("constrained") or []
-    held = [name for name in names if mode == "processed_logprobs" or name in BY_GRAMMAR]
-    return f"{', '.join(held)} changed the distribution that they describe" if held else ""
+    constraints = [name for name in names if mode == "processed_logprobs" or name in BY_GRAMMAR]
+    return f"{', '.join(constraints)} changed the distribution that they describe" if constraints else ""
 
 
 def temperature_of(sampling: Json) -> float:
-    """What a forward pass divides its logits by to be compared with a turn of this `token_trace.sampling`."""
+    """Return the divisor of a forward pass's logits for a comparison with a turn of this `token_trace.sampling`."""
     processed = sampling["logprobs_mode"] == "processed_logprobs"
     return float(sampling["temperature"] or 1.0) if processed else 1.0
 
 
 def invalid_numbers(ids: Any, log_probs: Any) -> str:
-    """What is wrong with a turn's generated ids and their log-probabilities; empty where nothing is."""
+    """Describe what is wrong with a turn's generated ids or their log-probabilities; empty if they are valid."""
     if not are_ids(ids):
         return f"has generated ids that are not token ids: {str(ids)[:100]}"
     if not isinstance(log_probs, list) or len(log_probs) != len(ids):
@@ -63,8 +63,8 @@ def invalid_numbers(ids: Any, log_probs: Any) -> str:
     if not log_probs or _are_log_probs(log_probs):
         return ""
     at = next(at for at, value in enumerate(log_probs) if not _are_log_probs([value]))
-    told = f"log-probability {log_probs[at]!r} of token {ids[at]}, number {at + 1} of {len(ids)}"
-    return f"gives {told}; a finite number up to 0 is expected ({_cause(log_probs[at])})"
+    description = f"log-probability {log_probs[at]!r} of token {ids[at]}, number {at + 1} of {len(ids)}"
+    return f"gives {description}; a finite number up to 0 is expected ({_cause(log_probs[at])})"
 
 
 def are_ids(ids: Any) -> bool:
@@ -73,7 +73,7 @@ def are_ids(ids: Any) -> bool:
 
 
 def _are_log_probs(values: list[Any]) -> bool:
-    # A sum is finite only where every number is; rounding in half precision may leave one a little above 0.
+    # A sum is only finite if every number is. Rounding in half precision may leave a number slightly above 0.
     return (
         set(map(type, values)) <= {int, float}
         and math.isfinite(sum(values))

@@ -1,15 +1,15 @@
-"""What counts as a turn of the model, and what is the empty answer of a broken engine: the one place that says so.
+"""Distinguishes a turn of the model from the empty or failed response of a broken engine. These rules decide:
 
-1. A generation that the engine gave up (finish_reason abort, error, timeout ...; status failed, cancelled) is a failed
-   attempt, whatever it says; so is an answer that reports an error beside a text or a call, whatever its status.
-2. An answer that says something (text, reasoning, a refusal, a call) is the model's.
-3. An answer that says nothing is the model's own only where the engine vouches for it: it ended properly (stop, length)
-   and counts at least one generated token, which the token that ends a turn is; or a content filter withheld it. White
-   space is text where the generation ended properly.
-4. Every other answer is a failed attempt: no choices, no message, no finish_reason and no text, `output: []` of a
-   response that is still in progress, a stream that ends before any of it.
+1. A generation that the engine aborted (finish_reason abort, error, timeout ...; status failed, cancelled) is a failed
+   attempt, regardless of its content. So is a response that reports an error, with any status and any content.
+2. A response with content (text, reasoning, a refusal, a call) is a turn of the model.
+3. A response without content is a turn only if the engine confirms it: it ended properly (stop, length) and counts at
+   least one generated token, such as the end-of-turn token; or a content filter withheld it. White space counts as
+   text if the generation ended properly.
+4. Every other response is a failed attempt: no choices, no message, no finish_reason and no text, `output: []` of a
+   response that is still in progress, a stream that ends before any content.
 
-A failed attempt is tried again elsewhere and is never scored.
+Other modules retry failed attempts and never score them.
 """
 
 from __future__ import annotations
@@ -20,96 +20,104 @@ from typing import Any
 from rollyard.services.errors import Failure, FailureKind
 from rollyard.services.types import Json
 
-_GIVEN_UP = re.compile(r"abort|error|cancel|fail|time_?(d_?)?out|disconnect|overload|unavailable|insufficient", re.I)
-"""Words of engines for a generation that they gave up, e.g. for a weight update: no turn of the model."""
+_ABORTED = re.compile(r"abort|error|cancel|fail|time_?(d_?)?out|disconnect|overload|unavailable|insufficient", re.I)
+"""Engines' finish reasons for an aborted generation, for example because of a weight update. Not a turn."""
 _PROPER = frozenset({"stop", "length", "eos", "eos_token", "end_turn", "stop_sequence", "max_tokens", "model_length"})
 _WITHHELD = "content_filter"
-_SPOKEN = ("reasoning", "reasoning_content", "reasoning_details", "refusal", "tool_calls", "function_call", "audio")
+_CONTENT_KEYS = (
+    "reasoning",
+    "reasoning_content",
+    "reasoning_details",
+    "refusal",
+    "tool_calls",
+    "function_call",
+    "audio",
+)
 _UNFINISHED = frozenset({"failed", "in_progress", "queued", "cancelled", "expired"})
 _CALLS = re.compile(r"_call$|_call_output$|^mcp_|^compaction$|^program")
-"""Types of items that say something by being there: calls of tools, ours or the endpoint's, and what came of them."""
+"""Types of items that always count as content: tool calls, also of the endpoint's own tools, and their outputs."""
 _INCOMPLETE = frozenset({"max_output_tokens", _WITHHELD})
 
 
-def malformed(what: str, answer: Any) -> Failure:
-    """The failure for an answer that cannot be read, with an excerpt."""
-    return Failure(FailureKind.MALFORMED_ANSWER, f"the endpoint's answer {what}: {str(answer)[:300]}")
+def malformed(what: str, response: Any) -> Failure:
+    """Return the failure for a response that cannot be parsed, with an excerpt."""
+    return Failure(FailureKind.MALFORMED_ANSWER, f"the endpoint's response {what}: {str(response)[:300]}")
 
 
 def check_finish(reason: Any) -> None:
-    """Raises Failure upstream_error for a generation that the engine gave up."""
-    if reason is not None and _GIVEN_UP.search(str(reason)):
-        told = f"the engine broke the generation off (finish_reason {str(reason)[:100]!r})"
-        raise Failure(FailureKind.UPSTREAM_ERROR, told)
+    """Raise Failure upstream_error for a generation that the engine aborted."""
+    if reason is not None and _ABORTED.search(str(reason)):
+        detail = f"the engine aborted the generation (finish_reason {str(reason)[:100]!r})"
+        raise Failure(FailureKind.UPSTREAM_ERROR, detail)
 
 
 def check_error(part: Json) -> None:
-    """Raises Failure upstream_error for an answer, or a choice of one, that reports an error."""
+    """Raise Failure upstream_error for a response, or one of its choices, that reports an error."""
     error = part.get("error")
     if not error and part.get("object") != "error":
         return
-    told = error.get("message") or error if isinstance(error, dict) else error or part.get("message")
-    raise Failure(FailureKind.UPSTREAM_ERROR, f"the endpoint's answer reports an error: {str(told)[:300]}")
+    detail = error.get("message") or error if isinstance(error, dict) else error or part.get("message")
+    raise Failure(FailureKind.UPSTREAM_ERROR, f"the endpoint's response reports an error: {str(detail)[:300]}")
 
 
 def check_empty(finish_reason: Any, tokens: Any, shown: Any, *, blank: bool = False) -> None:
-    """Raises Failure malformed_answer unless the engine vouches for an answer that says nothing.
+    """Raise Failure malformed_answer unless the engine confirms that a response without content is a turn.
 
-    `tokens`: how many it counts as generated. `blank`: there is white space, which shows that some were.
+    `tokens`: generated tokens that it counts. `blank`: the text is white space, so some tokens were generated.
     """
     if finish_reason == _WITHHELD:
         return
     if not isinstance(finish_reason, str) or finish_reason not in _PROPER:
-        raise malformed(f"says nothing and did not end properly (finish_reason {str(finish_reason)[:100]!r})", shown)
+        raise malformed(f"has no content and did not end properly (finish_reason {str(finish_reason)[:100]!r})", shown)
     if not blank and not (isinstance(tokens, int) and not isinstance(tokens, bool) and tokens > 0):
-        raise malformed("says nothing, and no generated token is counted", shown)
+        raise malformed("has no content, and no generated token is counted", shown)
 
 
-def first_choice(answer: Json) -> tuple[Json, Json]:
-    """The first choice of a chat completion and its message. Raises Failure where there is none, or it was given up."""
-    check_error(answer)
-    choices = answer.get("choices")
+def first_choice(response: Json) -> tuple[Json, Json]:
+    """Return the first choice of a chat completion and its message. Raises Failure if it is missing or aborted."""
+    check_error(response)
+    choices = response.get("choices")
     if not choices or not isinstance(choices, list):
-        raise malformed("has no choices", answer)
+        raise malformed("has no choices", response)
     choice = choices[0]
     message = choice.get("message") if isinstance(choice, dict) else None
     if not isinstance(message, dict):
-        raise malformed("has a choice without a message", answer)
+        raise malformed("has a choice without a message", response)
     check_error(choice)
     check_finish(choice.get("finish_reason"))
     return choice, message
 
 
-def check_completion(answer: Json) -> tuple[Json, Json]:
-    """The first choice of a chat completion and its message. Raises Failure: see the rule above."""
-    choice, message = first_choice(answer)
+def check_completion(response: Json) -> tuple[Json, Json]:
+    """Return the first choice of a chat completion and its message. Raises Failure by the rules of this module."""
+    choice, message = first_choice(response)
     if not has_content(message):
         ids = choice.get("token_ids") or message.get("generation_token_ids")
-        tokens = len(ids) if isinstance(ids, list) else _counted(answer.get("usage"), "completion_tokens")
-        check_empty(choice.get("finish_reason"), tokens, answer, blank=bool(message.get("content")))
+        tokens = len(ids) if isinstance(ids, list) else _counted(response.get("usage"), "completion_tokens")
+        check_empty(choice.get("finish_reason"), tokens, response, blank=bool(message.get("content")))
     return choice, message
 
 
 def has_content(message: Json) -> bool:
-    """True when a chat message, or a piece of one, holds anything of the model."""
+    """True if a chat message or a delta has content from the model."""
     content = message.get("content")
     if isinstance(content, str):
         if content.strip():
             return True
     elif isinstance(content, list) and any(isinstance(part, dict) and part.get("text") for part in content):
         return True
-    spoken = (message.get(key) for key in _SPOKEN)
-    return any(value.strip() if isinstance(value, str) else value for value in spoken)
+    values = (message.get(key) for key in _CONTENT_KEYS)
+    return any(value.strip() if isinstance(value, str) else value for value in values)
 
 
 def check_response(response: Json) -> None:
-    """Check a whole Response. Raises Failure: see the rule above."""
+    """Check a complete Response. Raises Failure by the rules of this module."""
     status, output = response.get("status"), response.get("output")
     if isinstance(status, str) and status in _UNFINISHED:
         error = response.get("error")
         reason = error.get("message") if isinstance(error, dict) else error
-        told = f"the response is {status}: {reason or 'no reason given'}"
-        raise Failure(FailureKind.UPSTREAM_ERROR, told[:500])
+        detail = f"the response is {status}: {reason or 'no reason given'}"
+        raise Failure(FailureKind.UPSTREAM_ERROR, detail[:500])
     check_error(response)
     check_finish(status)
     if not isinstance(output, list) or not all(isinstance(item, dict) for item in output):
@@ -118,7 +126,7 @@ def check_response(response: Json) -> None:
     details = response.get("incomplete_details")
     reason = details.get("reason") if isinstance(details, dict) else None
     check_finish(reason)
-    if any(_item_says_something(item) for item in output):
+    if any(_has_item_content(item) for item in output):
         return
     finish_reason: Any = status
     if status == "completed":
@@ -130,7 +138,7 @@ def check_response(response: Json) -> None:
     check_empty(finish_reason, tokens, response, blank=any(_texts(item) for item in output))
 
 
-def _item_says_something(item: Json) -> bool:
+def _has_item_content(item: Json) -> bool:
     kind = item.get("type", "message")
     if isinstance(kind, str) and _CALLS.search(kind):
         return True
@@ -138,7 +146,7 @@ def _item_says_something(item: Json) -> bool:
 
 
 def _texts(item: Json) -> list[str]:
-    """The texts of a message's or a reasoning's parts that are not empty."""
+    """Return the non-empty texts of the parts of a message or of reasoning."""
     parts: list[Any] = []
     for group in (item.get("content"), item.get("summary")):
         parts += [{"text": group}] if isinstance(group, str) else group if isinstance(group, list) else []

@@ -1,4 +1,4 @@
-"""Reads the answers of the run's servers: JSON objects, and model turns among them."""
+"""Parses responses of the run's servers: JSON objects, including model turns."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from rollyard.services.types import Json
 
 
 def read_answer(body: bytes, server: str) -> Json:
-    """The JSON object that `server` answered. Raises Failure malformed_answer with the server's name."""
+    """Parse the JSON object in the response of `server`. Raises Failure malformed_answer with the server's name."""
     try:
         value = loads(body)
     except ValueError as error:
         excerpt = body[:200].decode("utf-8", "replace")
-        detail = f"the answer is not JSON ({error}): {excerpt!r}"
+        detail = f"the response is not JSON ({error}): {excerpt!r}"
         raise Failure(FailureKind.MALFORMED_ANSWER, detail, server=server) from error
     if not isinstance(value, dict):
-        detail = f"the answer is a JSON {type(value).__name__}; a JSON object is expected"
+        detail = f"the response is a JSON {type(value).__name__}; expected a JSON object"
         raise Failure(FailureKind.MALFORMED_ANSWER, detail, server=server)
     return value
 
 
 def read_response(body: bytes, server: str) -> Json:
-    """The Response object that the model server `server` answered.
+    """Parse the Response object of the model server `server`.
 
-    Raises Failure with the server's name unless it is a turn of the model: a model server of another stack may pass on
-    what a broken engine produced.
+    Raises Failure with the server's name unless it is a turn of the model: a model server of another stack may forward
+    the output of a broken engine.
     """
     response = read_answer(body, server)
     try:

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol, Self
 
-from rollyard.services.config.venv import asks_for_isolation, interpreter_for
+from rollyard.services.config.venv import interpreter_for, needs_isolation
 from rollyard.services.types import Launch
 
 
@@ -117,7 +117,7 @@ class LocalLauncher:
         """Start the process, after building its own Python environment if its folder requires one."""
         python = Path(sys.executable)
         folder = Path(launch.folder)
-        if asks_for_isolation(folder):
+        if needs_isolation(folder):
             python = await asyncio.to_thread(interpreter_for, folder, self._cache)
         environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
         stdin_data = launch.model_dump_json().encode()

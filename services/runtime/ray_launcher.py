@@ -28,7 +28,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from rollyard.services.config.venv import asks_for_isolation
+from rollyard.services.config.venv import needs_isolation
 from rollyard.services.errors import OperatorError, RunError
 from rollyard.services.http.access.hosts import is_loopback
 from rollyard.services.http.ray_address import check_ray_address
@@ -114,7 +114,7 @@ class RayLauncher:
     async def launch(self, launch: Launch, log: Path) -> Process:
         """Start the process on a node. Raises OperatorError, or ConnectionError if the cluster cannot start it."""
         errors = self._ray.exceptions
-        isolated = asks_for_isolation(Path(launch.folder))
+        isolated = needs_isolation(Path(launch.folder))
         limit_s = BUILD_S if isolated else START_S
         placement: tuple[str, str] | None = None
         try:

@@ -39,7 +39,7 @@ async def serve(
     head = RegistryClient(transport, launch.head_url, launch.keys)
     book = AddressBook(head.directory)
     logs = Path(launch.log_folder) if launch.log_folder else None
-    client = ServerClient(transport, launch.keys, book, clock=lag.lived)
+    client = ServerClient(transport, launch.keys, book, clock=lag.now)
     server = kind(settings, Context(launch.name, launch.keys, client, logs, endpoints, launch.instance))
     if launch.check_only:
         await server.check()

@@ -81,7 +81,7 @@ class Stack:
         self._here = list(config.servers if here is None else here)
         elsewhere = {spec.name for spec in config.servers} - {spec.name for spec in self._here}
         self.registry = ServerRegistry(
-            keys.run_id, config.servers, config.identity(), elsewhere=elsewhere, reloads=reloads, clock=lag.lived
+            keys.run_id, config.servers, config.identity(), elsewhere=elsewhere, reloads=reloads, clock=lag.now
         )
         self._say = say
         self._launcher = launcher
@@ -92,7 +92,7 @@ class Stack:
         self._transport = LocalTransport(HttpTransport(lag=lag), lag)
         self._endpoints = LocalTransport(endpoint_transport(environ or {}, lag), lag)
         self._book = AddressBook(self._directory)
-        self.client = ServerClient(self._transport, keys, self._book, clock=lag.lived)
+        self.client = ServerClient(self._transport, keys, self._book, clock=lag.now)
         settings = ServerSettings(host=head_host, port=port)
         head = Head(settings, Context("head", keys, self.client), self.registry, config, folder.base)
         self._head = HostedServer(head, sock, advertise=head_advertise, lag=lag)

@@ -1,1 +1,1 @@
-"""A FastAPI app with a name: settings, metrics, OpenAPI, one boundary where errors become answers."""
+"""Server: a named FastAPI app with settings, metrics, OpenAPI, and one place that turns errors into responses."""

@@ -1,8 +1,8 @@
-"""Server: a FastAPI app with a name. Start and stop, health, metrics, and the one boundary where errors become answers.
+"""Server: a named FastAPI app with start and stop, health, metrics, and one place that turns errors into responses.
 
-Two kinds of routes: `self.app` is an ordinary FastAPI app for whatever is not hot; `self.route` serves the hot paths
-from bytes to bytes, which saves some 60 us of CPU a request (benchmarks/turns.py shows the sum). Both kinds stand in
-/openapi.json.
+There are two kinds of routes. `self.app` is an ordinary FastAPI app for everything that is not hot. `self.route` serves
+hot paths from bytes to bytes, which saves about 60 us of CPU time per request (benchmarks/turns.py shows the total).
+/openapi.json documents both.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from rollyard.services.errors import Failure, FailureKind
 from rollyard.services.http.access.hosts import KnownHosts, is_loopback
 from rollyard.services.http.access.request_checks import Access
 from rollyard.services.http.client import RUN_HEADER, ServerClient
-from rollyard.services.http.problem import named, problem_reply
+from rollyard.services.http.problem import problem_response, to_problem
 from rollyard.services.http.request import Handler, RawRequest, RawResponse, cancel_on_disconnect, read_body
 from rollyard.services.http.transport import Receive, Scope, Send, Transport
 from rollyard.services.server.metrics import CONTENT_TYPE, MetricSource, RouteMetrics, ServerMetrics
@@ -42,34 +42,34 @@ class _Route:
     path: str
     handler: Handler
     cancellable: bool
-    meter: RouteMetrics
+    metrics: RouteMetrics
 
 
 @dataclass(frozen=True)
 class Context:
-    """What a server is given besides its settings."""
+    """What a server receives in addition to its settings."""
 
     name: str
     """The name by which others call it."""
     keys: Keys
     client: ServerClient
     log_folder: Path | None = None
-    """Where the run's logs are."""
+    """The folder with the run's logs."""
     endpoints: Transport | None = None
-    """Towards engines and hosted APIs, behind proxies where the environment names some."""
+    """For engines and hosted APIs; uses the proxies of the environment variables."""
     instance: str = ""
-    """Unique name of this process in the run's directory; empty where all servers share one process."""
+    """Unique name of this process in the run's directory; empty if all servers share one process."""
 
     @property
     def beyond(self) -> Transport:
-        """The transport for addresses that are not the run's; in a process without one of its own, the client's."""
+        """The transport for addresses outside the run; the client's if the process has no separate one."""
         return self.endpoints or self.client.transport
 
 
 class Server:
     """A named server. Subclasses add routes in `__init__` and may override `start` and `stop`.
 
-    Its own names are mangled (`__answer`): what a subclass keeps under any name of its choice takes nothing away.
+    Private names are mangled (`__respond`), so that a subclass can use any attribute name without a clash.
     """
 
     Settings: ClassVar[type[ServerSettings]] = ServerSettings
@@ -90,60 +90,61 @@ class Server:
         rules = context.keys.access
         hosts = KnownHosts([settings.host, *rules.hosts], any_address=not is_loopback(settings.host))
         self.__access = Access(hosts, command="ng_run", other_users=rules.other_users)
-        self.__meters = ServerMetrics()
-        self.__meters.gauge("rollyard_in_flight", "Requests being answered", lambda: self.in_flight)
-        self.__meters.gauge("rollyard_sessions", "Open sessions", lambda: self.sessions)
+        self.__metrics = ServerMetrics()
+        self.__metrics.gauge("rollyard_in_flight", "Requests in flight", lambda: self.in_flight)
+        self.__metrics.gauge("rollyard_sessions", "Open sessions", lambda: self.sessions)
         self.app = self.__make_app()
 
     @property
     def sessions(self) -> int:
-        """Open sessions; servers that keep some override this."""
+        """Number of open sessions; servers with sessions override this."""
         return 0
 
     @property
     def phase(self) -> str:
-        """What `start` is doing, for those who wait; servers whose start takes minutes override this."""
+        """What `start` is doing, shown while users wait; servers whose start takes minutes override this."""
         return ""
 
     async def start(self) -> None:
-        """Get ready to serve: load, connect, warm up. Raising ends the process with the message in its log."""
+        """Prepare to serve: load, connect, warm up. An exception ends the process, with its message in the log."""
 
     async def stop(self) -> None:
-        """Give everything back."""
+        """Release all resources."""
 
     async def check(self) -> None:
-        """Find what would stop `start`, and leave nothing running. Raises OperatorError, RunError."""
+        """Detect problems that would stop `start`, and leave nothing running. Raises OperatorError, RunError."""
 
     async def advice(self) -> list[str]:
-        """What would fail later although `start` works, a sentence each: an endpoint that does not answer."""
+        """Warn of problems that `start` survives, such as an endpoint that does not respond. One sentence each."""
         return []
 
     def route(self, path: str, handler: Handler, *, cancellable: bool = False) -> None:
         """Serve POST `path` from bytes to bytes.
 
-        `cancellable` handlers are cancelled when the caller hangs up; worth its 15 us where the work is long.
+        `cancellable` handlers are cancelled when the caller disconnects. It costs 15 us per request, so use it for
+        long work.
         """
-        self.__routes[path] = _Route(path, handler, cancellable, self.__meters.route(path))
+        self.__routes[path] = _Route(path, handler, cancellable, self.__metrics.route(path))
 
     def route_rest(self, handler: Handler) -> None:
-        """Serve every POST to a path that is no route; without it they are 404."""
-        self.__rest = _Route("other", handler, False, self.__meters.route("other"))
+        """Serve every POST to an unregistered path. Without it they get status 404."""
+        self.__rest = _Route("other", handler, False, self.__metrics.route("other"))
 
-    def measure(self, measured: MetricSource) -> None:
-        """Show numbers that `measured` keeps in this server's /metrics."""
-        self.__meters.add(measured)
+    def measure(self, source: MetricSource) -> None:
+        """Add the metrics of `source` to this server's /metrics."""
+        self.__metrics.add(source)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """The ASGI door."""
+        """The ASGI entry point."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
         self.requests += 1
         self.in_flight += 1
         try:
-            if refusal := self.__refusal(scope):
-                self.__meters.route("refused").observe(refusal.status, 0.0)
-                await self.__send(send, refusal)
+            if rejection := self.__rejection(scope):
+                self.__metrics.route("refused").observe(rejection.status, 0.0)
+                await self.__send(send, rejection)
             elif scope["method"] == "POST" and (route := self.__routes.get(scope["path"], self.__rest)):
                 await self.__serve(route, scope, receive, send)
             else:
@@ -151,55 +152,59 @@ class Server:
         finally:
             self.in_flight -= 1
 
-    def __refusal(self, scope: Scope) -> RawResponse | None:
-        """A caller of another run gets no further, nor one without the token; where there is none, see `Access`."""
+    def __rejection(self, scope: Scope) -> RawResponse | None:
+        """Reject callers of other runs or without the run's token. Without a token, `Access` decides."""
         if not self.__token and (failure := self.__access.refusal(scope)):
             return self.__failed(failure, scope["path"])
         authorization = b""
         for name, value in scope["headers"]:
             if name == b"x-rollyard-run" and value != self.__run_header[1]:
-                asked = value.decode("latin-1")
-                told = f"this is run {self.context.keys.run_id}, not {asked!r}"
-                return self.__failed(Failure(FailureKind.WRONG_RUN, told), scope["path"])
+                run_id = value.decode("latin-1")
+                detail = f"this is run {self.context.keys.run_id}, not {run_id!r}"
+                return self.__failed(Failure(FailureKind.WRONG_RUN, detail), scope["path"])
             if name == b"x-rollyard-to" and value != self.__own_name:
-                told = f"this is {self.name!r}, not {value.decode('latin-1')!r}"
-                return self.__failed(Failure(FailureKind.WRONG_RUN, told), scope["path"])
+                detail = f"this is {self.name!r}, not {value.decode('latin-1')!r}"
+                return self.__failed(Failure(FailureKind.WRONG_RUN, detail), scope["path"])
             if name == b"authorization":
                 authorization = value
         if self.__token and not hmac.compare_digest(authorization, b"Bearer " + self.__token.encode()):
-            failure = Failure(FailureKind.UNAUTHORIZED, "the run token is missing or wrong (Authorization: Bearer ...)")
+            failure = Failure(
+                FailureKind.UNAUTHORIZED, "the run token is missing or wrong; expected Authorization: Bearer <token>"
+            )
             return self.__failed(failure, scope["path"])
         return None
 
     async def __serve(self, route: _Route, scope: Scope, receive: Receive, send: Send) -> None:
-        begun, status = time.perf_counter(), 499
+        started, status = time.perf_counter(), 499
         watchers: list[asyncio.Task[None]] = []
-        hung_up: list[bool] = []
+        disconnected: list[bool] = []
         try:
-            reply = await self.__answer(route, scope, receive, lambda: watchers.append(_watch(receive, hung_up)))
-            if reply.stream is not None and not watchers:
-                watchers.append(_watch(receive, hung_up))
-            await self.__send(send, reply)
-            status = reply.status
+            response = await self.__respond(
+                route, scope, receive, lambda: watchers.append(_watch(receive, disconnected))
+            )
+            if response.stream is not None and not watchers:
+                watchers.append(_watch(receive, disconnected))
+            await self.__send(send, response)
+            status = response.status
         except asyncio.CancelledError:
-            if not hung_up:
+            if not disconnected:
                 raise
         except Exception:
             status = 500
             raise
         finally:
-            route.meter.observe(status, time.perf_counter() - begun)
+            route.metrics.observe(status, time.perf_counter() - started)
             for watcher in watchers:
                 watcher.cancel()
 
-    async def __answer(self, route: _Route, scope: Scope, receive: Receive, watch: Callable[[], None]) -> RawResponse:
+    async def __respond(self, route: _Route, scope: Scope, receive: Receive, watch: Callable[[], None]) -> RawResponse:
         try:
             call = RawRequest(scope["path"], scope["headers"], await read_body(receive), scope.get("query_string", b""))
-            # In one process the caller's task is this one: cancelling it needs no watcher.
+            # If all servers share one process, the caller's task is this one, and cancelling it needs no watcher.
             if route.cancellable and scope.get("client") is not None:
                 watch()
-            reply = await route.handler(call)
-            return RawResponse(reply) if isinstance(reply, bytes) else reply
+            response = await route.handler(call)
+            return RawResponse(response) if isinstance(response, bytes) else response
         except Failure as failure:
             return self.__failed(failure, scope["path"])
         except Exception as error:
@@ -211,43 +216,43 @@ class Server:
         return self.__failed(Failure(FailureKind.SERVER_ERROR, detail), path)
 
     def __failed(self, failure: Failure, path: str) -> RawResponse:
-        problem = named(failure, self.name, path)
-        self.__meters.failure(failure.kind, here=problem.server == self.name)
-        return problem_reply(problem)
+        problem = to_problem(failure, self.name, path)
+        self.__metrics.failure(failure.kind, here=problem.server == self.name)
+        return problem_response(problem)
 
-    async def __send(self, send: Send, reply: RawResponse) -> None:
-        headers = [(b"content-type", reply.content_type), self.__run_header, *reply.headers]
-        if reply.stream is None:
-            headers.append((b"content-length", b"%d" % len(reply.body)))
-            await send({"type": "http.response.start", "status": reply.status, "headers": headers})
-            await send({"type": "http.response.body", "body": reply.body})
+    async def __send(self, send: Send, response: RawResponse) -> None:
+        headers = [(b"content-type", response.content_type), self.__run_header, *response.headers]
+        if response.stream is None:
+            headers.append((b"content-length", b"%d" % len(response.body)))
+            await send({"type": "http.response.start", "status": response.status, "headers": headers})
+            await send({"type": "http.response.body", "body": response.body})
             return
-        await send({"type": "http.response.start", "status": reply.status, "headers": headers})
-        async with contextlib.aclosing(reply.stream) as pieces:  # type: ignore[type-var]
+        await send({"type": "http.response.start", "status": response.status, "headers": headers})
+        async with contextlib.aclosing(response.stream) as pieces:  # type: ignore[type-var]
             async for piece in pieces:
                 await send({"type": "http.response.body", "body": piece, "more_body": True})
         await send({"type": "http.response.body", "body": b""})
 
     async def __serve_app(self, scope: Scope, receive: Receive, send: Send) -> None:
-        whole, status, begun = False, 499, time.perf_counter()
+        complete, status, started = False, 499, time.perf_counter()
 
-        async def marked(message: Any) -> None:
-            nonlocal whole, status
+        async def send_with_run_header(message: Any) -> None:
+            nonlocal complete, status
             if message["type"] == "http.response.start":
                 message["headers"] = [*message["headers"], self.__run_header]
                 status = message["status"]
-            whole = message["type"] == "http.response.body" and not message.get("more_body")
+            complete = message["type"] == "http.response.body" and not message.get("more_body")
             await send(message)
 
         try:
-            await self.app(scope, receive, marked)
+            await self.app(scope, receive, send_with_run_header)
         except Exception:
-            if not whole:  # Starlette raises again what `_on_exception` has answered and logged
+            if not complete:  # Starlette re-raises exceptions that `__on_exception` has logged and responded to
                 raise
         finally:
-            # A path that is no route is not a name for a series: anybody could make as many as he likes.
+            # Unknown paths share one series, because callers could otherwise create any number of them.
             path = getattr(scope.get("route"), "path", "other")
-            self.__meters.route(path).observe(status, time.perf_counter() - begun)
+            self.__metrics.route(path).observe(status, time.perf_counter() - started)
 
     def __make_app(self) -> FastAPI:
         app = FastAPI(title=self.name, docs_url="/docs", redoc_url=None)
@@ -259,18 +264,18 @@ class Server:
 
         @app.get("/health")
         async def health() -> Json:
-            """Alive: the event loop answers."""
+            """Report that the event loop is responsive."""
             return {"status": "ok", "server": self.name, "run_id": self.context.keys.run_id}
 
         @app.get("/ready")
         async def ready() -> JSONResponse:
-            """200 once `start` is done, 503 before."""
+            """Return 200 once `start` is done, 503 before."""
             return JSONResponse({"ready": self.ready}, status_code=200 if self.ready else 503)
 
         @app.get("/metrics")
         async def metrics() -> Response:
-            """Prometheus text format."""
-            return Response(self.__meters.text(), media_type=CONTENT_TYPE)
+            """Return the metrics in Prometheus' text format."""
+            return Response(self.__metrics.text(), media_type=CONTENT_TYPE)
 
         return app
 
@@ -288,20 +293,20 @@ class Server:
 
     async def __on_http_exception(self, request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
-        hot = sorted(self.__routes)
+        paths = sorted(self.__routes)
         detail = f"{error.detail}: {request.method} {request.url.path}"
         if error.status_code == 404:
-            detail += f" (POST routes here: {', '.join(hot)})"
+            detail += f" (POST routes here: {', '.join(paths)})"
         failure = Failure(FailureKind.BAD_REQUEST, detail, status=error.status_code)
         return await self.__on_failure(request, failure)
 
 
-def _watch(receive: Receive, hung_up: list[bool]) -> asyncio.Task[None]:
+def _watch(receive: Receive, disconnected: list[bool]) -> asyncio.Task[None]:
     task = asyncio.current_task()
     assert task is not None
-    return asyncio.create_task(cancel_on_disconnect(receive, task, hung_up))
+    return asyncio.create_task(cancel_on_disconnect(receive, task, disconnected))
 
 
-def _response(reply: RawResponse) -> Response:
-    headers = {name.decode(): value.decode() for name, value in reply.headers}
-    return Response(reply.body, reply.status, headers, reply.content_type.decode())
+def _response(response: RawResponse) -> Response:
+    headers = {name.decode(): value.decode() for name, value in response.headers}
+    return Response(response.body, response.status, headers, response.content_type.decode())

@@ -1,4 +1,4 @@
-"""Meters: what a server counts, for `GET /metrics` (Prometheus). A registry a server, no globals."""
+"""Metrics of a server for `GET /metrics` (Prometheus). One registry per server, no globals."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ LATENCY_BUCKETS = (
     *(0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0),
     *(300.0, 1_000.0, 3_000.0, 10_000.0, 30_000.0),
 )
-"""Seconds; an episode, which is one request to its agent, may take hours."""
+"""Seconds. An episode is one request to its agent and may take hours."""
 CONTENT_TYPE = prometheus.CONTENT_TYPE_LATEST
 
 
 class MetricSource(Protocol):
-    """Something that knows its own numbers and is asked for them only when somebody looks."""
+    """A collector of metrics that are computed at each scrape."""
 
     def collect(self) -> Iterable[Metric]:
-        """The numbers as of now."""
+        """Return the current metrics."""
         ...
 
 
 class RouteMetrics:
-    """Requests and latency of one route. Its series are looked up once, not at every request."""
+    """Requests and latency of one route. Caches its series instead of looking them up at every request."""
 
     def __init__(self, path: str, latency: prometheus.Histogram, statuses: prometheus.Counter) -> None:
         self._path = path
@@ -34,7 +34,7 @@ class RouteMetrics:
         self._counters: dict[int, prometheus.Counter] = {}
 
     def observe(self, status: int, seconds: float) -> None:
-        """One request answered."""
+        """Count one request with its status and latency."""
         self._latency.observe(seconds)
         counter = self._counters.get(status)
         if counter is None:
@@ -43,7 +43,7 @@ class RouteMetrics:
 
 
 class ServerMetrics:
-    """A server's registry. The process's own CPU, memory and open files are in it."""
+    """A server's Prometheus registry, which includes the process's CPU, memory and open files."""
 
     def __init__(self) -> None:
         self._registry = prometheus.CollectorRegistry()
@@ -54,30 +54,30 @@ class ServerMetrics:
             "rollyard_requests", "Requests answered", ["route", "status"], registry=self._registry
         )
         self._failures = prometheus.Counter(
-            "rollyard_failures", "Requests that ended in a failure of ours", ["kind", "began"], registry=self._registry
+            "rollyard_failures", "Requests that ended in a named failure", ["kind", "began"], registry=self._registry
         )
         self._routes: dict[str, RouteMetrics] = {}
         prometheus.ProcessCollector(registry=self._registry)
 
     def route(self, path: str) -> RouteMetrics:
-        """The meter of a route."""
-        meter = self._routes.get(path)
-        if meter is None:
-            meter = self._routes[path] = RouteMetrics(path, self._latency, self._statuses)
-        return meter
+        """Return the metrics of a route, created on first use."""
+        metrics = self._routes.get(path)
+        if metrics is None:
+            metrics = self._routes[path] = RouteMetrics(path, self._latency, self._statuses)
+        return metrics
 
     def failure(self, kind: str, *, here: bool) -> None:
-        """One request failed; `here`: it began at this server and was not passed on from another."""
+        """Count a failed request. `here`: the failure originated at this server and was not passed on from another."""
         self._failures.labels(kind, "here" if here else "elsewhere").inc()
 
-    def gauge(self, name: str, meaning: str, read: Callable[[], float]) -> None:
-        """A value that is read when somebody asks."""
-        prometheus.Gauge(name, meaning, registry=self._registry).set_function(read)
+    def gauge(self, name: str, help_text: str, read: Callable[[], float]) -> None:
+        """Add a gauge that calls `read` at each scrape."""
+        prometheus.Gauge(name, help_text, registry=self._registry).set_function(read)
 
-    def add(self, measured: MetricSource) -> None:
-        """Numbers that somebody else keeps."""
-        self._registry.register(measured)
+    def add(self, source: MetricSource) -> None:
+        """Add the metrics of `source`."""
+        self._registry.register(source)
 
     def text(self) -> bytes:
-        """Everything, in Prometheus' text format."""
+        """Return all metrics in Prometheus' text format."""
         return prometheus.generate_latest(self._registry)

@@ -1,4 +1,4 @@
-"""The hot routes of a server in its /openapi.json, beside those that FastAPI serves and describes itself."""
+"""Adds a server's hot routes to its /openapi.json, next to the routes that FastAPI documents automatically."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from rollyard.services.types import Json
 
 
 def document(app: FastAPI, handlers: Callable[[], Mapping[str, Handler]]) -> None:
-    """Describe `handlers` (path -> handler, asked for at each reading) in the schema of `app`."""
-    plain = app.openapi
+    """Add `handlers` (returns path -> handler; called for each request) to the schema of `app`."""
+    fastapi_schema = app.openapi
 
     def openapi() -> Json:
-        schema = plain()
+        schema = fastapi_schema()
         for path, handler in handlers().items():
             schema["paths"].setdefault(path, {"post": _documented(handler)})
         return schema

@@ -1,4 +1,4 @@
-"""Typed settings and options: how they are read, what is said when they are wrong, what is never shown."""
+"""Typed settings and options: parsing, error messages, and redaction of secrets."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ M = TypeVar("M", bound=BaseModel)
 
 
 class ServerSettings(BaseModel):
-    """What every server's settings share; plug-ins subclass it. The nested YAML is parsed into it once, at the door."""
+    """Settings that all servers share; plug-ins subclass it. The nested YAML is parsed into it once, at startup."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True, coerce_numbers_to_str=True)
 
@@ -28,20 +28,20 @@ class ServerSettings(BaseModel):
         {"host", "port", "base_url", "replicas", "start_timeout_s"}
         | {"datasets", "domain", "description", "value", "verified"}
     )
-    """Settings that do not change what a rollout means: a collection may be resumed with others."""
+    """Settings that do not affect rollouts: a collection may be resumed with different values."""
 
     entrypoint: str = "app.py"
-    """File of the server's folder that defines `server`."""
+    """File in the server's folder that defines `server`."""
     host: str = "127.0.0.1"
-    """Address to bind; anything beyond loopback needs a run token."""
+    """Address to bind; any address but loopback needs a run token."""
     port: int = Field(default=0, ge=0, le=65535)
-    """0: the process takes a free port and reports it."""
+    """0: the process selects a free port and reports it."""
     replicas: int = Field(default=1, ge=1)
-    """Instances of this server; episodes go to the least busy one and stay there."""
+    """Instances of this server. An episode goes to the least busy one and stays there."""
     start_timeout_s: float | None = Field(default=None, gt=0)
-    """How long it may take to get ready; default: the run's ready_timeout_s."""
+    """Seconds until it must be ready; default: the run's ready_timeout_s."""
     domain: str | None = None
-    """NeMo Gym's catalogue entry; not used when serving."""
+    """NeMo Gym's catalogue entry; not used for serving."""
     description: str | None = None
     """As `domain`."""
     value: str | None = None
@@ -53,14 +53,14 @@ class ServerSettings(BaseModel):
 
     @property
     def token_needed_for(self) -> str:
-        """Why these settings want a run token, a clause; empty where they do not. Subclasses override it."""
+        """Why these settings require a run token, as a clause; empty if they do not. Subclasses override it."""
         return ""
 
 
 def settings_argument(owner: type, base: type[M]) -> type[M] | None:
-    """The settings class that `owner` itself names as a type argument: `class Patient(Agent[PatientSettings])`.
+    """Return the settings class that `owner` passes as a type argument: `class Patient(Agent[PatientSettings])`.
 
-    None where it names none: a type variable, nothing, or no subclass of `base`.
+    None if it passes no subclass of `base`, such as a type variable or no argument.
     """
     for generic in owner.__dict__.get("__orig_bases__", ()):
         for argument in get_args(generic):
@@ -70,29 +70,30 @@ def settings_argument(owner: type, base: type[M]) -> type[M] | None:
 
 
 def is_secret(name: str) -> bool:
-    """True for the names of settings whose value is never logged, printed or served."""
+    """True for names of settings whose value must never be logged, printed or served."""
     return bool(_SECRET.search(name))
 
 
 def parse_settings(model: type[M], raw: Mapping[str, Any], owner: str) -> M:
-    """`raw` as `model`; one value is a list of one. Raises OperatorError: every unknown, missing or mistyped setting,
-    with the nearest name.
+    """Parse `raw` as `model`. For a list setting, a single value becomes a list of one.
+
+    Raises OperatorError with every unknown, missing or invalid setting, and the closest known name.
     """
     lists = {
         name for key, field in model.model_fields.items() if takes_list(field.annotation) for name in (key, field.alias)
     }
-    given = {
+    values = {
         key: [value] if key in lists and isinstance(value, str | int | float) else value for key, value in raw.items()
     }
     try:
-        return model.model_validate(given)
+        return model.model_validate(values)
     except ValidationError as error:
-        told = dict.fromkeys(_worded(problem, model) for problem in error.errors(include_url=False))
-        raise OperatorError("; ".join(f"{owner}: {problem}" for problem in told)) from None
+        messages = dict.fromkeys(_message(problem, model) for problem in error.errors(include_url=False))
+        raise OperatorError("; ".join(f"{owner}: {problem}" for problem in messages)) from None
 
 
 def takes_list(annotation: Any) -> bool:
-    """True for the type of a setting whose value is a list, and not a text or number as well."""
+    """True for the type of a setting that accepts a list, but neither a string nor a number."""
     kinds = [get_origin(kind) or kind for kind in alternatives(annotation)]
     return any(kind in (list, tuple) for kind in kinds) and not any(
         isinstance(kind, type) and issubclass(kind, str | int | float | Path) for kind in kinds
@@ -100,13 +101,13 @@ def takes_list(annotation: Any) -> bool:
 
 
 def takes_text(annotation: Any) -> bool:
-    """True for the type of a setting whose value is a text, whatever it looks like."""
+    """True for the type of a setting whose value is always a string, even if it looks like a number."""
     kinds = alternatives(annotation)
     return any(kind in (str, Path) for kind in kinds) and not any(kind in (int, float, bool) for kind in kinds)
 
 
 def alternatives(annotation: Any) -> list[Any]:
-    """The types that an annotation allows, None apart."""
+    """Return the types that an annotation allows, except None."""
     origin = get_origin(annotation)
     if origin is Annotated:
         return alternatives(get_args(annotation)[0])
@@ -116,7 +117,7 @@ def alternatives(annotation: Any) -> list[Any]:
 
 
 def redacted(value: Any, key: str = "") -> Any:
-    """`value` without what stands under a secret name."""
+    """Return `value` with everything under a secret name replaced by `***`."""
     if isinstance(value, SecretStr) or (is_secret(key) and value not in (None, "")):
         return REDACTED
     if isinstance(value, dict):
@@ -133,18 +134,18 @@ _EXPECTED = {
     "model_attributes_type": "expected a mapping, {key: value}",
     "list_type": "expected a list, [a, b]",
     "tuple_type": "expected a list, [a, b]",
-    "is_instance_of": "a value of this kind cannot be given here",
+    "is_instance_of": "a value of this type is not allowed here",
 }
-"""What pydantic words with the names of Python's classes."""
+"""Replaces messages in which pydantic uses the names of Python's classes."""
 
 
-def _worded(problem: Any, model: type[BaseModel]) -> str:
+def _message(problem: Any, model: type[BaseModel]) -> str:
     field = model.model_fields.get(str(problem["loc"][0])) if problem["loc"] else None
     if field is not None and len(kinds := alternatives(field.annotation)) > 1 and len(problem["loc"]) == 2:
-        # One of several types, each with a complaint of its own.
-        words = {str: "a text", dict: "a mapping", list: "a list", bool: "true or false", int: "a whole number"}
-        wanted = [words.get(get_origin(kind) or kind, "a number") for kind in kinds]
-        problem = {**problem, "loc": problem["loc"][:1], "type": "one_of", "msg": f"expected {' or '.join(wanted)}"}
+        # A union: pydantic reports one error for each of its types.
+        type_names = {str: "a string", dict: "a mapping", list: "a list", bool: "true or false", int: "an integer"}
+        expected = [type_names.get(get_origin(kind) or kind, "a number") for kind in kinds]
+        problem = {**problem, "loc": problem["loc"][:1], "type": "one_of", "msg": f"expected {' or '.join(expected)}"}
     name = ".".join(str(part) for part in problem["loc"])
     if problem["type"] == "extra_forbidden":
         fields = _fields_at(model, problem["loc"][:-1])
@@ -156,26 +157,26 @@ def _worded(problem: Any, model: type[BaseModel]) -> str:
         return str(problem["msg"]).removeprefix("Value error, ")
     if any(is_secret(str(part)) for part in problem["loc"]):
         return f"{name!r} is {REDACTED}, but: {problem['msg']}"
-    found, told = redacted(problem.get("input")), problem["msg"].removeprefix("Value error, ")
-    return f"{name!r} is {'null' if found is None else repr(found)}, but: {_EXPECTED.get(problem['type'], told)}"
+    found, message = redacted(problem.get("input")), problem["msg"].removeprefix("Value error, ")
+    return f"{name!r} is {'null' if found is None else repr(found)}, but: {_EXPECTED.get(problem['type'], message)}"
 
 
 def _fields_at(model: type[BaseModel], path: tuple[Any, ...]) -> Collection[str]:
-    """Names of the fields of the model that stands at `path` below `model`."""
+    """Return the names of the fields of the nested model at `path` in `model`."""
     for part in path:
         if isinstance(part, int):
-            continue  # an item of a list, whose model is known from the list's
+            continue  # a list index: the list's annotation determines the model
         field = model.model_fields.get(str(part))
         kinds = [field.annotation, *get_args(field.annotation)] if field else []
-        below = next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)), None)
-        if below is None:
+        nested = next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)), None)
+        if nested is None:
             return ()
-        model = below
+        model = nested
     return model.model_fields
 
 
 def without_secrets(tree: Any) -> Any:
-    """`tree` without the values of secret settings, wherever else a reference has copied them."""
+    """Return `tree` without the values of secret settings, including copies that references made under other names."""
     return _without(_secret_values(tree), redacted(tree))
 
 
@@ -191,8 +192,7 @@ def _secret_values(node: Any, key: str = "") -> Iterator[str]:
 
 
 def _without(secrets: Iterator[str], node: Any) -> Any:
-    """`node` with the secrets' texts replaced wherever they stand: a reference copies them under other names."""
-    # Shorter ones are words like `EMPTY`, which engines without a key are given.
+    # Shorter ones are placeholders such as `EMPTY`, the key of engines that need none.
     pattern = re.compile(
         "|".join(re.escape(text) for text in sorted(set(secrets), key=len, reverse=True) if len(text) >= 8)
     )

@@ -1,1 +1,1 @@
-"""Rollyard: language models play environments, are scored, and are trained."""
+"""Rollyard: rollouts of language models in environments, for evaluation and training."""

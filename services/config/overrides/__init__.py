@@ -1,7 +1,8 @@
-"""The command line's grammar: Hydra's own override parser, and plain words for what it cannot read.
+"""Command-line overrides: Hydra's override parser, with readable messages for arguments that it cannot parse.
 
-override.py  an argument as key and value, written into a config    written.py  the grammar as text: quotes, brackets
-mistakes.py  what is wrong with an argument, and how it is written
+override.py       parses arguments and applies them to a config
+hydra_grammar.py  quotes and brackets of the grammar as text
+syntax_hints.py   explains what is wrong with an argument and how to write it
 """
 
 from rollyard.services.config.overrides.override import Override, apply, parse_overrides, shown

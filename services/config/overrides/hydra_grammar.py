@@ -1,4 +1,4 @@
-"""Hydra's grammar as text: what is quoted or in brackets, and values written so that Hydra reads them back."""
+"""Hydra's override grammar as text: finds quotes and brackets, and writes values that Hydra parses back."""
 
 from __future__ import annotations
 

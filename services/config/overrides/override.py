@@ -1,4 +1,4 @@
-"""An argument as key and value, read by Hydra's own parser and written into OmegaConf trees."""
+"""Parses arguments with Hydra's parser into keys and values, and applies them to OmegaConf trees."""
 
 from __future__ import annotations
 
@@ -104,11 +104,11 @@ def apply(tree: DictConfig, overrides: Iterable[Override]) -> None:
         try:
             _apply(tree, override)
         except GrammarParseError as error:
-            told = "its ${...} cannot be read; expected ${name}, ${a.b} or ${oc.env:NAME}"
-            raise OperatorError(f"{override.shown!r}: {told}") from error
+            detail = "its ${...} cannot be read; expected ${name}, ${a.b} or ${oc.env:NAME}"
+            raise OperatorError(f"{override.shown!r}: {detail}") from error
         except (OmegaConfBaseException, ValueError, TypeError) as error:
-            told = f"{override.key!r} or what is above it holds something of another kind"
-            raise OperatorError(f"{override.shown!r} does not fit the configs: {told}") from error
+            detail = f"{override.key!r} or one of its parents has a value of another type"
+            raise OperatorError(f"{override.shown!r} does not fit the configs: {detail}") from error
 
 
 def _apply(tree: DictConfig, override: Override) -> None:
@@ -118,7 +118,7 @@ def _apply(tree: DictConfig, override: Override) -> None:
     parent, _, last = override.key.rpartition(".")
     node = OmegaConf.select(tree, parent) if parent else tree
     if not isinstance(node, DictConfig) or last not in node:
-        raise OperatorError(f"{override.text!r} deletes {override.key!r}, which is not there")
+        raise OperatorError(f"{override.text!r} deletes {override.key!r}, which does not exist")
     del node[last]
 
 

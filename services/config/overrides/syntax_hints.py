@@ -1,4 +1,4 @@
-"""What is wrong with an argument that Hydra's grammar cannot read, in plain words, and how it is written."""
+"""Explains what is wrong with an argument that Hydra cannot parse, and how to write it."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def _dashed(dashed: re.Match[str], after: Sequence[str], known: Mapping[str, str
     name = typed if typed in known or "." in typed else _nearest(typed, known)
     what = "options are written +key=value, without dashes"
     if not name:
-        return _Found(f"{what}, and none is called {typed!r} (--help lists them)")
+        return _Found(f"{what}, and none is named {typed!r} (--help lists them)")
     if value is None:
         following = _while_bare(after)
         if not following:
@@ -92,7 +92,7 @@ def _bare(text: str, before: str, after: Sequence[str], known: Mapping[str, str]
         return _Found("there is a space after the = before it", f"{before}{_typed(text)}")
     key, colon, value = name.partition(":")
     if colon and _KEY.fullmatch(key) and (key in known or value.startswith(" ")):
-        return _Found("a : stands where a = belongs", f"+{key}={_typed(value.strip())}")
+        return _Found("it has a : instead of a =", f"+{key}={_typed(value.strip())}")
     what = "it has no ="
     if name in known or name.partition(".")[0] in known:
         following = _while_bare(after)
@@ -126,7 +126,7 @@ def _key(text: str) -> _Found | None:
     name = ".".join(part for part in name.split(".") if part)
     if straight[:1] in ("'", '"'):  # around the whole argument
         value = value.translate(_STRAIGHT).rstrip().removesuffix(straight[0])
-    what = f"the name before the = is {typed!r}; one holds letters, digits, _ and dots"
+    what = f"the name before the = is {typed!r}; a name consists of letters, digits, _ and dots"
     return _Found(what, f"{plusses or '+'}{name}={_typed(value.strip())}")
 
 
@@ -139,20 +139,24 @@ def _value(text: str) -> _Found:
     if any(not character.isprintable() for character in value):
         return _Found("its value holds a line break or a control character")
     if function := re.fullmatch(r"([A-Za-z_]\w*)\s*\(.*\)", straight, re.DOTALL):
-        what = f"{function[1]}(...) is read as a function; a list is written [a,b], and a text with brackets in quotes"
+        what = (
+            f"{function[1]}(...) is parsed as a function; write a list as [a,b], and a string with brackets in quotes"
+        )
         return _Found(what, _quoted(key, value))
     if value.strip()[:1] in ("[", "{"):
         return _bracketed(key, straight)
     if re.search(r"\$\{[^}]*$", value):
         return _Found("a ${ in its value is not closed by }", _quoted(key, value))
     if bracket := open_bracket(text):
-        return _Found(f"its value holds a single {bracket}; with quotes it is a text", _quoted(key, value))
+        return _Found(
+            f"its value contains a single {bracket}; put it in quotes to make it a string", _quoted(key, value)
+        )
     if straight.startswith("(") and straight.endswith(")") and "," in straight:
-        return _Found("a list is written [a, b]", _assigned(key, _as_yaml(f"[{straight[1:-1]}]")))
+        return _Found("lists are written as [a, b]", _assigned(key, _as_yaml(f"[{straight[1:-1]}]")))
     marks = [piece for kind, piece in pieces(value) if kind == "mark"]
     if "," in marks and not {"[", "{"} & set(marks):
         items = [item.strip() for item in value.split(",") if item.strip()]
-        what = f"it lists several values; a list is written [a,b], a text with commas {key}='\"a, b\"'"
+        what = f"it has several values; write a list as [a,b], and a string with commas as {key}='\"a, b\"'"
         if is_secret(_name(key)):
             return _Found("it lists several values; as one text it is quoted", _quoted(key, value))
         return _Found(what, f"{key}=[{','.join(map(_typed, items))}]")
@@ -160,7 +164,9 @@ def _value(text: str) -> _Found:
         return _Found("a quote in its value is not closed, or text stands beside a quoted one", _quoted(key, value))
     odd = next((character for character in value if character in "=#&;<>^`!()~\"'{}[]"), "")
     return _Found(
-        f"its value holds {odd}; with quotes it is a text" if odd else "its value has odd characters",
+        f"its value contains {odd}; put it in quotes to make it a string"
+        if odd
+        else "its value has unexpected characters",
         _quoted(key, value),
     )
 

@@ -1,1 +1,1 @@
-"""The code of a server as part of a run's identity: its files, what they import and name, the packages they declare."""
+"""Fingerprints the code of servers, which is part of a run's identity: files, imports, and declared packages."""

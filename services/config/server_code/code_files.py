@@ -1,4 +1,4 @@
-"""The files of a folder of code, without what other programs put there."""
+"""Lists the files of a code folder, without files that other programs create there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Versions of the servers' code in one collection: what changed, and whether its user accepts that."""
+"""Compares the versions of the servers' code in one collection, and checks that the user accepts changes."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def accepted(known: Sequence[CodeVersion], now: CodeVersion, output: Path, accep
     if not accept:
         what = "\n".join(f"  {line}" for line in changes(known[-1], now)) if known else _UNKNOWN
         raise OperatorError(
-            f"{output} was collected with other code of its servers:\n{what}\n"
+            f"{output} was collected with different code of its servers:\n{what}\n"
             "Restore the code and restart ng_run to go on, choose another output, +overwrite=true to move it aside, or "
             "+accept_changed_code=true to go on and mark the rows from now on."
         )
@@ -90,7 +90,7 @@ def notes_of(recorded: Any) -> list[str]:
     if len(versions) < 2:
         return []
     told = "; ".join(f"{new.digest}: {', '.join(changes(old, new))}" for old, new in pairwise(versions))
-    return [f"The rollouts are of {len(versions)} versions of the servers' code (_ng_code of a row): {told}."]
+    return [f"The rollouts are from {len(versions)} versions of the servers' code (see _ng_code in the rows): {told}."]
 
 
 def difference(old: ServerCode, new: ServerCode) -> str:

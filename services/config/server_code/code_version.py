@@ -1,4 +1,4 @@
-"""The code that decides what a server does: its folder, own code that it imports, packages that it declares.
+"""Fingerprints the code that determines a server's behaviour: its folder, its imports, and its declared packages.
 
 Counted: every Python file and library of the folder and of the plug-in packages and own modules that it imports, and
 other files in those places whose name stands in the code or settings (levels, prompts, templates); files that settings

@@ -1,4 +1,4 @@
-"""What changed on disk since servers loaded their code and the configs were read.
+"""Detects files that changed on disk since servers loaded their code and the configs were read.
 
 Files are polled, because network filesystems report no changes of other machines. A look costs a `stat` for each known
 file and each folder; only files whose `stat` changed are read. A change is reported once no file has changed between

@@ -1,4 +1,4 @@
-"""A short digest of a file's content."""
+"""Computes a short digest of a file's content."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _LARGE = 64 << 20
 
 
 def file_digest(path: Path) -> str:
-    """Of a file's content; of a very large one, of its size and both ends."""
+    """Digest a file's content, or only the size and both ends of a very large file."""
     try:
         with path.open("rb") as file:
             size = path.stat().st_size

@@ -1,4 +1,4 @@
-"""Packages that a server declares, with the versions that are installed."""
+"""Finds the packages that a server declares, with their installed versions."""
 
 from __future__ import annotations
 

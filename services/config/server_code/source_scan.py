@@ -1,4 +1,4 @@
-"""What a Python file says about the code that it needs: imports, names of files, extras of the stack."""
+"""Scans a Python file for the code that it needs: imports, file names, and Rollyard's extras."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Access: who may call a server that asks for no token. Host names, web pages and other users of the machine.
+"""Access control of servers without a token: checks host names, web pages and other users of the host.
 
 `hosts.py` knows the names by which a server may be called, `sockets.py` asks the kernel who owns a socket, `peer.py`
 does so once for each connection, and `checks.py` decides on a request.

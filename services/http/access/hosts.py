@@ -15,15 +15,15 @@ _AUTHORITY = re.compile(
     r"(?:\[(?P<v6>[0-9A-Fa-f:.]{2,45})\]|(?P<name>[A-Za-z0-9._-]{1,254}))(?::(?P<port>[0-9]{0,5}))?"
 )
 _REMEMBERED = 64
-"""Accepted Host headers that are not parsed again."""
+"""Cache size for accepted Host headers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Authority:
-    """Host and port as URLs name them."""
+    """Host and port of a URL."""
 
     host: str
-    """Lower case, without a trailing dot; addresses in their shortest form, IPv4-mapped ones as IPv4."""
+    """Lower case, without a trailing dot; addresses in their shortest form, and IPv4-mapped ones as IPv4."""
     port: int | None
 
 
@@ -44,7 +44,7 @@ def parse_authority(text: str) -> Authority | None:
 
 
 def is_loopback(host: str) -> bool:
-    """True for addresses that only this machine reaches."""
+    """True for addresses that can only be reached from this host."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -52,16 +52,16 @@ def is_loopback(host: str) -> bool:
 
 
 class KnownHosts:
-    """Loopback's own names, and `names`."""
+    """The names of loopback, and `names`."""
 
     def __init__(self, names: Iterable[str], *, any_address: bool = False) -> None:
-        """`any_address`: an IP address is known too, because no page can point one elsewhere. Raises OperatorError."""
+        """`any_address`: accept every IP address, because web pages cannot rebind those. Raises OperatorError."""
         self._names = {_named(name) for name in names}
         self._any_address = any_address
         self._accepted: set[bytes] = set()
 
     def knows(self, host: bytes) -> bool:
-        """Whether this Host header may reach us."""
+        """True if a request with this Host header is allowed."""
         if host in self._accepted:
             return True
         authority = parse_authority(host.decode("latin-1"))
@@ -76,7 +76,7 @@ class KnownHosts:
 
 
 def _address(text: str) -> str:
-    """The address in its shortest form; empty for what is none."""
+    """Return the address in its shortest form; empty if it is not an address."""
     try:
         address = ipaddress.ip_address(text)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Peer: which user of this machine is at the other end of a connection, asked once when it is made."""
+"""Finds the user at the other end of a local connection, once per connection."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from rollyard.services.http.access.socket_owners import SocketTable, kernel_sockets, owner
 
 PEER = "peer_uid"
-"""In the state of a request's scope: user id at the other end, None where it cannot be found out."""
+"""Key in the state of a request's scope: user id at the other end, None if it cannot be determined."""
 _TARGET = re.compile(rb"[A-Za-z][A-Za-z0-9+.-]*://([^/?#]*)")
 
 
 class Peers:
-    """Finds the owner of a connection's other end."""
+    """Finds the owner of the other end of a connection."""
 
     def __init__(self, table: SocketTable | None = None, *, unmapped: int | None = None) -> None:
-        """`unmapped`: the id that stands for every user unknown to this user namespace; default: as it is here."""
+        """`unmapped`: the id of users that are unknown in this user namespace; default: that of this kernel."""
         self._table = table
         self._unmapped = _unmapped() if unmapped is None else unmapped
 
     def open(self) -> None:
-        """Before the first connection."""
+        """Open the socket table. Call this before the first connection."""
         self._table = self._table or kernel_sockets()
 
     def close(self) -> None:
-        """After the last one."""
+        """Close the socket table. Call this after the last connection."""
         if self._table is not None:
             self._table.close()
 
     def owner(self, transport: asyncio.BaseTransport) -> int | None:
-        """User id; None when it cannot be found out."""
+        """Return the user id; None if it cannot be determined."""
         there, here = transport.get_extra_info("peername"), transport.get_extra_info("sockname")
         if self._table is None or not isinstance(there, tuple) or not isinstance(here, tuple):
             return None
@@ -46,14 +46,13 @@ class Peers:
 
 
 class PeerProtocol(HttpToolsProtocol):
-    """uvicorn's protocol that also notes the peer's owner, and gives a request the host that its target names."""
+    """uvicorn's protocol that also stores the peer's owner, and uses the host of an absolute request target."""
 
     def __init__(self, *arguments: Any, peers: Peers, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self._peers = peers
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Called by the event loop."""
         super().connection_made(transport)
         self.app_state = {**self.app_state, PEER: self._peers.owner(transport)}
 
@@ -66,13 +65,13 @@ class PeerProtocol(HttpToolsProtocol):
 
 
 def peer_of(scope: Mapping[str, Any]) -> tuple[bool, int | None]:
-    """Whether the request came over a connection that was asked about, and the user id at its other end."""
+    """Return whether the connection's owner was looked up, and the user id at its other end."""
     state = scope.get("state") or {}
     return PEER in state, state.get(PEER)
 
 
 def _unmapped() -> int:
-    """-1 where every user of the machine is known."""
+    """Return the id of unmapped users; -1 if all users of the host are known."""
     try:
         if Path("/proc/self/uid_map").read_text().split() == ["0", "0", "4294967295"]:
             return -1
@@ -82,10 +81,10 @@ def _unmapped() -> int:
 
 
 def own_uid() -> int:
-    """The user that sockets of this process belong to."""
+    """Return the user that owns the sockets of this process."""
     return os.geteuid()
 
 
 def peer_protocol(peers: Peers) -> type[asyncio.Protocol]:
-    """The protocol as uvicorn's `http` setting takes it."""
+    """Return the protocol class for uvicorn's `http` setting."""
     return cast(type[asyncio.Protocol], partial(PeerProtocol, peers=peers))

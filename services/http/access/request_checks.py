@@ -18,7 +18,7 @@ Headers = dict[bytes, bytes]
 
 
 class Access:
-    """Decides whether a request may be answered."""
+    """Decides whether a request is allowed."""
 
     def __init__(
         self,
@@ -39,14 +39,14 @@ class Access:
         self._uid = own_uid() if uid is None else uid
 
     def refusal(self, scope: Scope) -> Failure | None:
-        """Why the request is not answered; None when it is. One without a socket comes from this process."""
-        # A peer that resets its connection at once has no address any more, but its request is here.
+        """Return why the request is refused; None if it is allowed. Requests without a socket are of this process."""
+        # A peer that resets its connection immediately has no address any longer, but its request has arrived.
         if scope.get("client") is None and not peer_of(scope)[0]:
             return None
         headers: Headers = {}
         for name, value in scope["headers"]:
             if name in _LOOKED_AT:
-                # Two values of one of them match nothing that is expected.
+                # A repeated header never matches an expected value.
                 headers[name] = value if name not in headers else headers[name] + b", " + value
         return (
             self._foreign_user(scope)
@@ -60,12 +60,12 @@ class Access:
         if self._other_users or not asked or uid == self._uid or uid == 0:
             return None
         who = (
-            "whose owner cannot be found out"
+            "whose owner cannot be determined"
             if uid is None
-            else f"of another user of this machine (user id {uid}, this server's is {self._uid})"
+            else f"of another user of this host (user id {uid}, this server's is {self._uid})"
         )
-        opened = f"to let every user of this machine in, start it with {self._command} +allow_other_users=true"
-        return _refused(f"this is a connection {who}, and no token is asked here: {opened}, or with +token=...")
+        opened = f"to allow every user of this host, start it with {self._command} +allow_other_users=true"
+        return _refused(f"this is a connection {who}, and this server has no token: {opened}, or with +token=...")
 
     def _unknown_host(self, headers: Headers) -> Failure | None:
         host = headers.get(b"host")
@@ -87,7 +87,7 @@ class Access:
 
 
 def _no_json(method: str, headers: Headers) -> Failure | None:
-    """What a page may send without asking first (forms, text) is not taken as JSON."""
+    """Refuse content types that a web page may send without a CORS preflight (forms, text)."""
     if method in ("GET", "HEAD", "OPTIONS"):
         return None
     if headers.get(b"content-length", b"0") == b"0" and b"transfer-encoding" not in headers:
@@ -103,7 +103,7 @@ def _no_json(method: str, headers: Headers) -> Failure | None:
 
 
 def _same_place(origin: bytes, host: bytes) -> bool:
-    """Whether a page of `origin` was served under the name `host`."""
+    """True if a page of `origin` was served under the name `host`."""
     scheme, separator, place = origin.decode("latin-1").strip().lower().partition("://")
     default = _DEFAULT_PORTS.get(scheme)
     theirs, ours = parse_authority(place), parse_authority(host.decode("latin-1"))

@@ -1,4 +1,4 @@
-"""Sockets: asks the kernel which user owns a TCP socket of this machine, by its addresses.
+"""Looks up which user owns a local TCP socket, by its addresses, in the kernel's tables.
 
 `SockDiag` takes some ten microseconds (netlink, `man 7 sock_diag`). Where a container refuses netlink, `ProcNet` reads
 /proc/net/tcp, which takes longer the more sockets there are. Both see this network namespace only.
@@ -16,7 +16,7 @@ from typing import Protocol
 ESTABLISHED, FIN_WAIT1, FIN_WAIT2, LISTEN = 1, 4, 5, 10
 """States of the kernel's table (include/net/tcp_states.h)."""
 _OWNED = (ESTABLISHED, FIN_WAIT1, FIN_WAIT2)
-"""A connected socket that a process still holds: a client may have closed its sending half."""
+"""States of a connected socket that a process still holds: a client may have closed its sending half."""
 
 _MAPPED = bytes(10) + b"\xff\xff"
 
@@ -27,11 +27,11 @@ NOWHERE: Address = ("0.0.0.0", 0)
 
 @dataclass(frozen=True, slots=True)
 class Socket:
-    """One row of the kernel's table."""
+    """A row of the kernel's socket table."""
 
     state: int
     uid: int
-    """0 for a socket that no process holds any more, whoever opened it: look at `inode`."""
+    """User id. Also 0 for a socket that no process holds any longer: check `inode`."""
     inode: int
     """0 for a socket that no process holds."""
 
@@ -40,33 +40,33 @@ class SocketTable(Protocol):
     """The TCP sockets of this network namespace."""
 
     def find(self, local: Address, remote: Address) -> Socket | None:
-        """The socket bound to `local` and connected to `remote`, else the one that listens at `local`."""
+        """Return the socket bound to `local` and connected to `remote`, else the one that listens at `local`."""
         ...
 
     def close(self) -> None:
-        """Give back what it holds."""
+        """Release its resources."""
         ...
 
 
 def owner(table: SocketTable, local: Address, remote: Address) -> int | None:
-    """User id of the process that holds the connected socket; None when there is none or it cannot be found out."""
+    """Return the user id of the process that holds the connected socket; None if there is none or it is unknown."""
     found = table.find(local, remote)
     return found.uid if found is not None and found.state in _OWNED and found.inode else None
 
 
 def listener_owner(table: SocketTable, address: Address) -> int | None:
-    """User id of the process that listens where a connection to `address` would go; None when it cannot be found."""
+    """Return the user id of the process that accepts connections to `address`; None if it cannot be determined."""
     found = table.find(address, NOWHERE)
     return found.uid if found is not None and found.state == LISTEN and found.inode else None
 
 
 def kernel_sockets() -> SocketTable:
-    """What works here."""
+    """Open the table that this kernel supports."""
     try:
         table = SockDiag()
     except (OSError, AttributeError):  # refused, or not Linux
         return ProcNet()
-    # A kernel without the tcp_diag module says "not found" of every socket.
+    # A kernel without the tcp_diag module reports "not found" for every socket.
     with socket.socket() as probe:
         try:
             probe.bind(("127.0.0.1", 0))
@@ -81,7 +81,7 @@ def kernel_sockets() -> SocketTable:
 
 
 class SockDiag:
-    """Asks netlink for one socket by its addresses."""
+    """Queries netlink for a socket by its addresses."""
 
     _PROTOCOL = 4  # NETLINK_SOCK_DIAG
     _BY_FAMILY = 20  # SOCK_DIAG_BY_FAMILY
@@ -98,7 +98,7 @@ class SockDiag:
         self._count = 0
 
     def close(self) -> None:
-        """Give the netlink socket back."""
+        """Close the netlink socket."""
         self._socket.close()
 
     def find(self, local: Address, remote: Address) -> Socket | None:
@@ -113,7 +113,7 @@ class SockDiag:
         head = self._HEADER.pack(self._HEADER.size + len(body), self._BY_FAMILY, self._REQUEST, self._count, 0)
         try:
             self._socket.send(head + body)
-            while True:  # the kernel has answered by now; an answer to an earlier question is passed over
+            while True:  # the kernel has responded by now; skip responses to earlier queries
                 answer = self._socket.recv(1024)
                 _, kind, _, number, _ = self._HEADER.unpack_from(answer)
                 if number == self._count:
@@ -160,7 +160,7 @@ class ProcNet:
 
 
 def _packed(host: str) -> bytes:
-    """An address as the network has it; IPv4-mapped ones as IPv4, which is how the kernel finds both."""
+    """Return an address in network byte order, IPv4-mapped ones as IPv4, as the kernel stores them."""
     if ":" not in host:
         return socket.inet_pton(socket.AF_INET, host)
     return _as_ipv4(socket.inet_pton(socket.AF_INET6, host.partition("%")[0]))

@@ -154,7 +154,7 @@ async def test_a_head_that_does_not_come_is_named_after_the_patience() -> None:
     assert said == [f"waiting for the head at {nowhere}"]
 
 
-def test_a_silent_instance_from_elsewhere_makes_room_for_its_successor_and_a_heard_one_stays() -> None:
+def test_an_expired_external_instance_is_replaced_and_a_live_one_stays() -> None:
     now = [0.0]
     registry = ServerRegistry("r", configured().servers, {}, elsewhere=[AGENT], clock=lambda: now[0])
     for instance, at in (("silent", 0.0), ("heard", 8.0), ("new", 11.0)):

@@ -177,7 +177,7 @@ async def test_every_metric_and_label_that_the_dashboard_asks_for_exists(pages: 
         assert labels <= known, f"{query}: {labels - known} are no labels"
 
 
-def test_the_dashboard_is_whole() -> None:
+def test_the_dashboard_is_complete() -> None:
     board = orjson.loads((GRAFANA / "rollyard.json").read_bytes())
     assert board["schemaVersion"] >= 39 and board["uid"]
     ids = [panel["id"] for panel in board["panels"]]

@@ -57,7 +57,7 @@ def test_what_a_start_is_doing_is_listed(registry: ServerRegistry) -> None:
     assert registry.phase("world#2") == ""
 
 
-def test_a_phase_that_arrives_late_takes_no_readiness_away(registry: ServerRegistry) -> None:
+def test_a_late_phase_does_not_revoke_readiness(registry: ServerRegistry) -> None:
     registry.register(registered(ready=True))
     registry.register(registered(phase="almost there"))
     assert registry.is_ready("world#1")

@@ -102,14 +102,14 @@ async def test_an_agent_that_does_not_answer_is_named_and_the_others_are_shown(s
     bad = good.model_copy(update={"process_name": "deaf#1", "url": f"http://127.0.0.1:{port}"})
     asked = await fetch_activity(stack.client.transport, [bad, good], {}, 10, deadline_s=2.0)
     listener.close()
-    assert list(asked.silent) == ["deaf#1"] and "2 s" in asked.silent["deaf#1"]
-    assert [answer.agent for answer in asked.answers] == [AGENT]
+    assert list(asked.unresponsive) == ["deaf#1"] and "2 s" in asked.unresponsive["deaf#1"]
+    assert [answer.agent for answer in asked.responses] == [AGENT]
 
 
 async def test_an_agent_of_another_stack_is_named_too(stack: Stack) -> None:
     world = next(one for one in (await seen(stack)).servers if one.server_type == "resources_servers")
     asked = await fetch_activity(stack.client.transport, [as_agent(world)], {}, 10)
-    assert "/episodes" in asked.silent[world.process_name]
+    assert "/episodes" in asked.unresponsive[world.process_name]
 
 
 def as_agent(instance: ServerInstance) -> ServerInstance:
@@ -155,9 +155,9 @@ async def test_ten_pages_cost_one_look(stack: Stack) -> None:
 
     transport = HttpTransport()
     async with page(find, transport) as client:
-        answers = await asyncio.gather(*(client.get("/api/live") for _ in range(10)))
+        responses = await asyncio.gather(*(client.get("/api/live") for _ in range(10)))
         assert len(found) == 1
-        assert {RunSnapshot.model_validate_json(answer.content).run_id for answer in answers} == {stack.keys.run_id}
+        assert {RunSnapshot.model_validate_json(answer.content).run_id for answer in responses} == {stack.keys.run_id}
         async with asyncio.timeout(120):
             while len(found) == 1:
                 await client.get("/api/live")
@@ -176,7 +176,7 @@ async def test_without_a_run_the_page_gets_a_sentence() -> None:
     await transport.close()
 
 
-async def test_a_head_that_has_gone_is_a_sentence_too(tmp_path: Path) -> None:
+async def test_a_head_that_exited_is_reported_in_a_sentence(tmp_path: Path) -> None:
     async with colocated(configured(), tmp_path) as gone:
         head = head_of(gone)
 

@@ -1,4 +1,4 @@
-"""A whole run of plain servers: what is said when one cannot come up, and what stays behind."""
+"""A run of plain servers: errors when one cannot start, and what remains afterwards."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ server = Failing
 
 
 @pytest.mark.parametrize("make", [colocated, processes])
-async def test_a_fixed_port_that_is_taken_is_refused_naming_server_and_port(tmp_path: Path, make: Up) -> None:
+async def test_a_fixed_port_in_use_is_rejected_with_server_and_port(tmp_path: Path, make: Up) -> None:
     with contextlib.closing(bind("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         config = load_text(tmp_path, yaml_of(make_folder(tmp_path), f"{{port: {port}}}"))

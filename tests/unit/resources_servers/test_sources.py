@@ -76,7 +76,7 @@ def test_what_is_no_data_is_refused_with_its_name(tmp_path: Path, content: bytes
 
 
 def test_a_line_that_cannot_be_read_is_named_with_what_is_wrong(tmp_path: Path) -> None:
-    for content, words in ((b'{"n": 1}\n\n{"n"', "line 3 is not JSON: .*it was cut off"),):
+    for content, words in ((b'{"n": 1}\n\n{"n"', "line 3 is not JSON: .*it is truncated"),):
         (tmp_path / "rows.jsonl").write_bytes(content)
         with pytest.raises(OperatorError, match=rf"rows\.jsonl: {words}"):
             list(read_rows(tmp_path / "rows.jsonl"))

@@ -128,7 +128,7 @@ NOT_POLICYS: list[tuple[Json, str]] = [
     (turn("raw_logprobs", temperature=0.0), "greedily"),
     (turn("processed_logprobs", temperature=1e-3), "greedily"),
     (turn("raw_logprobs", "ebnf"), "ebnf changed"),
-    ({"token_trace": {"sampling": {"logprobs_mode": "raw_logprobs"}}}, "temperature on record is None"),
+    ({"token_trace": {"sampling": {"logprobs_mode": "raw_logprobs"}}}, "recorded temperature is None"),
     (turn("unknown"), "'unknown'"),
     (turn("raw_logits"), "'raw_logits'"),
     ({}, "no record"),

@@ -14,7 +14,7 @@ from rollyard.responses_api_models.convert.conversion import Dialect, chat_to_re
 from rollyard.responses_api_models.streaming.events import ResponseEvents
 from rollyard.responses_api_models.streaming.sse import data_of
 from rollyard.services.errors import Failure, FailureKind
-from rollyard.services.http.problem import named
+from rollyard.services.http.problem import to_problem
 from rollyard.services.types import Json
 from tests.support.scripted_engine import chunks, completion
 
@@ -242,7 +242,7 @@ def test_a_stream_without_a_finish_reason_is_not_whole() -> None:
 def test_a_stream_that_breaks_off_ends_with_the_failed_response_and_an_error() -> None:
     made = ResponseEvents({"input": "hi"}, PLAIN)
     begun = made.chunk(chunks({"content": "a"})[1])  # type: ignore[arg-type]
-    problem = named(Failure(FailureKind.CONNECTION_LOST, "the engine is gone"), "policy", "/v1/responses")
+    problem = to_problem(Failure(FailureKind.CONNECTION_LOST, "the engine is gone"), "policy", "/v1/responses")
     found = events(begun + made.broken_off(problem))
     assert [event["sequence_number"] for event in found] == list(range(len(found)))
     failed, error = found[-2:]
@@ -260,12 +260,12 @@ def test_a_stream_whose_end_cannot_be_read_is_a_failure_that_can_still_be_told()
     made.chunk({"choices": [], "usage": "much"})
     with pytest.raises(Failure, match="unknown shape") as caught:
         made.end()
-    found = events(made.broken_off(named(caught.value, "policy", "/v1/responses")))
+    found = events(made.broken_off(to_problem(caught.value, "policy", "/v1/responses")))
     assert kinds(found) == ["failed", "error"]
 
 
 def test_before_the_first_chunk_there_is_only_the_error() -> None:
-    problem = named(Failure(FailureKind.CONNECTION_LOST, "gone"), "policy", "/v1/responses")
+    problem = to_problem(Failure(FailureKind.CONNECTION_LOST, "gone"), "policy", "/v1/responses")
     assert kinds(events(ResponseEvents({"input": "hi"}, PLAIN).broken_off(problem))) == ["error"]
 
 

@@ -140,7 +140,7 @@ def test_a_secret_in_a_refused_override_is_not_printed(tmp_path: Path) -> None:
     assert "polcy_api_key" in told and "sk-1234" not in told
 
 
-def test_a_whole_server_may_be_given_on_the_command_line(tmp_path: Path) -> None:
+def test_a_server_may_be_defined_on_the_command_line(tmp_path: Path) -> None:
     mine = make_folder(tmp_path)
     config = load_text(tmp_path, yaml_of(mine), f"+second={{resources_servers: {{{mine}: {{speed: 9}}}}}}")
     assert [spec.name for spec in config.servers] == ["world", "second"]

@@ -12,7 +12,7 @@ from tests.support.stacks import configured
     ("override", "words"),
     [
         ("policy_modl.responses_api_models.builtin_model.latency_s=0.5", "did you mean 'policy_model'?"),
-        ("policy_model.latency_s=0.5", "settings stand below policy_model.responses_api_models.builtin_model"),
+        ("policy_model.latency_s=0.5", "settings belong below policy_model.responses_api_models.builtin_model"),
         (
             "grl_sokoban_game_agent.agents.game_agent.model_server.name=grl_sokoban_resources_server",
             "one of resources_servers; expected responses_api_models",
@@ -23,11 +23,11 @@ from tests.support.stacks import configured
         ("grl_sokoban_resources_server.resources_servers.grl_sokoban.max_sessions=0", "'max_sessions' is 0"),
     ],
 )
-def test_a_mistaken_override_is_refused_in_words(override: str, words: str) -> None:
+def test_an_invalid_override_is_rejected_with_a_message(override: str, words: str) -> None:
     with pytest.raises(OperatorError, match=words.replace("?", r"\?")):
         configured(override)
 
 
-def test_a_whole_server_may_be_added_with_a_plus() -> None:
+def test_a_server_may_be_added_with_a_plus() -> None:
     config = configured("+second_model.responses_api_models.builtin_model.latency_s=0.5")
     assert [spec.name for spec in config.servers][-1] == "second_model"

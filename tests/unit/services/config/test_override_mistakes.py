@@ -1,4 +1,4 @@
-"""What people type by mistake is named in plain words, with the argument as it is written."""
+"""Misspelt arguments are explained, with their correct form."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def refusal(model: type[Options], *arguments: str) -> str:
     return str(raised.value)
 
 
-def test_no_odd_argument_is_answered_in_the_parsers_own_words() -> None:
+def test_no_invalid_argument_shows_the_parsers_own_message() -> None:
     for odd in ODD:
         for text in (
             odd,
@@ -102,7 +102,7 @@ def test_no_odd_argument_is_answered_in_the_parsers_own_words() -> None:
         (CollectOptions, "'+responses_create_params={a=0.8}'", "'+responses_create_params={a: 0.8}'"),
     ],
 )
-def test_a_mistake_is_answered_with_the_argument_as_it_is_written(model: type[Options], typed: str, meant: str) -> None:
+def test_a_misspelt_argument_is_answered_with_its_correct_form(model: type[Options], typed: str, meant: str) -> None:
     told = refusal(model, *shlex.split(typed))
     assert f"; write {meant}" in told, told
 
@@ -147,7 +147,7 @@ def test_every_option_that_is_a_list_takes_one_value() -> None:
     assert (options.benchmarks, options.lm_eval_command, options.model) == (("gsm8k:8",), ("/opt/lm_eval",), "7")
 
 
-def test_a_list_that_the_shell_split_at_its_spaces_is_whole_again() -> None:
+def test_a_list_that_the_shell_split_at_its_spaces_is_joined_again() -> None:
     options, _ = read_options(RunOptions, ["+config_paths=[a.yaml,", "b.yaml,", "c", "d.yaml]", "+dry_run=true"])
     assert options.config_paths == ("a.yaml", "b.yaml", "c d.yaml") and options.dry_run
 

@@ -15,7 +15,7 @@ import orjson
 import pytest
 
 from rollyard.services.config import venv
-from rollyard.services.config.venv import REQUIREMENTS, asks_for_isolation, interpreter_for
+from rollyard.services.config.venv import REQUIREMENTS, interpreter_for, needs_isolation
 from rollyard.services.errors import OperatorError
 from rollyard.services.http.transport import HttpTransport
 from rollyard.services.runtime.preflight import Preflight
@@ -118,12 +118,12 @@ def said(python: Path, code: str) -> str:
 
 
 def test_a_folder_asks_for_isolation_with_a_file(tmp_path: Path) -> None:
-    assert not asks_for_isolation(tmp_path)
+    assert not needs_isolation(tmp_path)
     (tmp_path / REQUIREMENTS).touch()
-    assert asks_for_isolation(tmp_path)
+    assert needs_isolation(tmp_path)
 
 
-def test_a_build_that_fails_says_pips_words_and_the_folder(built: Built) -> None:
+def test_a_failed_build_reports_pips_output_and_the_folder(built: Built) -> None:
     assert built.name in built.refusal and REQUIREMENTS in built.refusal
     assert "lonely-1.0-py3-none-any.whl" in built.refusal and "ERROR" in built.refusal
 
@@ -136,7 +136,7 @@ def test_two_that_ask_at_the_same_time_get_one_environment_built_once(built: Bui
     assert built.pythons[0] == built.pythons[1] and built.builds == 1
 
 
-def test_what_a_killed_build_left_is_cleared_away_by_the_next(built: Built) -> None:
+def test_the_next_build_removes_leftovers_of_a_killed_build(built: Built) -> None:
     assert not built.killed.exists()
 
 

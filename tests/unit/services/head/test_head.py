@@ -132,7 +132,7 @@ PATHS = ["/global_config_dict_yaml", "/server_instances", "/directory", "/health
 
 
 @pytest.mark.parametrize("path", [*PATHS, "/openapi.json", "/nowhere"])
-async def test_the_run_token_is_asked_on_every_endpoint_when_set(tmp_path: Path, path: str) -> None:
+async def test_every_endpoint_requires_the_run_token_when_set(tmp_path: Path, path: str) -> None:
     desk = Desk(tmp_path, Keys(run_id="r1", secret="s", token="t0ken"))
     assert (await desk.get(path)).status == 401
     assert (await desk.get(path, {"authorization": "Bearer wrong"})).status == 401
@@ -150,7 +150,7 @@ def collection(output: str, measured: int = 1) -> Json:
     return Collection(output=output, status=status, failures=[]).model_dump(by_alias=True)
 
 
-async def test_collections_that_told_are_listed_the_latest_first_each_once(desk: Desk) -> None:
+async def test_reporting_collections_are_listed_once_most_recent_first(desk: Desk) -> None:
     for output, measured in (("/a.jsonl", 1), ("/b.jsonl", 1), ("/a.jsonl", 2)):
         await send(desk.transport, BASE + "/collection", collection(output, measured))
     listed = [(one["output"], one["status"]["measured"]) for one in await desk.read("/collections")]
@@ -169,7 +169,7 @@ async def test_what_is_no_collection_is_refused(desk: Desk) -> None:
     assert answer.status == 400 and await desk.read("/collections") == []
 
 
-async def test_prometheus_is_told_where_every_server_is_and_the_head_as_it_was_reached(desk: Desk) -> None:
+async def test_prometheus_targets_list_every_server_and_the_head_as_requested(desk: Desk) -> None:
     await desk.register()
     asked = await desk.get("/prometheus_targets", {"host": "desk:1"})
     head, world = orjson.loads(asked.body)

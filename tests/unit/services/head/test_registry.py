@@ -52,7 +52,7 @@ def test_registered_is_not_ready(registry: ServerRegistry) -> None:
     assert not registry.is_ready("world#1") and registry.directory().servers["world"] == []
 
 
-def test_an_instance_that_said_ready_is_in_the_directory(registry: ServerRegistry) -> None:
+def test_a_ready_instance_is_in_the_directory(registry: ServerRegistry) -> None:
     registry.register(registered(ready=False))
     registry.register(registered(ready=True))
     assert registry.is_ready("world#1") and registry.directory().servers["world"] == ["http://127.0.0.1:7001"]
@@ -82,7 +82,7 @@ def test_a_beat_brings_a_silent_instance_back(registry: ServerRegistry, clock: C
     assert registry.directory().servers["world"] == ["http://127.0.0.1:7001"]
 
 
-def test_a_beat_does_not_make_ready_what_never_said_so(registry: ServerRegistry) -> None:
+def test_a_heartbeat_does_not_make_an_instance_ready(registry: ServerRegistry) -> None:
     registry.register(registered(ready=False))
     registry.record_heartbeat(record_heartbeat())
     assert not registry.is_ready("world#1")
@@ -121,7 +121,7 @@ def test_one_silent_replica_leaves_the_other(registry: ServerRegistry, clock: Cl
     assert registry.directory().servers["twins"] == ["http://127.0.0.1:7002"]
 
 
-def test_a_removed_instance_is_gone_at_once(registry: ServerRegistry) -> None:
+def test_a_removed_instance_leaves_the_directory_immediately(registry: ServerRegistry) -> None:
     registry.register(registered(ready=True))
     registry.remove("world#1")
     registry.remove("world#1")
@@ -164,7 +164,7 @@ def test_one_heartbeat_is_no_rate(registry: ServerRegistry) -> None:
     assert registry.instances()[0].requests_per_s == 0.0
 
 
-def test_an_instance_whose_heartbeats_are_late_is_quiet_and_not_gone(registry: ServerRegistry, clock: Clock) -> None:
+def test_an_instance_with_late_heartbeats_is_quiet_but_listed(registry: ServerRegistry, clock: Clock) -> None:
     registry.register(registered(ready=True))
     clock.now += 11.0
     directory = registry.directory()
@@ -182,7 +182,7 @@ def test_a_registration_after_the_instance_was_removed_makes_no_ghost(registry: 
     assert registry.directory().servers["world"] == [] and all(one.url is None for one in registry.instances())
 
 
-def test_an_old_instance_does_not_register_beside_its_successor(registry: ServerRegistry) -> None:
+def test_a_replaced_instance_cannot_register(registry: ServerRegistry) -> None:
     registry.register(registered(ready=True))
     registry.remove("world#1")
     registry.expect("world#2")
@@ -202,5 +202,5 @@ def test_an_instance_that_was_not_launched_is_not_admitted(registry: ServerRegis
 
 def test_an_instance_of_one_server_cannot_register_as_another(registry: ServerRegistry) -> None:
     registry.register(registered(ready=True))
-    with pytest.raises(Failure, match="one of 'world'"):
+    with pytest.raises(Failure, match="belongs to 'world'"):
         registry.register(registered(ready=True, name="twins"))

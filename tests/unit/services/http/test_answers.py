@@ -15,7 +15,7 @@ from rollyard.services.http.transport import HttpTransport
 from tests.support.fixtures import failure_of, http, peer, send
 from tests.unit.services.http.raw_peers import endlessly, saying, serving
 
-SMALL = Limits(head_bytes=16 * 1024, headers=50, body_bytes=256 * 1024, stream_bytes=512 * 1024)
+SMALL = Limits(header_bytes=16 * 1024, headers=50, body_bytes=256 * 1024, stream_bytes=512 * 1024)
 OK = b"HTTP/1.1 200 OK\r\n"
 PIECE = b"x" * 8192
 BOMB = gzip.compress(bytes(50_000_000))
@@ -132,7 +132,7 @@ def test_a_body_is_decoded_however_it_was_encoded(encoding: str) -> None:
 
 
 @pytest.mark.parametrize("status", ["204 No Content", "304 Not Modified"])
-async def test_bytes_after_an_answer_without_a_body_are_not_taken_for_the_next_answer(status: str) -> None:
+async def test_bytes_after_a_response_without_a_body_are_not_mistaken_for_the_next_response(status: str) -> None:
     first = (
         f"HTTP/1.1 {status}\r\ncontent-length: 5\r\n\r\n".encode() + b"HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nevil"
     )
@@ -145,7 +145,7 @@ async def test_bytes_after_an_answer_without_a_body_are_not_taken_for_the_next_a
 
 
 @pytest.mark.parametrize("streamed", [False, True])
-async def test_bytes_that_come_on_an_idle_connection_are_not_taken_for_the_next_answer(streamed: bool) -> None:
+async def test_bytes_on_an_idle_connection_are_not_mistaken_for_the_next_response(streamed: bool) -> None:
     transport = bounded()
     late = asyncio.Event()
 
@@ -171,7 +171,7 @@ async def test_bytes_that_come_on_an_idle_connection_are_not_taken_for_the_next_
         await transport.close()
 
 
-async def test_a_peer_that_answers_before_it_has_read_the_request_leaves_no_connection_open() -> None:
+async def test_a_peer_that_responds_before_reading_the_request_leaves_no_connection_open() -> None:
     transport = bounded()
     async with serving(saying(http(b"no", "413 Too Large"), last=False)) as port:
         for _ in range(20):

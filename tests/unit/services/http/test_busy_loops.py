@@ -1,4 +1,4 @@
-"""A process that is too busy to look at its sockets: its own lateness is nobody else's death."""
+"""A process that is too busy to look at its sockets: event-loop lag must not fail requests or restart servers."""
 
 from __future__ import annotations
 
@@ -37,19 +37,19 @@ async def test_a_deadline_still_ends_what_gives_no_answer(streamed: bool) -> Non
             assert await kind_of(work) is FailureKind.TIMEOUT
 
 
-async def test_lived_time_stands_still_while_the_loop_is_blocked() -> None:
+async def test_the_lag_aware_clock_stops_while_the_loop_is_blocked() -> None:
     lag = LoopLag()
     lag.start()
     await asyncio.sleep(0.15)
-    begun, begun_lived = time.monotonic(), lag.lived()
+    start, loop_start = time.monotonic(), lag.now()
     time.sleep(0.5)
     await asyncio.sleep(0.15)
-    passed, lived = time.monotonic() - begun, lag.lived() - begun_lived
+    passed, on_loop = time.monotonic() - start, lag.now() - loop_start
     lag.stop()
-    assert passed - lived > 0.3
+    assert passed - on_loop > 0.3
 
 
-async def test_a_timeout_in_lived_time_cancels_what_is_within_and_nothing_else() -> None:
+async def test_a_lag_aware_timeout_cancels_only_its_block() -> None:
     lag = LoopLag()
     with pytest.raises(TimeoutError):
         async with lag.timeout(0.02):
@@ -78,13 +78,13 @@ async def test_a_call_into_an_app_of_this_process_is_not_late_by_our_own_lag() -
 async def test_so_many_go_on_in_one_turn_of_the_loop_and_the_rest_in_their_order_later() -> None:
     gate, passed = CallbackBudget(2), list[int]()
     for number in range(5):
-        gate.enter(passed.append, number)
+        gate.run(passed.append, number)
     seen = [list(passed)]
     for _ in range(4):
         await asyncio.sleep(0)
         seen.append(list(passed))
     assert seen[0] == [0, 1] and [0, 1, 2, 3] in seen and passed == [0, 1, 2, 3, 4]
-    gate.enter(passed.append, 5)
+    gate.run(passed.append, 5)
     assert passed[-1] == 5
 
 
@@ -126,7 +126,7 @@ async def test_a_session_outlives_an_instance_that_is_too_busy_to_accept(monkeyp
         server.close()
 
 
-async def test_a_session_is_lost_once_the_head_says_that_its_instance_is_gone() -> None:
+async def test_a_session_is_lost_once_its_instance_leaves_the_directory() -> None:
     async with network() as transport:
         async with peer(http()) as other:
             looks = {"s": [other.url]}
@@ -166,10 +166,10 @@ async def test_waiting_for_an_instance_is_part_of_the_deadline() -> None:
     assert transport.given[0] < 59.98
 
 
-async def test_a_session_whose_first_answer_is_lost_may_be_open_and_stays_where_it_was_asked() -> None:
+async def test_a_session_whose_first_response_is_lost_may_be_open_and_keeps_its_instance() -> None:
     async with peer(None, http()) as one, peer(http()) as two, network() as transport:
         session = Session(client_of({"s": [one.url, two.url]}, transport), "s")
-        session._client._turns = 1  # the next in turn is the first
+        session._client._rotation = 1  # the next in turn is the first
         assert not session.may_be_open
         assert await kind_of(session.send("/seed_session", b"{}", 5.0)) is FailureKind.CONNECTION_LOST
         assert session.may_be_open and not session.opened

@@ -72,7 +72,7 @@ async def test_another_run_on_the_port_is_the_wrong_run(run: str | None) -> None
         assert failure.kind is FailureKind.WRONG_RUN and other.url in str(failure)
 
 
-async def test_after_an_answer_of_another_run_the_head_is_asked_again() -> None:
+async def test_a_response_of_another_run_refreshes_the_directory() -> None:
     async with peer(http(b"", "200 OK", None)) as stranger, peer(http(b"here")) as other, network() as transport:
         looks = iter([stranger.url])
         client = client_of(lambda: {"s": [next(looks, other.url)]}, transport)
@@ -136,7 +136,7 @@ async def test_a_problem_that_cannot_be_read_is_a_failure_with_the_status_it_cam
     assert failure.problem.server == "s" and "418" in str(failure.problem)
 
 
-async def test_an_error_that_is_no_problem_names_server_status_and_words() -> None:
+async def test_an_error_without_a_problem_names_server_status_and_body() -> None:
     async with peer(http(b"out of order", "500 Oh")) as other, network() as transport:
         failure = await failure_of(client_of({"s": [other.url]}, transport).post("s", "/x", b"{}", 60.0))
     assert failure.problem.server == "s" and "500" in str(failure) and "out of order" in str(failure)

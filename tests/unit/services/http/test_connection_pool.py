@@ -30,7 +30,7 @@ SHAPES = {
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-async def test_an_answer_comes_back_whole_whatever_its_shape_and_its_connection_is_used_again(shape: str) -> None:
+async def test_a_response_of_any_framing_is_complete_and_its_connection_is_reused(shape: str) -> None:
     answer, body = SHAPES[shape]
     async with peer(answer) as other, network() as transport:
         for _ in range(2):
@@ -158,9 +158,9 @@ async def test_an_answer_before_the_request_was_read_is_the_answer_and_the_conne
         await writer.wait_closed()
 
 
-def test_only_plain_addresses_are_taken() -> None:
+def test_the_pool_accepts_only_plain_addresses() -> None:
     assert target_of("https://host/x") is None
     assert target_of("http://user:word@host/x") is None
     six = target_of("http://[::1]:80/x")
     assert six is not None
-    assert (six.host, six.port, six.named, six.request) == ("::1", 80, "[::1]:80", "/x")
+    assert (six.host, six.port, six.host_header, six.request_target) == ("::1", 80, "[::1]:80", "/x")

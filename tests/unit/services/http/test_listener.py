@@ -18,8 +18,8 @@ from rollyard.services.runtime.hosting import HostedServer, bind
 from tests.support.fixtures import KEYS, a_server, client_of, failure_of, listening, network, peer, send, until
 from tests.unit.services.http.raw_peers import ask
 
-SMALL = ListenerLimits(Limits(head_bytes=16 * 1024, headers=50, body_bytes=256 * 1024), bodies_bytes=400 * 1024)
-HURRIED = ListenerLimits(head_s=0.2, body_grace_s=0.2, body_bytes_a_s=1e6)
+SMALL = ListenerLimits(Limits(header_bytes=16 * 1024, headers=50, body_bytes=256 * 1024), bodies_bytes=400 * 1024)
+HURRIED = ListenerLimits(head_s=0.2, body_grace_s=0.2, body_bytes_per_s=1e6)
 BEGUN = b"POST /echo HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n"
 FILL = b"x" * 100_000
 
@@ -60,7 +60,7 @@ def port_of(hosted: HostedServer) -> int:
         (b"nonsense\r\n\r\n", b"400"),
     ],
 )
-async def test_a_request_beyond_the_bounds_is_refused_with_words_and_its_connection_closed(
+async def test_a_request_beyond_the_limits_is_rejected_with_a_message_and_its_connection_closed(
     request_: bytes, status: bytes
 ) -> None:
     async with echoing(SMALL) as hosted:
@@ -79,7 +79,7 @@ async def test_a_request_that_offers_another_protocol_is_answered_as_the_plain_r
         assert answer.count(b" 200 OK") == 2 and answer.count(b"\r\n\r\n3") == 2
 
 
-async def test_a_body_behind_an_offer_of_another_protocol_is_never_taken_for_a_request() -> None:
+async def test_a_body_after_an_upgrade_offer_is_never_parsed_as_a_request() -> None:
     hidden = BEGUN + b"content-length: 1\r\n\r\nx"
     async with echoing(SMALL) as hosted:
         reader, writer = await asyncio.open_connection("127.0.0.1", port_of(hosted))
@@ -109,7 +109,7 @@ async def test_bodies_in_flight_are_bounded_together() -> None:
 
 
 @pytest.mark.parametrize("begun", [b"", b"POST /e", b"\r\n", BEGUN, BEGUN + b"content-length: 9\r\n\r\n123"])
-async def test_a_request_that_is_not_whole_in_time_is_closed(begun: bytes) -> None:
+async def test_a_request_that_is_not_complete_in_time_is_closed(begun: bytes) -> None:
     async with echoing(HURRIED) as hosted:
         async with asyncio.timeout(20.0):
             await ask(port_of(hosted), begun)
@@ -154,7 +154,7 @@ async def test_an_answer_repeats_the_id_of_its_request_errors_too() -> None:
             assert answer.headers["x-rollyard-request"] == "17"
 
 
-async def test_an_answer_to_another_request_is_never_taken_for_ours() -> None:
+async def test_a_response_to_another_request_is_never_accepted() -> None:
     def answer(number: int, body: bytes) -> bytes:
         head = f"HTTP/1.1 200 OK\r\n{RUN_HEADER}: {KEYS.run_id}\r\nx-rollyard-request: {number:x}\r\n"
         return head.encode() + b"content-length: %d\r\n\r\n" % len(body) + body
@@ -198,18 +198,18 @@ async def test_health_passes_by_the_requests_that_wait_for_their_turn() -> None:
         return b"{}"
 
     async with listening(a_server(routes={"/w": work})) as hosted, network() as transport:
-        gate = hosted._connections.gate
-        gate._passed = 10**9  # this turn of the loop has had its share
+        budget = hosted._connections.budget
+        budget._used = 10**9  # this iteration of the loop has no budget left
 
         async def health() -> None:
             await send(transport, hosted.url + "/health", b"", "GET")
             answered.append(len(begun))
 
         waiting = [asyncio.create_task(send(transport, hosted.url + "/w")) for _ in range(5)]
-        await until(lambda: len(gate._waiting) == 5)
+        await until(lambda: len(budget._waiting) == 5)
         await health()
         assert answered == [0]
-        gate._turn()
+        budget._next_iteration()
         await asyncio.gather(*waiting)
 
 

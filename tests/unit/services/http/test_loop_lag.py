@@ -13,7 +13,7 @@ class Clock:
         return self.now
 
 
-async def test_a_blocked_loop_is_seen_with_its_whole_length() -> None:
+async def test_a_blocked_loop_is_measured_with_its_full_length() -> None:
     lag = LoopLag()
     lag.start()
     await asyncio.sleep(EVERY_S / 2)
@@ -27,9 +27,9 @@ async def test_a_blocked_loop_is_seen_with_its_whole_length() -> None:
 def test_the_worst_is_seen_for_one_window_at_least_and_two_at_most() -> None:
     clock = Clock()
     lag = LoopLag(clock)
-    lag.note(5.0)
+    lag.record(5.0)
     clock.now += WINDOW_S
-    lag.note(0.1)
+    lag.record(0.1)
     assert lag.worst_s == 5.0
     clock.now += WINDOW_S
     assert lag.worst_s == 0.1

@@ -62,7 +62,7 @@ def test_no_proxy_of_a_star_means_none_at_all() -> None:
     assert Proxies.of({"http_proxy": "a:1", "no_proxy": "*"}).of_address(URL("http://api.example")) is None
 
 
-async def test_a_request_through_a_proxy_carries_the_whole_address_and_the_credentials() -> None:
+async def test_a_request_through_a_proxy_carries_the_full_address_and_the_credentials() -> None:
     async with peer(http(b"through", "200 OK", None)) as proxy:
         transport = endpoint_transport({"http_proxy": proxy.url.replace("http://", "http://user:word@")})
         assert (await send(transport, "http://api.example/v1/x", b"{}")).body == b"through"
@@ -92,7 +92,7 @@ async def test_a_proxy_that_refuses_the_tunnel_is_no_connection() -> None:
     assert failure.kind is FailureKind.UNREACHABLE and "407" in str(failure)
 
 
-async def test_a_proxy_of_another_kind_is_said_so() -> None:
+async def test_a_proxy_of_an_unsupported_kind_is_reported() -> None:
     transport = endpoint_transport({"all_proxy": "socks5://user:s3cret@127.0.0.1:1080"})
     failure = await failure_of(send(transport, "http://api.example/v1"))
     await transport.close()

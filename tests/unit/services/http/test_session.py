@@ -58,7 +58,7 @@ async def test_a_session_is_open_once_an_instance_has_answered() -> None:
         assert session.opened
 
 
-async def test_a_session_whose_instance_is_gone_is_lost_and_not_taken_elsewhere() -> None:
+async def test_a_session_whose_instance_is_removed_is_lost_and_does_not_move() -> None:
     async with peer(http()) as third, network() as transport:
         async with peer(http()) as other:
             looks = {"s": [other.url]}

@@ -10,7 +10,7 @@ from rollyard.services.http.transport import HttpTransport, LocalTransport, Rece
 from tests.support.fixtures import closed_port, failure_of, http, kind_of, network, peer, send
 
 
-async def test_a_whole_answer_of_any_status_comes_back() -> None:
+async def test_a_complete_response_of_any_status_is_returned() -> None:
     async with peer(http(b"no", "503 Busy", None, "x-it: y")) as other, network() as transport:
         answer = await send(transport, other.url + "/x")
         assert (answer.status, answer.body, answer.headers["X-It"]) == (503, b"no", "y")
@@ -36,7 +36,7 @@ HALF = b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\nonly this"
 
 
 @pytest.mark.parametrize("answer", [None, b"this is no HTTP\r\n\r\n", HALF, b"HTTP/1.1 200 OK\r\nconte"])
-async def test_a_connection_that_breaks_before_the_whole_answer_is_lost(answer: bytes | None) -> None:
+async def test_a_connection_that_breaks_before_the_response_is_complete_is_lost(answer: bytes | None) -> None:
     async with peer(answer) as other, network() as transport:
         sending = asyncio.ensure_future(kind_of(send(transport, other.url + "/x")))
         while not other.requests:
@@ -48,7 +48,7 @@ async def test_a_connection_that_breaks_before_the_whole_answer_is_lost(answer: 
 
 
 @pytest.mark.parametrize("answer", [b"", HALF])
-async def test_no_whole_answer_in_time_is_a_timeout(answer: bytes) -> None:
+async def test_an_incomplete_response_is_a_timeout(answer: bytes) -> None:
     async with peer(answer) as other, network() as transport:
         failure = await failure_of(send(transport, other.url + "/x", timeout_s=1.0))
         assert failure.kind is FailureKind.TIMEOUT and "1 s" in str(failure)
@@ -131,7 +131,7 @@ async def sleeping(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 @pytest.mark.parametrize("app", [raising, breaking_off, silent])
-async def test_the_local_transport_reports_an_app_that_gives_no_whole_answer_as_a_lost_connection(app: Any) -> None:
+async def test_the_local_transport_reports_an_incomplete_response_as_a_lost_connection(app: Any) -> None:
     assert await kind_of(send(local(app), "http://here:1/x")) is FailureKind.CONNECTION_LOST
 
 

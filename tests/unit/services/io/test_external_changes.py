@@ -1,4 +1,4 @@
-"""Other programs at the files of a collection that is open: it notices, says what is whole where, and loses nothing."""
+"""Other programs change the files of a running collection: it reports what is intact where, and loses nothing."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def folder_removed(output: Path) -> None:
     "act",
     [moved, moved_and_touched, removed, replaced_by_an_editor, replaced_by_a_link, folder_moved, folder_removed],
 )
-def test_an_output_that_lost_its_name_is_whole_in_the_file_that_the_error_names(
+def test_an_output_that_lost_its_name_is_intact_in_the_file_that_the_error_names(
     store: RolloutStore, output: Path, act: Callable[[Path], None]
 ) -> None:
     act(output)
@@ -106,7 +106,7 @@ def test_a_recovered_output_goes_on_after_the_rename_that_the_error_asks_for(sto
     again.close()
 
 
-def test_an_output_that_cannot_be_recovered_beside_its_name_is_recovered_elsewhere(
+def test_an_output_that_cannot_be_recovered_in_its_folder_is_recovered_elsewhere(
     store: RolloutStore, output: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     here = tmp_path / "here"
@@ -166,7 +166,7 @@ def test_a_line_that_was_edited_in_place_is_named_at_the_end(store: RolloutStore
 
 
 @pytest.mark.parametrize("beside", ["failures", "manifest"])
-def test_files_beside_the_output_are_looked_at_too(store: RolloutStore, output: Path, beside: str) -> None:
+def test_sidecar_files_of_the_output_are_checked_too(store: RolloutStore, output: Path, beside: str) -> None:
     path: Path = getattr(store.paths, beside)
     before = path.read_bytes()
     path.unlink()
@@ -176,7 +176,7 @@ def test_files_beside_the_output_are_looked_at_too(store: RolloutStore, output: 
     store.close()
 
 
-def test_a_manifest_that_was_changed_is_kept_beside_the_new_one(store: RolloutStore) -> None:
+def test_a_changed_manifest_is_kept_next_to_the_new_one(store: RolloutStore) -> None:
     path = store.paths.manifest
     before = path.read_bytes()
     path.write_text("{}")
@@ -209,14 +209,14 @@ def test_a_failed_write_removes_only_what_it_wrote(output: Path, monkeypatch: py
 
 
 @pytest.mark.parametrize("number", [errno.ENOLCK, errno.EOPNOTSUPP])
-def test_a_file_system_without_locks_is_not_told_as_another_writer(
+def test_a_file_system_without_locks_is_not_reported_as_another_writer(
     output: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
     def refuse(fd: int, operation: int) -> None:
         raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(fcntl, "flock", refuse)
-    with pytest.raises(RunError, match="its file system has no locks"):
+    with pytest.raises(RunError, match="its file system does not support locks"):
         opened(output)
 
 
@@ -269,7 +269,7 @@ def test_a_file_that_is_replaced_is_synced_before_and_its_folder_after(
     assert done == [f".manifest.json.{os.getpid()}", "replaced", tmp_path.name]
 
 
-def test_a_torn_tail_is_safe_in_its_own_file_before_it_is_cut_off(
+def test_a_truncated_last_line_is_saved_in_its_own_file_before_it_is_removed(
     output: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     output.parent.mkdir()

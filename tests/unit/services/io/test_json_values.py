@@ -23,7 +23,7 @@ def test_what_is_not_a_finite_number_is_absent(value: Any) -> None:
 
 
 @pytest.mark.parametrize("value", [0, -1, 2.5, 1e300, 10**300])
-def test_a_finite_number_is_taken_as_a_float(value: float) -> None:
+def test_a_finite_number_is_read_as_a_float(value: float) -> None:
     assert is_number(value) and number(value, None) == float(value)
 
 

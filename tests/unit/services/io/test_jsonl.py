@@ -36,10 +36,10 @@ def test_an_error_that_is_handed_over_stands_in_its_lines_place(path: Path) -> N
     assert kinds == [False, True, False, True, True]
 
 
-def test_only_the_last_line_can_be_torn(path: Path) -> None:
+def test_only_the_last_line_can_be_truncated(path: Path) -> None:
     bad = [found for found in iter_jsonl(path, hand_over) if isinstance(found, BadLine)]
     assert [each.torn for each in bad] == [False, False, True]
-    assert bad[-1].problem.endswith("where the file ends: it was cut off")
+    assert bad[-1].problem.endswith("where the file ends: it is truncated")
 
 
 def test_refusing_names_the_file_the_line_what_was_found_and_what_to_do(path: Path) -> None:
@@ -79,7 +79,7 @@ def test_parts_of_a_file_share_its_lines_without_loss_or_repetition(path: Path, 
     assert [line_at(path, offset) for offset, _ in found] == [line for _, line in found]
 
 
-def test_a_torn_tail_is_left_out_until_it_is_whole(path: Path) -> None:
+def test_a_truncated_last_line_is_skipped_until_it_is_complete(path: Path) -> None:
     with path.open("rb") as file, path.open("ab", buffering=0) as writer:
         lines = Lines(file, whole=True)
         assert [line for _, line in lines][-1] == b"broken\n"

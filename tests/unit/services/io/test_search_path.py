@@ -1,4 +1,4 @@
-"""Where files that users name are looked for."""
+"""Search path of files that users name."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rollyard.services.errors import OperatorError
 from rollyard.services.io.search_path import find_file, resolve
 
 
-def test_the_first_folder_that_has_a_file_is_taken(tmp_path: Path) -> None:
+def test_a_file_is_found_in_the_first_folder_that_has_it(tmp_path: Path) -> None:
     for folder in ("mine", "installed"):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "rows.jsonl").touch()
@@ -21,13 +21,11 @@ def test_the_first_folder_that_has_a_file_is_taken(tmp_path: Path) -> None:
 
 
 def test_a_file_that_no_folder_has_is_named_with_where_it_was_looked_for(tmp_path: Path) -> None:
-    with pytest.raises(OperatorError, match=rf"rows.jsonl is not there \(looked in {tmp_path}\)"):
+    with pytest.raises(OperatorError, match=rf"rows.jsonl does not exist \(looked in {tmp_path}\)"):
         resolve(Path("rows.jsonl"), [tmp_path])
 
 
-def test_a_folder_without_read_permission_is_the_operators_mistake(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_without_read_permission_is_an_operator_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(path: Path) -> bool:
         raise PermissionError(13, "Permission denied", str(path))  # as root, who runs tests in CI, it cannot be had
 

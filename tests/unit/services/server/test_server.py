@@ -171,7 +171,7 @@ async def test_a_refused_caller_is_counted_apart_from_the_routes() -> None:
     assert 'rollyard_failures_total{began="here",kind="wrong_run"} 1.0' in text
 
 
-async def test_a_failure_that_is_passed_on_is_counted_as_begun_elsewhere() -> None:
+async def test_a_forwarded_failure_is_counted_as_originating_elsewhere() -> None:
     async def passed_on(call: RawRequest) -> bytes:
         raise Failure(FailureKind.TIMEOUT, "late", server="world")
 

@@ -121,7 +121,7 @@ def test_a_missing_option_is_named() -> None:
     assert "'input_path' is missing" in refused("+count=3")
 
 
-def test_every_mistake_is_told_at_once() -> None:
+def test_all_invalid_settings_are_reported_together() -> None:
     told = refused("+count=0", "+pause_s=x")
     assert "input_path" in told and "count" in told and "pause_s" in told
 

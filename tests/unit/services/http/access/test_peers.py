@@ -1,4 +1,4 @@
-"""Connections of other users of the machine are refused where no token is asked."""
+"""Servers without a token refuse connections of other users of the host."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ async def test_a_connection_of_another_user_is_refused_and_the_setting_that_open
 
 async def test_a_connection_whose_owner_cannot_be_found_is_refused_and_says_so() -> None:
     status, problem = await told(None)
-    assert status == 403 and "cannot be found out" in problem["detail"] and "+allow_other_users" in problem["detail"]
+    assert status == 403 and "cannot be determined" in problem["detail"] and "+allow_other_users" in problem["detail"]
 
 
 @pytest.mark.parametrize("found", [Socket(TIME_WAIT, 0, 0), Socket(FIN_WAIT1, 0, 0), Socket(LISTEN, 0, 9)])
