@@ -25,7 +25,7 @@ def is_tool_name(name: object) -> TypeGuard[str]:
 
 
 def arguments_body(arguments: str) -> bytes:
-    """Return the request body of a tool call. Raises ValueError with a message for the model unless it is a JSON object.
+    """Return the request body of a tool call. Raises ValueError, worded for the model, unless it is an object.
 
     Servers of other frameworks accept NaN, lone surrogates and unlimited nesting, and fail on them later.
     """

@@ -125,7 +125,7 @@ def _encoded(answer: Json | bytes | RawResponse) -> bytes | RawResponse:
 
 
 def _streamed(answer: Json | bytes | RawResponse, events: Callable[[Json], bytes]) -> RawResponse:
-    """Return the finished response as one body of server-sent events with its headers; errors are returned unchanged."""
+    """Return the finished response as one body of server-sent events. Error responses are returned unchanged."""
     headers: tuple[tuple[bytes, bytes], ...] = STREAM_HEADERS
     if isinstance(answer, RawResponse):
         if answer.status >= 400 or answer.stream is not None:

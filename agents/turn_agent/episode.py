@@ -1,8 +1,8 @@
 """An episode over `/reset` and `/step`, the API of Gymnasium-style resources servers.
 
 `/reset` takes the dataset row and returns `{observation, info}`. `/step` takes the row with the model's `response` and
-returns `{observation, reward, terminated, truncated, info}`. If `/verify` returns 404, the reward is the sum of the step
-rewards, as in NeMo Gym's gymnasium agent.
+returns `{observation, reward, terminated, truncated, info}`. If `/verify` returns 404, the reward is the sum of the
+step rewards, as in NeMo Gym's gymnasium agent.
 """
 
 from __future__ import annotations

@@ -97,7 +97,12 @@ class BuiltinModel(ModelServer[BuiltinModelSettings]):
         draws, tag = self._draws(conversation.text, seed, temperature)
         turn = self._policy.turn(conversation, response.can_step(request), temperature, draws)
         return response.response(
-            request, turn, model=self.settings.model, temperature=temperature, tag=tag, heard_bytes=len(conversation.text)
+            request,
+            turn,
+            model=self.settings.model,
+            temperature=temperature,
+            tag=tag,
+            input_bytes=len(conversation.text),
         )
 
     def _draws(self, text: bytes, seed: object, temperature: float) -> tuple[RandomDraws, str]:

@@ -1,7 +1,7 @@
 """Finds the shortest Sokoban solution by breadth-first search over (player, boxes); each state is one integer.
 
-The low bits hold the player's cell, followed by one bit per cell for the boxes. Only floor cells are numbered, so that a
-state of an ordinary room fits into one or two machine words. Boxes may not enter cells from which no target can be
+The low bits hold the player's cell, followed by one bit per cell for the boxes. Only floor cells are numbered, so that
+a state of an ordinary room fits into one or two machine words. Boxes may not enter cells from which no target can be
 reached, which makes unsolvable positions inexpensive.
 """
 

@@ -1,7 +1,7 @@
 """Decides one turn of the policy. At temperature 0 it follows the plan; above, some decisions go wrong.
 
-Its output has the forms that environments read: a call of `step` with a list of moves, `<action>Up</action>` if there is
-no tool, and `<answer>Up || Left</answer>` at the end.
+Its output has the forms that environments read: a call of `step` with a list of moves, `<action>Up</action>` if there
+is no tool, and `<answer>Up || Left</answer>` at the end.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ BYTES_PER_TOKEN = 4
 ECHOED = ("instructions", "max_output_tokens", "metadata", "previous_response_id", "reasoning", "text", "top_p", "user")
 
 
-def response(request: Json, turn: Turn, *, model: str, temperature: float, tag: str, heard_bytes: int) -> Json:
+def response(request: Json, turn: Turn, *, model: str, temperature: float, tag: str, input_bytes: int) -> Json:
     """Return the Response to `request`; all its ids contain `tag`."""
     if turn.arguments is None:
         text = turn.text
@@ -24,7 +24,7 @@ def response(request: Json, turn: Turn, *, model: str, temperature: float, tag: 
         text = turn.arguments
         item = {"id": f"fc_{tag}", "type": "function_call", "call_id": f"call_{tag}", "name": "step", "arguments": text}
     item["status"] = "completed"
-    input_tokens = heard_bytes // BYTES_PER_TOKEN + 1
+    input_tokens = input_bytes // BYTES_PER_TOKEN + 1
     output_tokens = len(text) // BYTES_PER_TOKEN + 1
     get = request.get
     whole: Json = {
