@@ -50,7 +50,7 @@ def test_progress_within_a_phase_is_the_same_kind_of_phase() -> None:
 CORE = "(EngineCore pid=2) ERROR 11-21 19:26:09 [core.py:1201] "
 API = "(APIServer pid=1) "
 CAUSES = [
-    ("keeper: cannot start 'vllm': No such file or directory", "there is no command vllm (No such file"),
+    ("reaper: cannot start 'vllm': No such file or directory", "there is no command vllm (No such file"),
     ("vllm: error: unrecognized arguments: --enable-scale-out", "does not know --enable-scale-out: it is too old"),
     (
         "vllm serve: error: argument --dtype: invalid choice: 'float99' (choose from 'auto', 'half')",
