@@ -51,7 +51,7 @@ class LocalVllmModel(ChatEngineModel[LocalVllmModelSettings]):
         return f"{len(self._engines) - len(waiting)} of {len(self._engines)} engines up, next: {waiting[0]}"
 
     async def check(self) -> None:
-        """Check the folder, the cluster, the command and the GPUs. Raises RunError or OperatorError if one is missing."""
+        """Check the folder, the cluster, the command and the GPUs. Raises RunError or OperatorError."""
         _check_model(self.settings.model)
         if self.settings.ray_address:
             await check_ray_address(self.settings.ray_address, "ray_address=", RAY_S)

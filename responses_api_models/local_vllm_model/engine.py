@@ -58,7 +58,7 @@ class Engine:
         self._failure_reason = why
 
     async def start(self) -> None:
-        """Start the engine and keep it running. Raises RunError if it does not become ready, and the Failure of `up`."""
+        """Start the engine and keep it running. Raises RunError if it does not start, and the Failure of `up`."""
         process = await self._bring_up()
         self._keep_task = asyncio.create_task(self._keep_running(process))
 

@@ -60,7 +60,7 @@ class EngineStart:
         self._reported_at = self._started
 
     async def run(self) -> EngineProcess:
-        """Start the engine and wait until it is ready at `url`. Raises RunError with the cause and the end of its log."""
+        """Start the engine and wait until it is ready at `url`. Raises RunError with the cause and a log tail."""
         for attempt in range(1, MAX_PORT_ATTEMPTS + 1):
             with _reserved(self._plan.settings.engine_host) as port:
                 self.url = _url(self._plan.settings.engine_host, port)

@@ -50,8 +50,8 @@ _CAUSES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         (
             r"Free memory on device (\S+) \((\S+?)/(\S+?) GiB\) on startup is less than desired GPU memory utilization "
             r"\((\S+?), (\S+?) GiB\)",
-            "{1} of {2} GiB are free on {0}, but gpu_memory_utilization={3} requires {4}: lower it, or end the processes "
-            f"that use the rest ({_GPU_USERS})",
+            "{1} of {2} GiB are free on {0}, but gpu_memory_utilization={3} requires {4}: lower it, or end the "
+            f"processes that use the rest ({_GPU_USERS})",
         ),
         (
             r"Available memory on node \d+ \((\S+?)/(\S+?) GiB\) on startup is less than desired CPU memory "
@@ -112,7 +112,7 @@ _CAUSES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         ),
         (
             r"Timed out waiting for engine core processes to start",
-            "loading takes longer than VLLM_ENGINE_READY_TIMEOUT_S: remove the variable, so that start_timeout_s applies",
+            "loading takes longer than VLLM_ENGINE_READY_TIMEOUT_S: unset it, so that start_timeout_s applies",
         ),
         (r"No space left on device", "a disk (or /dev/shm) is full"),
         (r"No module named '(.+?)'|No package metadata was found for (\S+)", "vLLM's environment lacks a package"),

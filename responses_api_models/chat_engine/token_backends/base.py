@@ -60,15 +60,15 @@ class TokenBackend(Protocol):
     async def render(
         self, body: Json, messages: list[Json], request_context: RequestContext, *, ask: bool = True
     ) -> Rendered:
-        """Render `messages` with the tools and template arguments of the chat request `body`; `ask`: with the generation
-        prompt.
+        """Render `messages` with the tools and template arguments of the chat request `body`; `ask`: with the
+        generation prompt.
         """
         ...
 
     async def generate(
         self, ids: list[int], rendered: Rendered, body: Json, request_context: RequestContext, *, texts: bool = False
     ) -> Generated:
-        """Sample the model's turn after the prompt `ids` as in the chat request `body`. `texts`: the completion also has
-        logprobs with token texts.
+        """Sample the model's turn after the prompt `ids` as in the chat request `body`. `texts`: the completion also
+        has logprobs with token texts.
         """
         ...

@@ -1,8 +1,8 @@
 """Makes model calls with recorded tokens whose prompts begin with exactly the ids of the turn before.
 
 If possible, a turn is sent as token ids: the first one as the engine renders it, so that the response reports the
-weight version of each token; later ones continue the turn before (continuation.py). Otherwise it is sent as messages, and its
-prompt is compared with the turn before to record a prefix mismatch.
+weight version of each token; later ones continue the turn before (continuation.py). Otherwise it is sent as messages,
+and its prompt is compared with the turn before to record a prefix mismatch.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ class JoiningEngines:
         self._resyncing: asyncio.Task[None] | None = None
         self._next_check = 0.0
         self._waiting: dict[str, int] = {}
-        """Engines that could not load the policy's files -> `PolicyVersions.mark` then; they wait for another version."""
+        """Engines that could not load the policy's files -> `PolicyVersions.mark` then; they wait for a new version."""
 
     async def learn(self) -> None:
         """Query running engines for their weights, because this server may have been restarted."""

@@ -59,7 +59,7 @@ def weight_files(folder: Path) -> list[Path]:
 
 
 def read_tensors(folder: Path) -> dict[str, Tensor]:
-    """Return the tensors of the folder by name. Raises Failure bad_request if a file is missing, broken or truncated."""
+    """Return the tensors of the folder by name. Raises Failure bad_request if a file is missing or broken."""
     found: dict[str, Tensor] = {}
     for file in weight_files(folder):
         for tensor in read_header(file):
