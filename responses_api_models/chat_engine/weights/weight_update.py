@@ -138,7 +138,7 @@ class WeightUpdates:
         # A request that runs on invalid weights crashes vLLM, so those in flight are aborted.
         await self._engines.all(invalid, self._loader.abort)
         self._end_invalid(invalid)
-        again = f"; restart {', '.join(invalid)}" if invalid else ""
+        again = f"; {', '.join(invalid)} must be restarted" if invalid else ""
         raise _failed(f"{summary}: {difference}{again}", failed)
 
 

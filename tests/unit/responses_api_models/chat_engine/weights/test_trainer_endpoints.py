@@ -52,21 +52,21 @@ async def test_a_closed_endpoint_is_in_no_document_and_an_open_one_is() -> None:
 
 
 async def test_a_start_without_a_run_token_is_refused() -> None:
-    with pytest.raises(OperatorError, match="give the run a token"):
+    with pytest.raises(OperatorError, match="set a run token"):
         async with door(WeightEngine(), token=None):
             pass
 
 
 def test_settings_with_two_model_servers_are_refused() -> None:
     settings = {"base_url": address(0), "model": "tiny", "trainer_endpoints": True, "replicas": 2}
-    with pytest.raises(OperatorError, match=r"policy_model: trainer_endpoints with replicas=2.*use one"):
+    with pytest.raises(OperatorError, match=r"policy_model: trainer_endpoints is set with replicas=2.*use one"):
         parse_settings(VllmModelSettings, settings, "policy_model")
 
 
 async def test_a_whole_run_without_a_token_is_refused_with_the_same_words(tmp_path: Path) -> None:
     settings = {"entrypoint": "app.py", "base_url": address(0), "model": "tiny", "trainer_endpoints": True}
     config = {"policy_model": {"responses_api_models": {"vllm_model": settings}}}
-    with pytest.raises(OperatorError, match="give the run a token"):
+    with pytest.raises(OperatorError, match="set a run token"):
         async with colocated(configured(config=config, tmp_path=tmp_path), tmp_path):
             pass
 
@@ -147,7 +147,7 @@ async def test_where_one_of_several_engines_refuses_the_answer_is_a_problem_that
     async with door(one, two) as policy:
         status, said = await policy.post("/reset_prefix_cache")
     assert (status, [engine["status"] for engine in said["engines"]]) == (502, [200, 500])
-    assert "1 of 2 engines did not do it" in said["detail"]
+    assert "the call failed on 1 of 2 engines" in said["detail"]
 
 
 async def test_an_engine_that_is_not_there_is_a_problem_of_ours() -> None:
