@@ -67,7 +67,7 @@ class PolicyVersions:
     @property
     def model(self) -> ModelSignature | None:
         """The model that the engines were started with, or that of the first update if it cannot be read here."""
-        return next((known.profile for known in self._checkpoints.values() if known.profile), None)
+        return next((known.signature for known in self._checkpoints.values() if known.signature), None)
 
     def fingerprint(self, version: str | None) -> str:
         """Return the fingerprint of the files of a version; empty if unknown."""

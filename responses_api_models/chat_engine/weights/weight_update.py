@@ -56,7 +56,7 @@ class WeightUpdates:
         await self._check_invalid(urls)
         started = self._versions.model
         found = await asyncio.to_thread(checkpoint.check, folder, started, self._depth)
-        await self._cpu.check_head(started or found.profile, urls)
+        await self._cpu.check_head(started or found.signature, urls)
         version = version or next_version(previous, found.folder)
         self._versions.check_name(version, found.fingerprint)
         with self._gate.shut_while(UPDATING):

@@ -62,7 +62,7 @@ CAUSES = [
     ),
     (
         API + "KeyError: \"Reasoning parser 'nope' not found. Available parsers: deepseek_r1, qwen3\"",
-        "no reasoning_parser nope; there are deepseek_r1, qwen3",
+        "there is no reasoning_parser nope; available are deepseek_r1, qwen3",
     ),
     (API + "OSError: [Errno 98] Address already in use", PORT_TAKEN),
     (API + "RuntimeError: Failed to infer device type, please set the environment variable", "vLLM finds no GPU"),

@@ -31,8 +31,8 @@ ONE = "model.safetensors"
 def engine(folder: str) -> ModelSignature:
     """The model of engines that were started with that folder."""
     started = start_checkpoint(folder)
-    assert started is not None and started.profile is not None
-    return started.profile
+    assert started is not None and started.signature is not None
+    return started.signature
 
 
 def refused(folder: str | Path, started: str | None = None, **more: Any) -> str:

@@ -10,7 +10,7 @@ import orjson
 import pytest
 
 from rollyard.responses_api_models.chat_engine.weights.control_endpoints import GETS, POSTS
-from rollyard.responses_api_models.chat_engine.weights.training_routes import PASSED
+from rollyard.responses_api_models.chat_engine.weights.training_routes import FORWARDED
 from rollyard.responses_api_models.vllm_model.app import VllmModelSettings
 from rollyard.services.errors import OperatorError
 from rollyard.services.server.settings import parse_settings
@@ -22,7 +22,7 @@ from tests.support.weight_engine import ODD_STREAM, STARTED, WeightEngine, addre
 VERSION = "x-rollyard-policy-version"
 
 
-@pytest.mark.parametrize("path", [*PASSED, "/weights/update", *POSTS])
+@pytest.mark.parametrize("path", [*FORWARDED, "/weights/update", *POSTS])
 async def test_without_the_setting_an_endpoint_is_closed_and_says_which_setting_opens_it(path: str) -> None:
     engine = WeightEngine()
     async with door(engine, trainer_endpoints=False, token=None) as policy:
@@ -79,7 +79,7 @@ async def test_a_caller_without_the_token_is_refused(path: str) -> None:
     assert (status, engine.calls) == (401, [])
 
 
-@pytest.mark.parametrize("path", PASSED)
+@pytest.mark.parametrize("path", FORWARDED)
 async def test_a_call_passes_with_its_unknown_fields_its_query_and_the_answers_bytes(path: str) -> None:
     engine = WeightEngine()
     engine.answers[path] = (200, b' {"tokens": [1,  2], "odd": 1}\n')
