@@ -155,9 +155,9 @@ def test_without_a_gpu_and_on_a_ray_cluster_vllm_decides() -> None:
 @pytest.mark.parametrize(
     ("more", "told"),
     [
-        ({"tensor_parallel_size": 4}, "one engine needs 4 GPUs .*, this machine offers 2 .0, 1.*set ray_address"),
+        ({"tensor_parallel_size": 4}, "one engine needs 4 GPUs .*, but this host has 2 .0, 1.*set ray_address"),
         ({"engine_replicas": 3}, "engine_replicas=3 engines of 1 GPUs need 3, .* set engine_replicas to at most 2"),
-        ({"gpus": []}, "this machine offers 0 .gpus is empty"),
+        ({"gpus": []}, "but this host has 0 .gpus is empty"),
     ],
 )
 def test_too_few_gpus_are_named_with_what_would_fit(more: dict[str, Any], told: str) -> None:

@@ -74,7 +74,7 @@ CAUSES = [
     (
         CORE + "ValueError: Free memory on device cuda:0 (12.5/79.2 GiB) on startup is less than desired GPU memory "
         "utilization (0.92, 72.86 GiB). Decrease GPU memory utilization",
-        "12.5 of 79.2 GiB are free on cuda:0 and gpu_memory_utilization=0.92 asks for 72.86",
+        "12.5 of 79.2 GiB are free on cuda:0, but gpu_memory_utilization=0.92 requires 72.86",
     ),
     (
         CORE + "ValueError: Available memory on node 0 (8.71/23.5 GiB) on startup is less than desired CPU memory "
