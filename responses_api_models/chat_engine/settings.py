@@ -40,7 +40,7 @@ class ChatEngineSettings(CallSettings):
     """Expose the engine's tokenize, token-in and weight-update endpoints to callers with the run token."""
     weights_check: Literal["values", "headers", "off"] = "values"
     """What to check before engines load a folder. `values`: every weight, for NaN and infinity. `headers`: only that
-    the files are complete and belong to this model. `off`: nothing, for folders that only the engines' hosts can read."""
+    the files are complete and belong to this model. `off`: nothing, for folders that only engine hosts can read."""
     pause_lease_s: float = Field(600.0, gt=0)
     """Seconds without a control call from the trainer after which a pause ends automatically. A lease_s in the call
     takes precedence."""
