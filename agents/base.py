@@ -1,6 +1,6 @@
-"""How to write an agent: the module to import from.
+"""The base class of agents: import from here to write one.
 
-What you write: `play(episode)`, the loop, plain to see: ask the model, run the tools it calls, decide when to stop.
+You write `play(episode)`, a plain loop: call the model, run the tools that it calls, decide when to stop.
 
     class Patient(Agent[AgentSettings]):
         async def play(self, episode: Episode) -> FinishReason:
@@ -11,9 +11,9 @@ What you write: `play(episode)`, the loop, plain to see: ask the model, run the 
 
     server = Patient
 
-The type argument names the settings, which are at `self.settings`.
-What is done for you: `run` seeds a session, plays, verifies and closes it whatever happened; `/v1/responses` plays in a
-session that the caller already holds.
+The type argument is the settings class; the settings are in `self.settings`.
+The base class does the rest: `/run` seeds a session, plays, verifies, and closes the session in every case;
+`/v1/responses` plays in a session that the caller already holds.
 """
 
 from __future__ import annotations
@@ -45,18 +45,18 @@ from rollyard.services.types import FinishReason, Json, ServerRef
 
 
 class AgentSettings(ServerSettings):
-    """What every agent's settings share."""
+    """Settings that all agents share."""
 
     NOT_IDENTITY: ClassVar[frozenset[str]] = ServerSettings.NOT_IDENTITY | {"model_timeout_s", "tool_timeout_s"}
 
     resources_server: ServerRef
-    """The world."""
+    """The environment."""
     model_server: ServerRef
-    """The policy."""
+    """The server of the policy."""
     model_timeout_s: float = Field(default=900.0, gt=0)
-    """Deadline of one model call, retries of the model server included."""
+    """Deadline for one model call, including the model server's retries."""
     tool_timeout_s: float = Field(default=120.0, gt=0)
-    """Deadline of one call to the world."""
+    """Deadline for one call to the environment."""
 
 
 S = TypeVar("S", bound=AgentSettings)
@@ -68,7 +68,7 @@ class Agent(Server, Generic[S]):
     Settings: ClassVar[type[ServerSettings]] = AgentSettings
     settings: S
     episode_type: Callable[..., Episode] = Episode
-    """Makes what `play` is given. A subclass of Episode may use other endpoints of the resources server."""
+    """Creates the episode passed to `play`. A subclass of Episode may use other endpoints of the resources server."""
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -92,60 +92,60 @@ class Agent(Server, Generic[S]):
     # --- what you write ---------------------------------------------------------------------------------------------
 
     async def play(self, episode: Episode) -> FinishReason:
-        """Play until the end and say why it ended. Failures are raised, never turned into an ending."""
+        """Play one episode and return why it ended. Raise failures; never return one as a finish reason."""
         raise NotImplementedError(f"{type(self).__name__} must define play")
 
     # --- what is done for you ---------------------------------------------------------------------------------------
 
     async def stop(self) -> None:
-        """Bring the ends of sessions to their end."""
+        """Wait for sessions that are being closed."""
         await self.__closer.settle()
 
     @property
     def sessions(self) -> int:
-        """Episodes being played."""
+        """Number of active episodes."""
         return len(self.__active_episodes)
 
     async def __run(self, call: RawRequest) -> RawResponse:
-        """Play a data set row: seed, play, verify. Answers the row's request, the whole episode and the verdict."""
+        """Play a dataset row: seed, play, verify. Returns the row, the complete episode and the verdict."""
         row = call.json()
-        # Chosen here, so that the session can be ended even where its cookie is lost on the way.
-        named = {SESSION_HEADER: uuid.uuid4().hex, **self.__owner}
-        environment = Session(self.client, self.settings.resources_server.name, headers=named)
-        with self.__active_episodes.one(uuid.uuid4().hex, row) as place:
-            episode = self.__episode(_create_params(row), environment, place)
+        # Chosen here, so that the session can be closed even if the response with its cookie is lost.
+        headers = {SESSION_HEADER: uuid.uuid4().hex, **self.__owner}
+        environment = Session(self.client, self.settings.resources_server.name, headers=headers)
+        with self.__active_episodes.one(uuid.uuid4().hex, row) as state:
+            episode = self.__episode(_create_params(row), environment, state)
             try:
                 await episode.seed(call.body)
                 reason = await self.play(episode)
                 answer = {**row, **episode.result()}
-                response, body = _written(answer, self.__model)
+                response, body = _encoded(answer, self.__model)
                 verdict = await episode.verify(body, {SESSION_END_HEADER: "1"})
             finally:
                 if environment.may_be_open and not episode.closed:
-                    place.enter("close", environment.server)
+                    state.enter("close", environment.server)
                     await self.__closer.close(environment)
             check_reward(verdict, "/verify", environment.server)
-            timings = {**episode.timings.seconds(), "total_s": round(time.perf_counter() - place.began, 6)}
-        ended = {"finish_reason": reason, "truncated": reason.truncated, "timings": timings}
-        rollout = {**answer, **ended, **verdict}
+            timings = {**episode.timings.seconds(), "total_s": round(time.perf_counter() - state.began, 6)}
+        outcome = {"finish_reason": reason, "truncated": reason.truncated, "timings": timings}
+        rollout = {**answer, **outcome, **verdict}
         if "response" in verdict:
             return RawResponse(orjson.dumps(rollout))
         length = (RESPONSE_BYTES_HEADER.encode(), str(len(response)).encode())
         return RawResponse(encode_row(rollout, response), headers=(length,))
 
     async def __responses(self, call: RawRequest) -> RawResponse:
-        """Play in the caller's own session (its cookies name it); answers the episode as one Response.
+        """Play in the caller's session, which its cookies identify; return the episode as one Response.
 
-        With `"stream": true` that is the events of the finished episode.
+        With `"stream": true`, return the events of the finished episode.
         """
         params = call.json()
         stream = params.get("stream")
         environment = Session(self.client, self.settings.resources_server.name, call.header(b"cookie") or "")
-        named = call.header(EPISODE_HEADER.encode()) or uuid.uuid4().hex
-        with self.__active_episodes.one(named, params) as place:
-            episode = self.__episode(params, environment, place)
+        episode_id = call.header(EPISODE_HEADER.encode()) or uuid.uuid4().hex
+        with self.__active_episodes.one(episode_id, params) as state:
+            episode = self.__episode(params, environment, state)
             await self.play(episode)
-        # Some clients keep only the last answer's cookies, and need the world's for /verify.
+        # Some clients keep only the cookies of the last response, and need the environment's for /verify.
         cookies = tuple((b"set-cookie", f"{pair}; Path=/".encode()) for pair in environment.cookies)
         response = episode.response()
         if stream:
@@ -154,48 +154,48 @@ class Agent(Server, Generic[S]):
         return RawResponse(orjson.dumps(response), headers=cookies)
 
     async def __aggregate_metrics(self, call: RawRequest) -> bytes:
-        """The world's own aggregate over `{"verify_responses": [...]}`."""
+        """The environment's own aggregate over `{"verify_responses": [...]}`."""
         name = self.settings.resources_server.name
         answer = await self.client.post(name, "/aggregate_metrics", call.body, self.settings.tool_timeout_s)
         return answer.body
 
     async def __episodes(self, limit: Annotated[int, Query(ge=0)] | None = None) -> RunningEpisodes:
-        """The episodes that are being played: how many in each stage, and the oldest `limit` one by one."""
+        """The active episodes: the number in each stage, and the oldest `limit` one by one."""
         return self.__active_episodes.now(limit)
 
-    def __episode(self, params: Json, environment: Session, place: EpisodeState) -> Episode:
-        headers = {EPISODE_HEADER: place.episode}
-        # A turn is read whole: the loop decides by what is in it.
-        asked = {key: value for key, value in params.items() if key not in ("stream", "stream_options")}
+    def __episode(self, params: Json, environment: Session, state: EpisodeState) -> Episode:
+        headers = {EPISODE_HEADER: state.episode}
+        # Turns are not streamed, because the loop decides by their complete content.
+        kept = {key: value for key, value in params.items() if key not in ("stream", "stream_options")}
         return self.episode_type(
-            Conversation(asked),
+            Conversation(kept),
             environment,
             Session(self.client, self.settings.model_server.name, headers=headers),
-            place,
+            state,
             model_timeout_s=self.settings.model_timeout_s,
             tool_timeout_s=self.settings.tool_timeout_s,
         )
 
 
 def _create_params(row: Json) -> Json:
-    """The row's; the environment may add the input. Raises Failure bad_task for what cannot be a request."""
-    params = {} if (found := row.get("responses_create_params")) is None else found
+    """Return the row's parameters; the environment may add the input. Raises Failure bad_task if they are invalid."""
+    params = {} if (given := row.get("responses_create_params")) is None else given
     if not isinstance(params, dict) or not isinstance(params.get("input"), str | list | None):
         kind = type(params["input"] if isinstance(params, dict) else params).__name__
-        place = "responses_create_params.input" if isinstance(params, dict) else "responses_create_params"
-        detail = f"{place} of the row is a JSON {kind}; expected an object with an `input`, a text or a list"
+        field = "responses_create_params.input" if isinstance(params, dict) else "responses_create_params"
+        detail = f"{field} of the row is a JSON {kind}; expected an object whose `input` is a string or a list"
         raise Failure(FailureKind.BAD_TASK, detail)
     return params
 
 
-def _written(answer: Json, model: str) -> tuple[bytes, bytes]:
-    """The response alone, and the answer with it: the episode, which is long, is encoded once.
+def _encoded(answer: Json, model: str) -> tuple[bytes, bytes]:
+    """Return the encoded response, and the encoded answer that contains it: the long episode is encoded only once.
 
-    Raises Failure malformed_answer for an episode that is nested deeper than JSON can be written.
+    Raises Failure malformed_answer if the episode is nested too deeply to be encoded as JSON.
     """
     try:
         response = encode_response(answer["response"])
         return response, encode_row(answer, response)
     except TypeError as error:
-        detail = f"the model's answers cannot be written ({error})"
+        detail = f"the model's responses cannot be encoded as JSON ({error})"
         raise Failure(FailureKind.MALFORMED_ANSWER, detail, server=model) from error

@@ -1,4 +1,4 @@
-"""Episode: one conversation between a model and a world. An agent's loop is written with these few verbs."""
+"""One conversation between a model and an environment; agents write their loop with its methods."""
 
 from __future__ import annotations
 
@@ -24,20 +24,19 @@ _PARTS = ("input_text", "input_image", "input_file")
 
 @dataclass(frozen=True, slots=True)
 class ModelTurn:
-    """One answer of the model."""
+    """One response of the model."""
 
     response: Response
     ended: FinishReason | None = None
-    """Set where the model could not be asked any more."""
+    """Set if the model could not be called, because the conversation no longer fits its context."""
 
     @property
     def calls(self) -> list[ResponseItem]:
-        """The tool calls in it, in order."""
         return [item for item in self.response["output"] if item.get("type") == "function_call"]
 
     @property
     def ending(self) -> FinishReason:
-        """What it means that the model called no tool here."""
+        """Why the episode ended, if the model called no tool in this turn."""
         if self.ended is not None:
             return self.ended
         if self.response.get("finish_reason") == FinishReason.UNREADABLE_CALL:
@@ -51,58 +50,58 @@ class ModelTurn:
 
 @dataclass(frozen=True, slots=True)
 class ToolAnswer:
-    """What the world answered to a tool call, as the model will read it."""
+    """The environment's result of a tool call, as the model will read it."""
 
     output: str | list[Json]
-    """Text, or content parts of Responses where the world answered those (images among them)."""
+    """Text, or Responses content parts (such as images) if the environment returned those."""
     done: bool
 
 
 class Episode:
-    """The verbs of a loop: `ask` the model, `call` a tool. Measures itself so that the loop stays readable."""
+    """The methods of a loop: `ask` the model, `call` a tool. Records timings, so that the loop stays readable."""
 
     def __init__(
         self,
         conversation: Conversation,
         environment: Session,
         model: Session,
-        place: EpisodeState,
+        state: EpisodeState,
         *,
         model_timeout_s: float,
         tool_timeout_s: float,
     ) -> None:
         self.conversation = conversation
         self.timings = Timings()
-        self.closed = False  # True once the resources server has ended the session by itself
+        self.closed = False  # True once the resources server has closed the session with its verdict
         self._environment = environment
         self._model = model
-        self._place = place
+        self._state = state
         self._model_timeout_s = model_timeout_s
         self._tool_timeout_s = tool_timeout_s
 
     async def ask(self) -> ModelTurn:
-        """One model call on the conversation so far; its answer is appended."""
-        begun = self._place.enter("model", self._model.server)
+        """Call the model on the conversation so far and append its response."""
+        started = self._state.enter("model", self._model.server)
         try:
             body = await self._model.post("/v1/responses", self.conversation.request(), self._model_timeout_s)
         except Failure as failure:
-            # Before the first answer there is no episode to end: the task itself does not fit.
+            # Before the first response there is no episode to end: the task itself does not fit.
             if failure.kind is not FailureKind.CONTEXT_OVERFLOW or not self.timings.model_calls:
                 raise
             return ModelTurn({"output": []}, FinishReason.CONTEXT_OVERFLOW)
-        self.timings.add("model", self._place.ended("model", begun))
+        self.timings.add("model", self._state.ended("model", started))
         self.timings.model_calls += 1
-        read = read_response(body, self._model.server)
-        response = cast(Response, {**read, "output": read_items(read["output"])})
+        parsed = read_response(body, self._model.server)
+        response = cast(Response, {**parsed, "output": read_items(parsed["output"])})
         self.conversation.add(response)
         return ModelTurn(response)
 
     async def call(self, call: ResponseItem) -> ToolAnswer:
-        """Run one tool call in the world; its answer is appended. The model's mistakes come back as words."""
-        begun = self._place.enter("tool", self._environment.server)
+        """Run one tool call in the environment and append its result. An invalid call results in an error text."""
+        started = self._state.enter("tool", self._environment.server)
         name = read_name(call.get("name"))
         answer = await self._execute(name, call.get("arguments"))
-        self.timings.add("tool", self._place.ended("tool", begun))
+        self.timings.add("tool", self._state.ended("tool", started))
         self.timings.tool_calls += 1
         item: ResponseItem = {"type": "function_call_output", "call_id": call["call_id"], "output": answer.output}
         self.conversation.answer(item)
@@ -120,22 +119,22 @@ class Episode:
         if answer.status in (400, 404, 405, 413, 422) and not answer.headers.get("content-type", "").startswith(
             "application/problem+json"
         ):
-            # Another stack's world says so when the model's arguments do not fit.
+            # This is how resources servers of other frameworks reject a model's arguments.
             return _words(answer.body.decode("utf-8", "replace"))
-        read = raise_for_status(answer, self._environment.server).body
-        if parts := _content_parts(read):
+        result = raise_for_status(answer, self._environment.server).body
+        if parts := _content_parts(result):
             return ToolAnswer(parts, any(_says_done(part.get("text", "")) for part in parts))
-        text = _as_read(read)
+        text = _as_read(result)
         return ToolAnswer(text, _says_done(text))
 
     async def seed(self, row: bytes) -> None:
-        """Open the session with the whole row; what the environment adds goes into the request.
+        """Open the session with the complete row, and add the environment's additions to the request.
 
-        Raises Failure bad_task where there is nothing to ask the model then.
+        Raises Failure bad_task if the model would still have no message to answer.
         """
-        begun = self._place.enter("seed", self._environment.server)
+        started = self._state.enter("seed", self._environment.server)
         body = await self._environment.post("/seed_session", row, self._tool_timeout_s)
-        self.timings.add("seed", self._place.ended("seed", begun))
+        self.timings.add("seed", self._state.ended("seed", started))
         seeded = read_answer(body or b"{}", self._environment.server)
         observed = seeded.get("observation")
         try:
@@ -144,22 +143,22 @@ class Episode:
             raise with_server(failure, self._environment.server) from failure
 
     async def verify(self, body: bytes, headers: Mapping[str, str]) -> Json:
-        """The world's verdict on the finished episode."""
-        begun = self._place.enter("verify", self._environment.server)
+        """Request the environment's verdict on the finished episode."""
+        started = self._state.enter("verify", self._environment.server)
         answer = await self._environment.post("/verify", body, self._tool_timeout_s, headers)
-        self.timings.add("verify", self._place.ended("verify", begun))
+        self.timings.add("verify", self._state.ended("verify", started))
         verdict = read_answer(answer, self._environment.server)
-        # A server of this stack ended the session with the verdict; another stack's echoes the row and did not.
+        # Rollyard's servers close the session with the verdict; other frameworks' echo the row and leave it open.
         self.closed = "response" not in verdict
         return verdict
 
     def response(self) -> Response:
-        """The whole episode as one Response: the last answer with every item in order and the usage summed."""
+        """Return the episode as one Response: the last one with the items of all turns and the summed usage."""
         usage = cast(Usage, self.conversation.usage)
         return {**self.conversation.last, "output": self.conversation.output, "usage": usage or None}
 
     def result(self) -> PlayedEpisode:
-        """`responses_create_params` as the model saw them at first, and `response`."""
+        """Return `responses_create_params` of the first model call, `response` and, if recorded, `token_trail`."""
         asked = cast(CreateParams, self.conversation.asked)
         played: PlayedEpisode = {"responses_create_params": asked, "response": self.response()}
         trail = _token_trail(self.conversation.output)
@@ -167,8 +166,8 @@ class Episode:
 
 
 def _token_trail(output: list[ResponseItem]) -> TokenTrail | None:
-    """How well the recorded tokens hang together: later turns, breaks among them, segments, and the constraints under
-    which any of them was sampled. None without any.
+    """Summarize the recorded tokens: turns after the first, prefix mismatches, contiguous segments, and sampling
+    constraints. None if no tokens were recorded.
     """
     traces = [trace for item in output if isinstance(trace := item.get("token_trace"), dict)]
     if not traces:
@@ -176,7 +175,7 @@ def _token_trail(output: list[ResponseItem]) -> TokenTrail | None:
     breaks = sum("break" in trace for trace in traces)
     segment = traces[-1].get("segment", 0)
     if not isinstance(segment, int):
-        return None  # another stack's
+        return None  # written by another framework
     held = {name for trace in traces for name in _constraints(trace.get("sampling"))}
     trail: TokenTrail = {"turns": len(traces) - 1, "breaks": breaks, "segments": segment + 1}
     return {**trail, "constrained": sorted(held)} if held else trail
@@ -188,7 +187,7 @@ def _constraints(sampling: object) -> list[str]:
 
 
 def _as_read(body: bytes) -> str:
-    """The answer as the model reads it: JSON as it is, of a JSON string its text."""
+    """Return the result as the model reads it: the text of a JSON string, any other JSON unchanged."""
     if body.startswith(b'"'):
         try:
             return str(orjson.loads(body))
@@ -198,7 +197,7 @@ def _as_read(body: bytes) -> str:
 
 
 def _content_parts(body: bytes) -> list[Json]:
-    """The answer as content parts, if it is a list of nothing else; what a model with eyes gets unchanged."""
+    """Return the result as content parts if it is a list of only those; they reach a multimodal model unchanged."""
     if not body.startswith(b"[") or b'"input_' not in body[:64]:
         return []
     try:

@@ -1,4 +1,4 @@
-"""What a model wrote as a tool call, before any server sees it: nothing that it writes reaches an agent's endpoint."""
+"""Checks a model's tool call before it is sent: a call can reach the environment's tools, but no other endpoint."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import orjson
 from rollyard.services.types import WORLD_PATHS
 
 MAX_ARGUMENTS = 1024 * 1024
-"""Bytes; servers refuse bodies that are too large, and a refusal would be a failure of ours."""
+"""Bytes. Servers reject larger bodies, and a rejection would count as an internal failure, not as the model's."""
 _TOOL_NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 
 
 def is_tool_name(name: object) -> TypeGuard[str]:
-    """Whether the path `/name` can only be a tool: one segment, and not an endpoint of the wire format."""
+    """Return True if `/name` can only be a tool: a single path segment that is not a protocol endpoint."""
     return (
         isinstance(name, str)
         and _TOOL_NAME.fullmatch(name) is not None
@@ -25,9 +25,9 @@ def is_tool_name(name: object) -> TypeGuard[str]:
 
 
 def arguments_body(arguments: str) -> bytes:
-    """The request body of a tool call. Raises ValueError, in words for the model, unless it is a plain JSON object.
+    """Return the request body of a tool call. Raises ValueError, worded for the model, unless it is an object.
 
-    Other stacks' servers take NaN, half a surrogate pair and endless nesting, and fail at them later.
+    Servers of other frameworks accept NaN, lone surrogates and unlimited nesting, and fail on them later.
     """
     try:
         body = arguments.encode()
@@ -47,7 +47,7 @@ def arguments_body(arguments: str) -> bytes:
 
 
 def expected_arguments(tools: Any, name: str) -> str:
-    """What the request's tools say about the arguments of the tool of this name, in words for the model."""
+    """Describe to the model the arguments that the request declares for the tool of this name."""
     for tool in tools if isinstance(tools, list) else ():
         if isinstance(tool, dict) and tool.get("name") == name and isinstance(tool.get("parameters"), dict):
             schema = orjson.dumps(tool["parameters"].get("properties")).decode()

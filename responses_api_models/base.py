@@ -1,16 +1,16 @@
-"""ModelServer: a model behind OpenAI's API.
+"""The base class of model servers, which serve a model through OpenAI's API.
 
     class Echo(ModelServer[EchoSettings]):
         async def responses(self, request: Json, call: Call) -> Json: ...
 
     server = Echo
 
-The type argument names the settings, which are at `self.settings`.
-What you must write: `responses`, a Responses create request in, a whole Response object out (plain dicts).
-What you may write: `chat` (else Chat Completions is converted to `responses` and back), `models`, and, where answers
-arrive bit by bit, `stream_responses` and `stream_chat` (else a stream is made of the finished answer).
-What is done for you: the routes, both APIs, errors as problems.
-The caller hanging up cancels your coroutine or closes your stream, so that an engine behind it can abort.
+The type argument is the settings class; the settings are in `self.settings`.
+You must write `responses`: it takes a Responses create request and returns a complete Response object (plain dicts).
+You may write `chat` (by default Chat Completions requests are converted to `responses` and back), `models`, and, if the
+model streams, `stream_responses` and `stream_chat` (by default the finished response is sent as a stream).
+The base class provides the routes, both APIs, and errors as problem documents.
+If the caller disconnects, your coroutine is cancelled or your stream closed, so that an engine behind it can abort.
 """
 
 from __future__ import annotations
@@ -53,14 +53,14 @@ class ModelServer(Server, Generic[S]):
         self.app.get("/v1/models/{name:path}")(self.__retrieve_model)
 
     async def responses(self, request: Json, call: RawRequest) -> Json | bytes | RawResponse:
-        """You write this: the whole Response object for a create request, which says nothing of streams.
+        """Return the complete Response object for a create request without `stream` fields; subclasses define this.
 
-        Return bytes or a Reply where the answer passes through as it came.
+        Return bytes or a RawResponse to pass a response through unchanged.
         """
         raise NotImplementedError
 
     async def chat(self, request: Json, call: RawRequest) -> Json | bytes | RawResponse:
-        """The whole Chat Completion for a create request."""
+        """Return the complete Chat Completion for a create request."""
         answer = await self.responses(conversion.chat_request_to_responses(request), call)
         if isinstance(answer, RawResponse):
             if answer.status >= 400:
@@ -70,16 +70,16 @@ class ModelServer(Server, Generic[S]):
         return conversion.response_to_chat(response)
 
     def models(self) -> list[str]:
-        """Names served at `GET /v1/models`."""
+        """Return the names served at `GET /v1/models`."""
         return [self.name]
 
     async def stream_responses(self, request: Json, call: RawRequest) -> RawResponse:
-        """The events for a create request that asks for a stream; its `stream` and `stream_options` are still there."""
+        """Return the events for a streaming create request, which still has `stream` and `stream_options`."""
         answer = await self.responses(_without_stream(request), call)
         return _streamed(answer, stream_events.whole)
 
     async def stream_chat(self, request: Json, call: RawRequest) -> RawResponse:
-        """The chunks for a chat create request that asks for a stream."""
+        """Return the chunks for a streaming chat create request."""
         with_usage = bool((request.get("stream_options") or {}).get("include_usage"))
         answer = await self.chat(_without_stream(request), call)
         return _streamed(answer, lambda completion: chunks.chat_chunks(completion, with_usage))
@@ -90,7 +90,7 @@ class ModelServer(Server, Generic[S]):
         check_responses_request(request)
         if request.get("stream"):
             return await self.stream_responses(request, call)
-        return _sent(await self.responses(_without_stream(request), call))
+        return _encoded(await self.responses(_without_stream(request), call))
 
     async def __serve_chat(self, call: RawRequest) -> bytes | RawResponse:
         """OpenAI Chat Completions: create. With `"stream": true` the answer is a stream of chunks."""
@@ -98,17 +98,16 @@ class ModelServer(Server, Generic[S]):
         check_chat_request(request)
         if request.get("stream"):
             return await self.stream_chat(request, call)
-        return _sent(await self.chat(_without_stream(request), call))
+        return _encoded(await self.chat(_without_stream(request), call))
 
     async def __list_models(self) -> Json:
         """The models served here, in OpenAI's list format."""
         return {"object": "list", "data": [self.__entry(name) for name in self.models()]}
 
     async def __retrieve_model(self, name: str) -> Json:
-        """One model."""
         if name not in (known := self.models()):
-            told = f"no model {name!r} here (there is: {', '.join(known)})"
-            raise Failure(FailureKind.BAD_REQUEST, told, status=404, code="model_not_found")
+            detail = f"this server has no model {name!r}; it serves {', '.join(known)}"
+            raise Failure(FailureKind.BAD_REQUEST, detail, status=404, code="model_not_found")
         return self.__entry(name)
 
     def __entry(self, name: str) -> Json:
@@ -121,12 +120,12 @@ def _without_stream(request: Json) -> Json:
     return request
 
 
-def _sent(answer: Json | bytes | RawResponse) -> bytes | RawResponse:
+def _encoded(answer: Json | bytes | RawResponse) -> bytes | RawResponse:
     return orjson.dumps(answer) if isinstance(answer, dict) else answer
 
 
 def _streamed(answer: Json | bytes | RawResponse, events: Callable[[Json], bytes]) -> RawResponse:
-    """The finished answer as one body of server-sent events, its headers kept; an error answer stays what it is."""
+    """Return the finished response as one body of server-sent events. Error responses are returned unchanged."""
     headers: tuple[tuple[bytes, bytes], ...] = STREAM_HEADERS
     if isinstance(answer, RawResponse):
         if answer.status >= 400 or answer.stream is not None:

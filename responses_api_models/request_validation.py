@@ -1,7 +1,7 @@
-"""The shapes of create requests, looked at once, at the door of every model server.
+"""Checks the types of create requests when they arrive at a model server.
 
-Only what code below relies on: an unknown field passes, and whether a value makes sense is the engine's to say. A field
-that is null counts as left out.
+Only the types on which the code relies are checked: unknown fields pass, and the engine validates values. A null field
+counts as absent.
 """
 
 from __future__ import annotations
@@ -46,48 +46,48 @@ _LIMITS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
 
 
 def check_responses_request(request: Json) -> None:
-    """Raises Failure bad_request naming the first field of another shape."""
+    """Raise Failure bad_request for the first field of a wrong type."""
     _check(request, _RESPONSES)
     check_limits(request)
 
 
 def check_chat_request(request: Json) -> None:
-    """Raises Failure bad_request naming the first field of another shape."""
+    """Raise Failure bad_request for the first field of a wrong type."""
     _check(request, _CHAT)
     check_limits(request)
 
 
 def check_limits(request: Json) -> None:
-    """Raises Failure bad_request for a limit that leaves no token: engines refuse it in the words that they have for a
-    prompt that fills the context.
+    """Raise Failure bad_request for a limit below one token. Engines reject it with the same message as a prompt that
+    fills the context.
     """
     for name in _LIMITS:
         value = request.get(name)
         if isinstance(value, int | float) and value < 1:
-            raise unconvertible(name, f"found {value}; an answer has at least 1 token, or leave it out")
+            raise unconvertible(name, f"found {value}; expected at least 1, or no limit")
 
 
 def _check(request: Json, shapes: dict[str, tuple[type, ...]]) -> None:
     for path, expected in shapes.items():
-        _look(request, path.split("."), expected, "")
+        _check_value(request, path.split("."), expected, "")
 
 
-def _look(value: Any, path: list[str], expected: tuple[type, ...], where: str) -> None:
+def _check_value(value: Any, path: list[str], expected: tuple[type, ...], where: str) -> None:
     if not path:
         if not isinstance(value, expected):
-            wanted = " or ".join(_NAMES[kind] for kind in expected)
-            raise unconvertible(where, f"found {str(value)[:100]!r} ({type(value).__name__}); {wanted} is expected")
+            required = " or ".join(_NAMES[kind] for kind in expected)
+            raise unconvertible(where, f"found {str(value)[:100]!r} ({type(value).__name__}); expected {required}")
         return
     if not isinstance(value, dict):
-        return  # its own line says what is wrong with it
+        return  # reported by the rule for this field itself
     name = path[0].removesuffix("[]")
     if (found := value.get(name)) is None:
         return
     where = f"{where}.{name}" if where else name
     if name == path[0]:
-        _look(found, path[1:], expected, where)
+        _check_value(found, path[1:], expected, where)
         return
     if not isinstance(found, list):
-        raise unconvertible(where, f"found {str(found)[:100]!r} ({type(found).__name__}); a list is expected")
+        raise unconvertible(where, f"found {str(found)[:100]!r} ({type(found).__name__}); expected a list")
     for index, one in enumerate(found):
-        _look(one, path[1:], expected, f"{where}[{index}]")
+        _check_value(one, path[1:], expected, f"{where}[{index}]")

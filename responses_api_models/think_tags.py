@@ -1,4 +1,4 @@
-"""`<think>...</think>` at the beginning of what a model says, for engines without a reasoning parser."""
+"""Splits `<think>...</think>` from the start of a model's output, for engines without a reasoning parser."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ OPENING, CLOSING = "<think>", "</think>"
 
 
 def split_thinking(content: str) -> tuple[str, str]:
-    """What stands in `<think>...</think>` at the beginning, and the rest, both as the model wrote them.
+    """Return the text in `<think>...</think>` at the start, and the rest, both verbatim.
 
-    Without the opening tag it was part of the prompt (so do the templates of pure thinking models); without the
-    closing one the output was cut while thinking.
+    A missing opening tag was part of the prompt (as in templates of pure reasoning models); if the closing tag is
+    missing, the output was truncated during reasoning.
     """
     head, closing, rest = content.partition(CLOSING)
     before, opening, thought = head.partition(OPENING)
@@ -19,10 +19,10 @@ def split_thinking(content: str) -> tuple[str, str]:
 
 
 class ThinkTags:
-    """The same for text in pieces.
+    """Splits streamed text.
 
-    What follows an opening tag is a thought at once. Text that begins without one is held back up to the closing tag:
-    before it nothing says whether it is a thought.
+    Text after an opening tag is reasoning and is returned immediately. Text that starts without one is held back up to
+    the closing tag, because until then it may be either.
     """
 
     def __init__(self) -> None:
@@ -30,11 +30,11 @@ class ThinkTags:
         self._state = self._begin
 
     def split(self, text: str) -> tuple[str, str]:
-        """Thought and text of which it is known now that they are."""
+        """Return the reasoning and the text that are now known to be such."""
         return self._state(text)
 
     def rest(self) -> tuple[str, str]:
-        """What is still held back at the end."""
+        """Return what is still held back at the end of the stream."""
         return (self._held, "") if self._state == self._thinking else split_thinking(self._held)
 
     def _begin(self, text: str) -> tuple[str, str]:
@@ -55,7 +55,7 @@ class ThinkTags:
         if closing:
             self._held, self._state = "", self._said
             return thought, rest
-        # An end that may become the closing tag waits for more.
+        # A suffix that may be the start of the closing tag is held back.
         sure = max(len(seen) - len(CLOSING) + 1, 0)
         while not CLOSING.startswith(seen[sure:]):
             sure += 1

@@ -1,4 +1,4 @@
-"""An agent for games: plays until the environment says done, the model stops calling tools, or the moves run out."""
+"""An agent for games: plays until the environment is done, the model stops calling tools, or the steps run out."""
 
 from __future__ import annotations
 
@@ -10,17 +10,14 @@ from rollyard.services.types import FinishReason
 
 
 class GameAgentSettings(AgentSettings):
-    """Settings of the game agent."""
-
     max_steps: int = Field(default=10, ge=1)
-    """Tool calls an episode may take. All calls of one turn are run, so the last turn may go beyond."""
+    """Maximum number of tool calls per episode. All calls of one turn are run, so the last turn may exceed it."""
 
 
 class GameAgent(Agent[GameAgentSettings]):
-    """Stops on `done` in a tool's answer; counts tool calls."""
+    """Stops when a tool result is `done`; counts tool calls."""
 
     async def play(self, episode: Episode) -> FinishReason:
-        """Ask, run every call of the turn, until something ends the game."""
         while True:
             turn = await episode.ask()
             if not turn.calls:

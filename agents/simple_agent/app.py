@@ -1,4 +1,4 @@
-"""The plain tool-using agent: plays until the model calls no tool; counts turns."""
+"""A tool-calling agent: plays until the model calls no tool; counts turns."""
 
 from __future__ import annotations
 
@@ -9,21 +9,18 @@ from rollyard.agents.episode import Episode
 from rollyard.services.types import FinishReason
 
 MOST_STEPS = 256
-"""An episode that never ends would end as a timeout of the rollout: a failure, and so a second try for the model."""
+"""An unbounded episode would end in a rollout timeout, which is a failure, so the model would get a second attempt."""
 
 
 class SimpleAgentSettings(AgentSettings):
-    """Settings of the simple agent."""
-
     max_steps: int | None = Field(default=None, ge=1)
-    """Model calls an episode may take; null: as many as the model wants, up to 256."""
+    """Maximum number of model calls per episode; null: 256."""
 
 
 class SimpleAgent(Agent[SimpleAgentSettings]):
     """Stops when the model calls no tool."""
 
     async def play(self, episode: Episode) -> FinishReason:
-        """Ask, run every call of the turn, until the model has said what it wants."""
         while True:
             turn = await episode.ask()
             if not turn.calls:

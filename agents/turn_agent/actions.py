@@ -1,4 +1,4 @@
-"""Actions: which part of the model's message the environment is given."""
+"""Extracts the action that is sent to the environment from a model's message."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from rollyard.services.rollout_types import Response, ResponseItem
 
 
 class ActionTag:
-    """Reads the last `<tag>...</tag>` of a message; upper and lower case are the same."""
+    """Finds the last `<tag>...</tag>` of a message, case-insensitively."""
 
     def __init__(self, name: str) -> None:
-        # No tag within an action: of "<a>up <a>down</a>" the action is "down", and the search stays linear.
+        # An action contains no tag: in "<a>up <a>down</a>" the action is "down", and the search stays linear.
         self._pattern = re.compile(rf"<{name}>((?:(?!</?{name}>).)*)</{name}>", re.IGNORECASE | re.DOTALL)
 
     def action_in(self, text: str) -> str | None:
-        """The action without the white space around it; None where the text holds no complete tag."""
+        """Return the stripped action; None if the text contains no complete tag."""
         found: list[str] = self._pattern.findall(text)
         return found[-1].strip() if found else None
 
 
 def message_text(response: Response) -> str:
-    """What the model wrote for the reader in this turn: the text of all its messages, without reasoning."""
+    """Return the text of all messages of this turn, without reasoning."""
     return "".join(_texts(item) for item in response["output"] if item.get("type") == "message")
 
 
 def with_message(response: Response, text: str) -> Response:
-    """The same response with one message, `text`, as its whole output."""
+    """Return the response with one message, `text`, as its only output."""
     content = [{"type": "output_text", "text": text, "annotations": []}]
     message: ResponseItem = {
         "id": "msg_action",

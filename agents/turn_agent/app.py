@@ -1,4 +1,4 @@
-"""An agent for turn-based environments: a whole message of the model is one action."""
+"""An agent for turn-based environments: each message of the model is one action."""
 
 from __future__ import annotations
 
@@ -16,18 +16,16 @@ from rollyard.services.types import FinishReason
 
 
 class TurnAgentSettings(AgentSettings):
-    """Settings of the turn agent."""
-
     max_steps: int = Field(default=10, ge=1)
-    """Turns of the model that an episode may take; a turn without an action counts."""
+    """Maximum number of model turns per episode; a turn without an action counts."""
     action_tag: str | None = Field(default=None, pattern=r"^[A-Za-z][A-Za-z0-9_-]{0,63}$")
-    """`action`: the environment is given the text of the last `<action>...</action>`. Null: the whole message."""
+    """`action`: the environment receives the text of the last `<action>...</action>`. Null: the complete message."""
     sum_steps: bool = False
-    """Never ask for a verdict: the reward is the sum of the step rewards."""
+    """Do not call /verify: the reward is the sum of the step rewards."""
 
 
 class TurnAgent(Agent[TurnAgentSettings]):
-    """Plays until the environment says terminated or truncated, or the turns run out."""
+    """Plays until the environment returns terminated or truncated, or the turns run out."""
 
     def __init__(self, settings: TurnAgentSettings, context: Context) -> None:
         super().__init__(settings, context)
@@ -37,7 +35,6 @@ class TurnAgent(Agent[TurnAgentSettings]):
         self._reminder = f"Your message has no <{name}>...</{name}>. Write your action as <{name}>...</{name}>."
 
     async def play(self, episode: Episode) -> FinishReason:
-        """Ask, find the action, take the step, until something ends the episode."""
         assert isinstance(episode, TurnEpisode)
         for _ in range(self.settings.max_steps):
             turn = await episode.ask()

@@ -1,8 +1,8 @@
-"""TurnEpisode: an episode over `/reset` and `/step`, the wire of Gymnasium-style resources servers.
+"""An episode over `/reset` and `/step`, the API of Gymnasium-style resources servers.
 
-`/reset` takes the dataset row and answers `{observation, info}`. `/step` takes the row with the model's `response` and
-answers `{observation, reward, terminated, truncated, info}`. A server without `/verify` answers it with 404: the reward
-of its episodes is the sum of the step rewards, as in NeMo Gym's gymnasium agent.
+`/reset` takes the dataset row and returns `{observation, info}`. `/step` takes the row with the model's `response` and
+returns `{observation, reward, terminated, truncated, info}`. If `/verify` returns 404, the reward is the sum of the
+step rewards, as in NeMo Gym's gymnasium agent.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _ABSENT = (404, 405, 501)
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What the environment answered to one message of the model."""
+    """The environment's response to one message of the model."""
 
     reward: float
     terminated: bool
@@ -36,18 +36,18 @@ class Step:
 
     @property
     def ending(self) -> FinishReason | None:
-        """Why the episode is over; None while it goes on."""
+        """Why the episode is over; None while it continues."""
         if self.terminated:
             return FinishReason.DONE
         return FinishReason.TRUNCATED if self.truncated else None
 
 
 class TurnEpisode(Episode):
-    """The verbs of a turn-based loop: `ask` the model, `step` the environment."""
+    """The methods of a turn-based loop: `ask` the model, `step` the environment."""
 
-    def __init__(self, *arguments: Any, sum_steps: bool = False, **named: Any) -> None:
-        """Takes what Episode takes. `sum_steps`: do not ask the resources server for a verdict."""
-        super().__init__(*arguments, **named)
+    def __init__(self, *arguments: Any, sum_steps: bool = False, **options: Any) -> None:
+        """Takes the arguments of Episode. `sum_steps`: do not request a verdict from the resources server."""
+        super().__init__(*arguments, **options)
         self._sum_steps = sum_steps
         self._row: Json = {"responses_create_params": self.conversation.params}
         self._rewards: list[float] = []
@@ -55,9 +55,9 @@ class TurnEpisode(Episode):
 
     async def seed(self, row: bytes) -> None:
         """Open the session with `/reset`; the first observation is the last message of the model's first request."""
-        begun = self._place.enter("seed", self._environment.server)
+        started = self._state.enter("seed", self._environment.server)
         body = await self._environment.post("/reset", row, self._tool_timeout_s)
-        self.timings.add("seed", self._place.ended("seed", begun))
+        self.timings.add("seed", self._state.ended("seed", started))
         self._row = orjson.loads(row)
         opened = self._read(body, "/reset")
         if info := {key: value for key, value in opened["info"].items() if key != "supports_explicit_close"}:
@@ -69,10 +69,10 @@ class TurnEpisode(Episode):
             raise with_server(failure, self._environment.server) from failure
 
     async def step(self, response: Response) -> Step:
-        """Send one response of the model; what the environment observed is appended unless the episode is over."""
-        begun = self._place.enter("tool", self._environment.server)
+        """Send one model response; append the environment's observation unless the episode is over."""
+        started = self._state.enter("tool", self._environment.server)
         body = await self._environment.post("/step", self._step_body(response), self._tool_timeout_s)
-        self.timings.add("tool", self._place.ended("tool", begun))
+        self.timings.add("tool", self._state.ended("tool", started))
         self.timings.tool_calls += 1
         answer = self._read(body, "/step")
         check_reward(answer, "/step", self._environment.server)
@@ -84,50 +84,50 @@ class TurnEpisode(Episode):
             self._answer_calls(response, step.info.get("tool_outputs"))
             self.observe(answer["observation"])
         elif answer["observation"]:
-            # The model never reads it.
+            # The model does not read the observation that ended the episode.
             self._last["final_observation"] = answer["observation"]
         return step
 
-    def skip(self, response: Response, words: str) -> None:
-        """A turn that the environment never sees: it earns nothing, and `words` tell the model why."""
+    def skip(self, response: Response, reason: str) -> None:
+        """Skip the environment for this turn: it earns no reward, and the model reads `reason`."""
         self._rewards.append(0.0)
         self._answer_calls(response, None)
-        self.observe(words)
+        self.observe(reason)
 
     def observe(self, observation: str | list[Json] | None) -> None:
-        """Append a message of the environment to the conversation."""
+        """Append the observation to the conversation as a user message."""
         if observation:
             self.conversation.answer(_message(observation))
 
     async def verify(self, body: bytes, headers: Mapping[str, str]) -> Json:
-        """The resources server's verdict; where it gives none, the sum of the step rewards."""
+        """Return the resources server's verdict; the sum of the step rewards if it has no /verify."""
         if not self._sum_steps:
-            begun = self._place.enter("verify", self._environment.server)
+            started = self._state.enter("verify", self._environment.server)
             answer = await self._environment.send("/verify", body, self._tool_timeout_s, headers)
             problem = answer.headers.get("content-type", "").startswith(PROBLEM_TYPE)
             if problem or answer.status not in _ABSENT:
-                self.timings.add("verify", self._place.ended("verify", begun))
+                self.timings.add("verify", self._state.ended("verify", started))
                 verdict = read_answer(raise_for_status(answer, self._environment.server).body, self._environment.server)
                 self.closed = "response" not in verdict
                 return verdict
         return {"reward": sum(self._rewards)}
 
     def result(self) -> PlayedEpisode:
-        """What an episode has on record, and what its steps earned, one number for each turn of the model."""
+        """Return the record of Episode together with the step rewards, one number per model turn."""
         steps = {"step_rewards": self._rewards, "total_reward": sum(self._rewards)}
         return cast(PlayedEpisode, {**super().result(), **steps, **self._last})
 
     def _step_body(self, response: Response) -> bytes:
-        """The row is part of it: servers of NeMo Gym read the task from there at every step."""
+        """Encode the row with the response: servers of NeMo Gym read the task from the row at every step."""
         sent = {**response, "output": [without_tokens(item) for item in response["output"]]}
         try:
             return orjson.dumps({**self._row, "response": sent})
         except TypeError as error:
-            detail = f"the model's answer cannot be written ({error})"
+            detail = f"the model's response cannot be encoded as JSON ({error})"
             raise Failure(FailureKind.MALFORMED_ANSWER, detail, server=self._model.server) from error
 
     def _answer_calls(self, response: Response, outputs: object) -> None:
-        """Append an output for every tool call: engines refuse a conversation with a call that was never answered."""
+        """Append an output for every tool call: engines reject a conversation with an unanswered call."""
         given = {
             found["call_id"]: found.get("output")
             for found in (outputs if isinstance(outputs, list) else ())
@@ -138,20 +138,20 @@ class TurnEpisode(Episode):
                 output = given.get(item["call_id"])
                 if not isinstance(output, str | list):
                     output = '{"error":"This environment runs no tool calls. Answer with a message."}'
-                answered: ResponseItem = {
+                result: ResponseItem = {
                     "type": "function_call_output",
                     "call_id": item["call_id"],
                     "output": output,
                 }
-                self.conversation.answer(answered)
+                self.conversation.answer(result)
 
     def _read(self, body: bytes, path: str) -> Json:
-        """The answer with `observation` and `info` in it. Raises Failure malformed_answer."""
+        """Return the answer with `observation` and `info`. Raises Failure malformed_answer if they are invalid."""
         answer = read_answer(body, self._environment.server)
         observation, info = answer.get("observation"), answer.get("info")
         if not isinstance(observation, str | list | None) or not isinstance(info, dict | None):
             found = f"observation {observation!r:.100} and info {info!r:.100}"
-            detail = f"{path} answered {found}; expected a text, a list of content parts or null, and a JSON object"
+            detail = f"{path} returned {found}; expected a string, a list of content parts or null, and a JSON object"
             raise Failure(FailureKind.MALFORMED_ANSWER, detail, server=self._environment.server)
         return {**answer, "observation": observation, "info": info or {}}
 

@@ -1,8 +1,11 @@
-"""The built-in model: a policy that needs no GPU. It reads the conversation as a model would and plays what it sees.
+"""The built-in model: a policy that needs no GPU. It reads the conversation as a model would and plays Sokoban.
 
-board.py    what the conversation shows          play.py    what to do about it, and what goes wrong
-planner.py  the shortest solution of a board     chance.py  numbers fixed by seed and conversation
-answer.py   a turn as a Response                 faults.py  failures of an endpoint, on purpose
+board_parser.py     finds the board in the conversation
+planner.py          computes the shortest solution of a board
+policy.py           decides a turn, with configurable errors
+random_draws.py     random numbers that depend only on the seed and the conversation
+response.py         builds the Response object
+fault_injection.py  simulates failures of an endpoint
 """
 
 from __future__ import annotations
@@ -34,41 +37,41 @@ class BuiltinModelSettings(ServerSettings):
     }
 
     model: str = "builtin"
-    """Name in `GET /v1/models` and in every answer; a request's own `model` is not looked at."""
+    """Name in `GET /v1/models` and in every response; the request's `model` is ignored."""
     seed: int = 0
-    """Part of every random stream: two servers with equal seeds answer equal seeded requests alike."""
+    """Seeds every random stream: servers with equal seeds return equal responses to equal seeded requests."""
     temperature: float = Field(default=1.0, ge=0)
-    """For requests that name none; OpenAI's default."""
+    """Used for requests without a temperature; OpenAI's default."""
     slips: ErrorRates = ErrorRates()
-    """How play goes wrong above temperature 0."""
+    """Error rates above temperature 0."""
     moves_per_call: int = Field(default=1, ge=1)
-    """Moves in one call of `step`, more where the plan would not fit into `calls_planned`."""
+    """Moves per `step` call; more if the plan would not fit into `calls_planned` otherwise."""
     moves_spread: int = Field(default=1, ge=0)
-    """Above temperature 0 a call carries up to this many moves more."""
+    """Maximum number of additional moves per call above temperature 0."""
     calls_planned: int = Field(default=9, ge=1)
-    """Tool calls within which a plan is to be played, the first look included; one less than an agent's usual limit."""
+    """Tool calls within which a plan is to finish, including the first look; one less than an agent's usual limit."""
     search_limit: int = Field(default=50_000, ge=1)
-    """Positions searched before a board counts as having no plan: some 20 ms; public rooms need under 1 ms."""
+    """Positions searched before a board counts as unsolvable: about 20 ms; public rooms need less than 1 ms."""
     plans_kept: int = Field(default=4096, ge=0)
-    """Boards whose plan is remembered."""
+    """Number of boards whose plans are cached."""
     faults: FaultSettings = FaultSettings()
-    """Failures on purpose; none by default."""
+    """Injected failures; none by default."""
     latency_s: float = Field(default=0.0, ge=0)
-    """Time added to every answer, as an engine would take."""
+    """Latency added to every response, to simulate an engine."""
     jitter_s: float = Field(default=0.0, ge=0)
-    """Up to this much more, evenly spread."""
+    """Maximum additional latency, uniformly distributed."""
 
 
 class BuiltinModel(ModelServer[BuiltinModelSettings]):
-    """Serves the player behind both OpenAI doors."""
+    """Serves the Sokoban policy through both OpenAI APIs."""
 
     def __init__(self, settings: BuiltinModelSettings, context: Context) -> None:
-        # Before the base registers its routes: each of them goes through the faults.
+        # Created before the base class registers its routes, because `route` wraps each of them.
         self._faults = Faults(
             settings.faults, seed=settings.seed, latency_s=settings.latency_s, jitter_s=settings.jitter_s
         )
         super().__init__(settings, context)
-        self._player = SokobanPolicy(
+        self._policy = SokobanPolicy(
             settings.slips,
             moves_per_call=settings.moves_per_call,
             moves_spread=settings.moves_spread,
@@ -78,26 +81,35 @@ class BuiltinModel(ModelServer[BuiltinModelSettings]):
         )
 
     def route(self, path: str, handler: Handler, *, cancellable: bool = False) -> None:
-        """As the base, behind the faults; watching for hang-ups costs 15 us and pays only where a request waits."""
+        """Register a route behind the fault injection.
+
+        Detecting disconnects costs 15 us per request, so it is enabled only if requests may wait.
+        """
         super().route(path, self._faults.around(handler), cancellable=cancellable and self._faults.waits)
 
     def models(self) -> list[str]:
-        """The one name."""
         return [self.settings.model]
 
     async def responses(self, request: Json, call: RawRequest) -> Json:
-        """One turn."""
         temperature = response.temperature_of(request, self.settings.temperature)
         seed = response.seed_of(request)
-        talk = board_parser.read(request)
-        draws, tag = self._chance(talk.text, seed, temperature)
-        turn = self._player.turn(talk, response.can_step(request), temperature, draws)
+        conversation = board_parser.read(request)
+        draws, tag = self._draws(conversation.text, seed, temperature)
+        turn = self._policy.turn(conversation, response.can_step(request), temperature, draws)
         return response.response(
-            request, turn, model=self.settings.model, temperature=temperature, tag=tag, heard_bytes=len(talk.text)
+            request,
+            turn,
+            model=self.settings.model,
+            temperature=temperature,
+            tag=tag,
+            input_bytes=len(conversation.text),
         )
 
-    def _chance(self, text: bytes, seed: object, temperature: float) -> tuple[RandomDraws, str]:
-        """Numbers and id of this turn: fixed by a seed, else fresh; at temperature 0 the play is always the same."""
+    def _draws(self, text: bytes, seed: object, temperature: float) -> tuple[RandomDraws, str]:
+        """Return the random numbers and the id of this turn.
+
+        A seed determines both. Without one the id is new, and so are the numbers unless the temperature is 0.
+        """
         if seed is not None:
             draws = RandomDraws(text, f"seed/{self.settings.seed}/{seed}")
             return draws, draws.tag

@@ -1,7 +1,7 @@
-"""What a model sees: the conversation read once, and the last board found in it.
+"""Reads the conversation of a request and finds the last board in it.
 
 The board is drawn with `#` wall, `_` floor, `O` target, `X` box, `√` box on target, `P` player, `S` player on target.
-Only what stands last is parsed: earlier tool outputs are text to be hashed, no more.
+Only the last board is parsed; earlier tool outputs are only hashed.
 """
 
 from __future__ import annotations
@@ -16,32 +16,32 @@ from rollyard.services.types import Json
 
 ROWS = re.compile(r"(?:^[ \t]*[#_OX√PS](?: ?[#_OX√PS]){2,}[ \t]*\r?(?:\n|\Z)){3,}", re.MULTILINE)
 BLANKS_READ = 3
-"""How many trailing outputs without a board are looked at; beyond that nothing depends on their number."""
+"""Trailing outputs without a board that are counted; a higher number would make no difference."""
 
 
 @dataclass(slots=True)
 class Conversation:
-    """What the policy knows when it is its turn."""
+    """The input of one policy decision."""
 
     text: bytes
-    """Everything said, without ids: equal conversations have equal text, whatever named their items."""
+    """The texts of all items, without ids, so that equal conversations have equal text."""
     board: str | None = None
-    """The last board shown, one row a line."""
+    """The last board shown, one line per row."""
     done: bool = False
-    """The world said so, or every box is home."""
+    """True if the environment returned `done`, or every box is on a target."""
     blanks: int = 0
-    """Tool outputs after that board that show none, counted up to `BLANKS_READ`."""
+    """Tool outputs without a board after the last board, up to `BLANKS_READ`."""
     calls: list[str] = field(default_factory=list)
     """Arguments of the tool calls made so far."""
 
 
 def read(request: Json) -> Conversation:
-    """The conversation of a Responses create request."""
+    """Read the conversation of a Responses create request."""
     items = request.get("input")
-    said: list[str] = []
+    texts: list[str] = []
     calls: list[str] = []
     outputs: list[str] = []
-    heard: list[str] = []
+    user_texts: list[str] = []
     for item in [{"role": "user", "content": items}] if isinstance(items, str) else items or ():
         if not isinstance(item, dict):
             continue
@@ -55,34 +55,34 @@ def read(request: Json) -> Conversation:
         else:
             text = _text(item.get("content"))
             if item.get("role") == "user":
-                heard.append(text)
-        said.append(text)
-    said.append(_text(request.get("instructions")))
-    talk = Conversation("\x1e".join(said).encode("utf-8", "surrogatepass"), calls=calls)
-    _look(talk, outputs, heard)
-    return talk
+                user_texts.append(text)
+        texts.append(text)
+    texts.append(_text(request.get("instructions")))
+    conversation = Conversation("\x1e".join(texts).encode("utf-8", "surrogatepass"), calls=calls)
+    _find_last_board(conversation, outputs, user_texts)
+    return conversation
 
 
-def _look(talk: Conversation, outputs: list[str], heard: list[str]) -> None:
-    """Fill in the last board: of the tool's outputs, else of what the user wrote."""
+def _find_last_board(conversation: Conversation, outputs: list[str], user_texts: list[str]) -> None:
+    """Set the last board from the tool outputs, else from the user messages."""
     for output in reversed(outputs):
         shown, done = _observation(output)
-        talk.board = find_board(shown)
-        talk.done |= done
-        if talk.board or talk.done or talk.blanks == BLANKS_READ:
+        conversation.board = find_board(shown)
+        conversation.done |= done
+        if conversation.board or conversation.done or conversation.blanks == BLANKS_READ:
             break
-        talk.blanks += 1
+        conversation.blanks += 1
     else:
-        for text in reversed(heard):
+        for text in reversed(user_texts):
             if "#" in text and (board := find_board(text)):
-                talk.board = board
+                conversation.board = board
                 break
-    if talk.board and "X" not in talk.board:
-        talk.done = True
+    if conversation.board and "X" not in conversation.board:
+        conversation.done = True
 
 
 def _observation(output: str) -> tuple[str, bool]:
-    """The words a world showed, and whether it called the episode over."""
+    """Return the observation's text, and whether the environment ended the episode."""
     if output[:1] not in ("{", '"'):
         return output, False
     try:
@@ -98,7 +98,7 @@ def _observation(output: str) -> tuple[str, bool]:
 
 
 def find_board(text: str) -> str | None:
-    """The last drawn board in `text` (spaces between symbols are allowed), or None."""
+    """Return the last board drawn in `text` (spaces between symbols are allowed), or None."""
     if "#" not in text:
         return None
     for rows in reversed(ROWS.findall(text)):
@@ -109,7 +109,7 @@ def find_board(text: str) -> str | None:
 
 
 def _text(content: Any) -> str:
-    """A message's or an output's words, whichever of the allowed shapes it has."""
+    """Return the text of a message or tool output in any of the allowed shapes."""
     if isinstance(content, str):
         return content
     if isinstance(content, list):

@@ -1,6 +1,6 @@
-"""Faults: the ways in which a real endpoint fails, on purpose and in raw form, in front of any handler.
+"""Injects the faults of a real endpoint, as raw HTTP responses, in front of any handler.
 
-They follow a stream of their own, numbered by request, so that a retry of the same conversation may succeed.
+The random stream depends on the request number, so that a retry of the same conversation may succeed.
 """
 
 from __future__ import annotations
@@ -15,26 +15,26 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from rollyard.responses_api_models.builtin_model.random_draws import RandomDraws
 from rollyard.services.http.request import Handler, RawRequest, RawResponse
 
-TORN = b'{"id": "resp_torn", "object": "response", "status": "completed", "output": [{"type": "mess'
+TRUNCATED = b'{"id": "resp_torn", "object": "response", "status": "completed", "output": [{"type": "mess'
 
 
 class Fault(StrEnum):
-    """What happens to one request."""
+    """A fault injected into one request."""
 
     ERROR = "error"
     """Status 500 with OpenAI's error object."""
     RATE_LIMIT = "rate_limit"
     """Status 429 with `Retry-After`."""
     HANG = "hang"
-    """Nothing for `hang_s` seconds, then status 504."""
+    """No response for `hang_s` seconds, then status 504."""
     GARBAGE = "garbage"
-    """Status 200 with JSON that breaks off."""
+    """Status 200 with truncated JSON."""
     SLOW = "slow"
-    """The true answer, `slow_s` seconds late."""
+    """The regular response, `slow_s` seconds late."""
 
 
 class FaultSettings(BaseModel):
-    """Shares of all requests, from 0 to 1; together at most 1."""
+    """Fault rates as fractions of all requests; their sum is at most 1."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -43,32 +43,31 @@ class FaultSettings(BaseModel):
     rate_limit_rate: float = Field(default=0.0, ge=0, le=1)
     """Status 429."""
     hang_rate: float = Field(default=0.0, ge=0, le=1)
-    """No answer for `hang_s`; a caller that goes away ends it sooner."""
+    """No response for `hang_s`, or until the caller disconnects."""
     garbage_rate: float = Field(default=0.0, ge=0, le=1)
-    """Torn JSON with status 200."""
+    """Truncated JSON with status 200."""
     slow_rate: float = Field(default=0.0, ge=0, le=1)
-    """`slow_s` late."""
+    """A response that is `slow_s` late."""
     slow_s: float = Field(default=2.0, ge=0)
-    """How late a slow answer is."""
+    """Delay of a slow response."""
     hang_s: float = Field(default=600.0, ge=0)
-    """How long a hang lasts."""
+    """Duration of a hang."""
     retry_after_s: int = Field(default=1, ge=0)
-    """What `Retry-After` asks for."""
+    """Value of `Retry-After`."""
 
     @model_validator(mode="after")
     def _fit(self) -> FaultSettings:
         if (total := sum(self.rates.values())) > 1 + 1e-9:
-            raise ValueError(f"the fault rates add up to {total:g}; at most 1 is expected")
+            raise ValueError(f"the fault rates add up to {total:g}; expected at most 1")
         return self
 
     @property
     def rates(self) -> dict[Fault, float]:
-        """The share of each fault."""
         return {fault: getattr(self, f"{fault}_rate") for fault in Fault}
 
 
 class Faults:
-    """Puts faults and delays in front of handlers; with all rates and delays at 0 it is not there at all."""
+    """Wraps handlers with faults and delays; if all rates and delays are 0, handlers are returned unwrapped."""
 
     def __init__(self, settings: FaultSettings, *, seed: int, latency_s: float, jitter_s: float) -> None:
         self._settings = settings
@@ -77,10 +76,9 @@ class Faults:
         self._jitter_s = jitter_s
         self._requests = 0
         self.waits = bool(latency_s or jitter_s or settings.hang_rate or settings.slow_rate)
-        """True when a request may take time without working."""
+        """True if a request may wait without using the CPU."""
 
     def around(self, handler: Handler) -> Handler:
-        """The handler behind the faults."""
         if not self.waits and not any(self._settings.rates.values()):
             return handler
 
@@ -112,7 +110,7 @@ class Faults:
             retry = ((b"retry-after", b"%d" % self._settings.retry_after_s),)
             return _error(429, "Rate limit reached for requests.", "requests", "rate_limit_exceeded", retry)
         if fault is Fault.GARBAGE:
-            return RawResponse(TORN)
+            return RawResponse(TRUNCATED)
         await asyncio.sleep(self._settings.hang_s)
         return _error(504, "The engine gave no answer in time.", "server_error", "timeout")
 

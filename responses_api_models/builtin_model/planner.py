@@ -1,8 +1,8 @@
-"""The shortest way to bring every box home: breadth first over (player, boxes), each state one integer.
+"""Finds the shortest Sokoban solution by breadth-first search over (player, boxes); each state is one integer.
 
-The low bits hold the player's cell, the bits above them one bit a cell for the boxes. Cells are numbered along the
-floor, so that a state of an ordinary room fits a machine word or two. Squares from which a box can never reach a
-target are taken for walls where boxes are concerned; that keeps hopeless positions cheap.
+The low bits hold the player's cell, followed by one bit per cell for the boxes. Only floor cells are numbered, so that
+a state of an ordinary room fits into one or two machine words. Boxes may not enter cells from which no target can be
+reached, which makes unsolvable positions inexpensive.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from itertools import pairwise
 
 MOVES = ("Up", "Down", "Left", "Right")
 Exits = list[tuple[int, int, int]]
-"""Ways out of a cell: the next cell, its box bit, the bits that change when the box there is pushed (0: it cannot)."""
+"""Exits of a cell: the next cell, its box bit, and the bits that change when a box there is pushed (0: impossible)."""
 
 
 def plan(board: str, limit: int = 50_000) -> tuple[str, ...] | None:
-    """The fewest moves that solve `board`; None where there are none, or none within `limit` positions."""
+    """Return the fewest moves that solve `board`; None if no solution exists within `limit` positions."""
     flat, stride = _flat(board)
     cells = [at for at, symbol in enumerate(flat) if symbol != "#"]
     number = {at: index for index, at in enumerate(cells)}
@@ -45,7 +45,7 @@ def plan(board: str, limit: int = 50_000) -> tuple[str, ...] | None:
 
 
 def _search(start: int, astray: int, exits: list[Exits], player: int, limit: int) -> list[int] | None:
-    """The states from `start` to the nearest one with no box on an `astray` cell."""
+    """Return the states from `start` to the nearest one without a box on an `astray` cell."""
     came_from = {start: start}
     frontier = [start]
     while frontier and len(came_from) < limit:
@@ -80,7 +80,7 @@ def _back(state: int, came_from: dict[int, int]) -> list[int]:
 
 
 def _flat(board: str) -> tuple[str, int]:
-    """The board as one string with walls all round, and the distance between two rows in it."""
+    """Return the board as one string surrounded by walls, and its row stride."""
     rows = board.split("\n")
     width = max(map(len, rows))
     stride = width + 1
@@ -88,7 +88,7 @@ def _flat(board: str) -> tuple[str, int]:
 
 
 def _live(flat: str, stride: int) -> set[int]:
-    """Cells from which a lone box can be pushed to some target, found by pulling from the targets."""
+    """Return the cells from which a single box can be pushed to some target, found by pulling from the targets."""
     todo = [at for at, symbol in enumerate(flat) if symbol in "O√S"]
     live = set(todo)
     while todo:

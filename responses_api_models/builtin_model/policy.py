@@ -1,7 +1,7 @@
-"""Player: one turn of the policy. At temperature 0 it plays the plan; above, some decisions slip, as a model's do.
+"""Decides one turn of the policy. At temperature 0 it follows the plan; above, some decisions go wrong.
 
-Words stay in the shapes that worlds read: a call of `step` with a list of moves, `<action>Up</action>` where there is
-no tool, and `<answer>Up || Left</answer>` at the end.
+Its output has the forms that environments read: a call of `step` with a list of moves, `<action>Up</action>` if there
+is no tool, and `<answer>Up || Left</answer>` at the end.
 """
 
 from __future__ import annotations
@@ -17,47 +17,47 @@ from rollyard.responses_api_models.builtin_model.planner import MOVES, plan
 from rollyard.responses_api_models.builtin_model.random_draws import RandomDraws
 
 CANONICAL = {name.lower(): name for name in MOVES} | {str(index): name for index, name in enumerate(MOVES, 1)}
-MUMBLED_ARGUMENTS = ('{"actions":["Upward"]}', '{"actions":["Jump"]}', '{"actions":"go on"}', '{"actions":["Up", "Le')
-MUMBLED_WORDS = ("I would push the box.", "<action>Jump</action>", "<action></action>", "Let me think again.")
+INVALID_ARGUMENTS = ('{"actions":["Upward"]}', '{"actions":["Jump"]}', '{"actions":"go on"}', '{"actions":["Up", "Le')
+INVALID_TEXTS = ("I would push the box.", "<action>Jump</action>", "<action></action>", "Let me think again.")
 BURST = 3
-"""The most moves in a call that is made at random."""
+"""Maximum number of moves in a random call."""
 
 
 class ErrorRates(BaseModel):
-    """How often a decision goes wrong, as chances at temperature 1; at temperature t their sum is 1 - (1 - sum)^t."""
+    """Error probabilities per decision at temperature 1; at temperature t their sum is 1 - (1 - sum)^t."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     stray: float = Field(default=0.35, ge=0, lt=1)
-    """Moves at random; before the first look that is acting blind."""
+    """Moves at random, possibly before it has seen the board."""
     give_up: float = Field(default=0.07, ge=0, lt=1)
-    """Answers although nothing is solved; at the first turn that is an episode without any action."""
+    """Answers before the board is solved; in the first turn this results in an episode without actions."""
     mumble: float = Field(default=0.08, ge=0, lt=1)
-    """Calls with a move nobody knows, or with arguments that are no JSON."""
+    """Calls the tool with an unknown move, or with arguments that are not JSON."""
     resign: float = Field(default=0.1, ge=0, le=1)
-    """Chance a turn, at any temperature above 0, to give up a board without a plan; else it wanders."""
+    """Probability per turn above temperature 0 to give up an unsolvable board; otherwise it moves at random."""
 
     @model_validator(mode="after")
     def _leave_room(self) -> ErrorRates:
         if self.total >= 1:
-            raise ValueError(f"stray, give_up and mumble add up to {self.total:g}; less than 1 is expected")
+            raise ValueError(f"stray, give_up and mumble add up to {self.total:g}; expected less than 1")
         return self
 
     @property
     def total(self) -> float:
-        """Chance of any slip at temperature 1."""
+        """Probability of any error at temperature 1."""
         return self.stray + self.give_up + self.mumble
 
 
 class Turn(NamedTuple):
-    """What the policy does: call `step` with these arguments, or else say something."""
+    """One decision: call `step` with `arguments`, or answer with `text` if they are None."""
 
     arguments: str | None
     text: str = ""
 
 
 class SokobanPolicy:
-    """Decides turns. Its only state is a bounded memory of plans, which changes no answer."""
+    """Decides turns. Its only state is a bounded cache of plans, which does not affect the decisions."""
 
     def __init__(
         self,
@@ -75,36 +75,35 @@ class SokobanPolicy:
         self._calls_planned = calls_planned
         self._plan = lru_cache(plans_kept)(partial(plan, limit=search_limit))
 
-    def turn(self, talk: Conversation, can_step: bool, temperature: float, draws: RandomDraws) -> Turn:
-        """The next turn in `talk`."""
+    def turn(self, conversation: Conversation, can_step: bool, temperature: float, draws: RandomDraws) -> Turn:
         if can_step:
-            return self._act(talk, temperature, draws)
-        if talk.board is not None:
-            return Turn(None, self._speak(talk.board, temperature, draws))
+            return self._act(conversation, temperature, draws)
+        if conversation.board is not None:
+            return Turn(None, self._speak(conversation.board, temperature, draws))
         return Turn(None, f"The answer is {draws.below(100)}.")
 
-    def _act(self, talk: Conversation, temperature: float, draws: RandomDraws) -> Turn:
-        if talk.done:
-            return _answer(talk)
+    def _act(self, conversation: Conversation, temperature: float, draws: RandomDraws) -> Turn:
+        if conversation.done:
+            return _answer(conversation)
         slip = self._slip(temperature, draws)
         if slip == "give_up":
-            return _answer(talk)
+            return _answer(conversation)
         if slip == "mumble":
-            return Turn(MUMBLED_ARGUMENTS[draws.below(len(MUMBLED_ARGUMENTS))])
+            return Turn(INVALID_ARGUMENTS[draws.below(len(INVALID_ARGUMENTS))])
         if slip == "stray":
             return _wander(draws)
-        if talk.blanks == BLANKS_READ:
-            return _answer(talk)
-        if talk.board is None or talk.blanks:
+        if conversation.blanks == BLANKS_READ:
+            return _answer(conversation)
+        if conversation.board is None or conversation.blanks:
             return _step()
-        moves = self._plan(talk.board)
+        moves = self._plan(conversation.board)
         if moves is None:
             resigns = temperature == 0 or draws.unit() < self._slips.resign
-            return _answer(talk) if resigns else _wander(draws)
-        return _step(*moves[: self._size(len(moves), len(talk.calls), temperature, draws)])
+            return _answer(conversation) if resigns else _wander(draws)
+        return _step(*moves[: self._size(len(moves), len(conversation.calls), temperature, draws)])
 
     def _size(self, moves: int, calls_made: int, temperature: float, draws: RandomDraws) -> int:
-        """How many moves this call carries: few, but enough to be done within the planned number of calls."""
+        """Return the number of moves of this call: few, but enough to finish within the planned number of calls."""
         calls_left = max(1, self._calls_planned - calls_made)
         size = max(self._moves_per_call, -(-moves // calls_left))
         return size + draws.below(self._moves_spread + 1) if temperature > 0 else size
@@ -112,14 +111,14 @@ class SokobanPolicy:
     def _speak(self, board: str, temperature: float, draws: RandomDraws) -> str:
         slip = self._slip(temperature, draws)
         if slip == "mumble" or slip == "give_up":
-            return MUMBLED_WORDS[draws.below(len(MUMBLED_WORDS))]
+            return INVALID_TEXTS[draws.below(len(INVALID_TEXTS))]
         moves = None if slip else self._plan(board)
         if moves == ():
             return "Every box is on its target."
         return f"<action>{moves[0] if moves else MOVES[draws.below(len(MOVES))]}</action>"
 
     def _slip(self, temperature: float, draws: RandomDraws) -> str:
-        """What goes wrong with this decision; empty when nothing does."""
+        """Return the error of this decision; empty if there is none."""
         slips = self._slips
         if temperature <= 0 or not slips.total:
             return ""
@@ -141,12 +140,12 @@ def _wander(draws: RandomDraws) -> Turn:
     return _step(*(MOVES[draws.below(len(MOVES))] for _ in range(1 + draws.below(BURST))))
 
 
-def _answer(talk: Conversation) -> Turn:
-    return Turn(None, f"<answer>{' || '.join(_moves_made(talk.calls))}</answer>")
+def _answer(conversation: Conversation) -> Turn:
+    return Turn(None, f"<answer>{' || '.join(_moves_made(conversation.calls))}</answer>")
 
 
 def _moves_made(calls: list[str]) -> list[str]:
-    """The moves of earlier calls, those that a world can have understood."""
+    """Return the moves of earlier calls that an environment can have understood."""
     made: list[str] = []
     for arguments in calls:
         try:

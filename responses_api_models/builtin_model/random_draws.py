@@ -1,4 +1,4 @@
-"""Draws: the numbers behind a decision, fixed by what is decided about, never by order, process or time."""
+"""Random numbers that depend on the decision's input, never on order, process or time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ UNIT = 1.0 / (1 << 64)
 
 
 class RandomDraws:
-    """A stream of uniform numbers that depends on `material` and `key` alone."""
+    """A stream of uniform random numbers that depends only on `material` and `key`."""
 
     __slots__ = ("_block", "_left", "tag")
 
@@ -21,10 +21,10 @@ class RandomDraws:
         self._block = hashlib.blake2b(material, key=name).digest()
         self._left = list(BLOCK.unpack(self._block))
         self.tag = self._block[:16].hex()
-        """32 hex digits to make ids of; no number is drawn from them."""
+        """32 hex digits for ids; no number is drawn from them."""
 
     def unit(self) -> float:
-        """A number in [0, 1)."""
+        """Draw a number in [0, 1)."""
         if not self._left:
             self._block = hashlib.blake2b(self._block).digest()
             self._left = list(BLOCK.unpack(self._block))
@@ -32,5 +32,5 @@ class RandomDraws:
         return (number >> 11) * (UNIT * 2048)
 
     def below(self, limit: int) -> int:
-        """An integer in 0 .. limit - 1."""
+        """Draw an integer in 0 .. limit - 1."""
         return int(self.unit() * limit)

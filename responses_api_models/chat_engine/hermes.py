@@ -1,6 +1,6 @@
-"""The hermes form of tool calls, `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`, read from a model's text.
+"""Parses hermes tool calls, `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`, from a model's text.
 
-For engines that take tokens in but give only text out; where the engine has a tool parser, that one reads.
+Used for engines that accept token ids but return plain text, without a tool parser of their own.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ _CALL = re.compile(r"<tool_call>(.*?)(?:</tool_call>|$)", re.DOTALL)
 
 
 def read(text: str) -> Json:
-    """The assistant message that `text` writes. What cannot be read as a call stays in the content, as it came."""
+    """Parse `text` into an assistant message. Tool calls that cannot be parsed stay in the content unchanged."""
     message = plain(text)
     content = message["content"]
     calls = [_call(found) for found in _CALL.findall(content)]
     if not calls or None in calls:
         return message
-    said = content.partition("<tool_call>")[0]  # as vLLM's own parser has it
-    return {**message, "content": said or None, "tool_calls": calls}
+    content_before = content.partition("<tool_call>")[0]  # as in vLLM's own parser
+    return {**message, "content": content_before or None, "tool_calls": calls}
 
 
 def plain(text: str) -> Json:
-    """The assistant message without a look for calls: reasoning and content."""
+    """Parse `text` into an assistant message with reasoning and content, but without tool calls."""
     thought, content = split_thinking(text)
     return {"role": "assistant", "content": content, **({"reasoning_content": thought} if thought else {})}
 
@@ -35,9 +35,9 @@ def plain(text: str) -> Json:
 def _call(text: str) -> Json | None:
     try:
         call = json.loads(text)
-        # Spaced as vLLM does it, and as a model writes it.
+        # The same spacing as vLLM's, which is also what models write.
         name, arguments = call["name"], json.dumps(call["arguments"], ensure_ascii=False)
-        f"{name}{arguments}".encode()  # half a surrogate pair could not be sent on
+        f"{name}{arguments}".encode()  # raises for a lone surrogate, which could not be encoded later
     except (ValueError, KeyError, TypeError, RecursionError):
         return None
     if not isinstance(name, str):

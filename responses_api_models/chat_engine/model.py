@@ -1,7 +1,8 @@
-"""ChatEngineModel: the policy behind an engine that speaks Chat Completions, wherever it runs.
+"""The model server in front of an engine that supports Chat Completions.
 
 Responses requests are converted, sent to `{base_url}/chat/completions`, and the completion is converted back. With
-`return_token_id_information` the engine's tokens are recorded, and later turns are sent as token ids (turns.py).
+`return_token_id_information` the engine's tokens are recorded, and turns are sent as token ids
+(token_history/turns.py).
 """
 
 from __future__ import annotations
@@ -43,23 +44,25 @@ S = TypeVar("S", bound=ChatEngineSettings)
 
 
 class ChatEngineModel(ModelServer[S]):
-    """Responses over Chat Completions, wherever the engine runs."""
+    """Serves the Responses API over Chat Completions."""
 
     def __init__(self, settings: S, context: Context, replicas: Replicas, api_key: SecretStr | None) -> None:
         self.upstream = Upstream(replicas, settings, api_key, context.beyond)
-        # Before the base registers its routes: each of them goes through the trainer's gate.
+        # Created before the base class registers its routes, because `route` puts each of them behind the gate.
         self.trainer = TrainerApi(self.upstream, settings, context, self.on_invalid_weights, self.located)
         super().__init__(settings, context)
         self.measure(replicas)
         self._model = settings.model
         self._dialect = settings.dialect
-        self._abilities = abilities = Capabilities(self.upstream, settings)
+        self._capabilities = capabilities = Capabilities(self.upstream, settings)
         records = settings.return_token_id_information
-        treatment = settings.special_tokens_in_text or ("escape" if records else "allow")
+        policy = settings.special_tokens_in_text or ("escape" if records else "allow")
         self._special_tokens = special = SpecialTokens(
-            self.upstream, settings.model, treatment, settings.template_arguments
+            self.upstream, settings.model, policy, settings.template_arguments
         )
-        turns = TokenTurns(self.upstream, abilities, self.trainer.versions, special, sends_ids=settings.send_token_ids)
+        turns = TokenTurns(
+            self.upstream, capabilities, self.trainer.versions, special, sends_ids=settings.send_token_ids
+        )
         self._turns = turns if records else None
         self._template = settings.chat_template_kwargs
         self._strict = settings.strict_tools
@@ -70,55 +73,57 @@ class ChatEngineModel(ModelServer[S]):
 
     @property
     def policy_version(self) -> str:
-        """Of the weights that the engines hold."""
+        """The version of the weights that the engines hold."""
         return self.trainer.versions.now
 
     def route(self, path: str, handler: Handler, *, cancellable: bool = False) -> None:
-        """See `Server.route`. Model calls wait while weights change, and their answers carry the policy's version."""
+        """Register a route. Model calls wait while weights change, and their responses carry the policy version."""
         super().route(path, self.trainer.guarded(path, handler), cancellable=cancellable)
 
     async def register_engine(self, url: str) -> None:
-        """Bring an engine that has just been started to the policy's weights, then add it to the pool of `upstream`.
+        """Load the policy's weights into an engine that has just started, then add it to the pool of `upstream`.
 
-        For servers that start engines themselves, in place of `upstream.replicas.add(url)`: an engine comes up with the
-        weights it was started with, which an update may have replaced since. Call it once the engine answers, and
-        `gone(url)` when it has ended. Raises Failure when the engine does not take the weights (the
-        folder of the last update may be gone): it is not in the pool then and should be ended and started again.
+        Servers that start engines themselves call this instead of `upstream.replicas.add(url)`, because an update may
+        have replaced the weights that the engine started with. Call it once the engine responds, and `gone(url)` when
+        it has exited. Raises Failure if the engine does not load the weights (the folder of the last update may have
+        been removed); the engine is then not in the pool and should be restarted.
         """
         await self.trainer.register_engine(url)
 
     def gone(self, url: str) -> None:
-        """Take an engine that has ended out of the pool. For servers that start engines themselves."""
+        """Remove an engine that has exited from the pool. Called by servers that start engines themselves."""
         self.trainer.gone(url)
 
     def on_invalid_weights(self, url: str) -> None:
-        """The engine at `url` has lost its weights in a load that failed, and vLLM takes no others after that.
+        """Handle an engine that lost its weights in a failed load; vLLM cannot load others afterwards.
 
-        For servers that start engines themselves: end it, and `adopt` the next; until it has left the pool no model
-        call is let in. An engine of somebody else's waits until he starts it again, which this server then sees.
+        Servers that start engines themselves restart it and call `register_engine`; model calls wait until it has left
+        the pool. An external engine stays excluded until its operator restarts it, which this server detects.
         """
 
     def located(self, root: str) -> str:
-        """The folder on this machine of what engines were started with, which may be a name on a hub."""
+        """Return the local folder of the model that engines were started with, which may be on a model hub."""
         return root
 
     async def start(self) -> None:
-        """Ask engines that were there before what weights they hold."""
+        """Query engines that are already running for the weights that they hold."""
         await self.trainer.start()
 
     async def stop(self) -> None:
-        """Bring an update that is running to its end: engines that stay paused would keep everybody waiting."""
+        """Wait for a running update to finish, because engines must not stay paused."""
         await self.trainer.stop()
 
     async def responses(self, request: Json, call: RawRequest) -> RawResponse:
-        """A Responses create request, answered by the engine's chat endpoint."""
+        """Answer a Responses create request through the engine's chat endpoint."""
         request_context = RequestContext.of(call, request.get("prompt_cache_key"))
-        body = await self._finished(conversion.request_to_chat(_sendable(request), self._dialect))
+        body = await self._complete_body(conversion.request_to_chat(_sendable(request), self._dialect))
         if self._turns is not None:
-            return self._reply(self._responded(await self._turns.make(body, request_context), request), request_context)
+            return self._reply(
+                self._to_response(await self._turns.make(body, request_context), request), request_context
+            )
 
         def read(answer: bytes) -> bytes:
-            return self._responded(json_object(answer), request)
+            return self._to_response(json_object(answer), request)
 
         body["messages"] = history.without_traces(body["messages"])
         body, _ = await self._special_tokens.treated(body, request_context)
@@ -126,16 +131,16 @@ class ChatEngineModel(ModelServer[S]):
             await self.upstream.post("/chat/completions", encode_request(body), read, request_context), request_context
         )
 
-    def _responded(self, completion: Json, request: Json) -> bytes:
+    def _to_response(self, completion: Json, request: Json) -> bytes:
         response = conversion.chat_to_response(completion, request, self._dialect)
         mark_unreadable_tool_call(response)
         try:
             return orjson.dumps(response)
         except TypeError as error:
-            raise malformed(f"cannot be sent on ({error})", completion.keys()) from error
+            raise malformed(f"cannot be encoded as JSON ({error})", completion.keys()) from error
 
     async def chat(self, request: Json, call: RawRequest) -> RawResponse:
-        """A chat request goes through with the model's name put in, and the answer's bytes come back."""
+        """Forward a chat request under the engine's model name, and return the bytes of the response."""
         request_context = RequestContext.of(call, request.get("prompt_cache_key"))
         body = await self._chat_body(request)
         if self._turns is not None:
@@ -145,23 +150,23 @@ class ChatEngineModel(ModelServer[S]):
         return self._reply(answer, request_context)
 
     async def stream_responses(self, request: Json, call: RawRequest) -> RawResponse:
-        """The engine's chunks as Responses events. With tokens recorded made of the whole answer: no way in for token
-        ids gives parsed chunks out.
+        """Return the engine's chunks as Responses events. If tokens are recorded, the events are built from the
+        complete response, because no token backend streams parsed chunks.
         """
         if self._turns is not None:
             return await super().stream_responses(request, call)
         request_context = RequestContext.of(call, request.get("prompt_cache_key"))
-        body = await self._finished(conversion.request_to_chat(_sendable(request), self._dialect))
+        body = await self._complete_body(conversion.request_to_chat(_sendable(request), self._dialect))
         body, _ = await self._special_tokens.treated(body, request_context)
         body = {**body, "stream": True, "stream_options": {"include_usage": True}}
         chunks = await self.upstream.stream("/chat/completions", encode_request(body), request_context, ChatStreamStart)
-        made = ResponseEvents(request, self._dialect, mark_unreadable_tool_call)
+        events = ResponseEvents(request, self._dialect, mark_unreadable_tool_call)
         return self._stream(
-            stream_proxy.converted(chunks, made, stream_proxy.event_reporter(self.name, call)), request_context
+            stream_proxy.converted(chunks, events, stream_proxy.event_reporter(self.name, call)), request_context
         )
 
     async def stream_chat(self, request: Json, call: RawRequest) -> RawResponse:
-        """The engine's chunks as they come; with tokens recorded as above."""
+        """Pass on the engine's chunks. If tokens are recorded, they are built from the complete response."""
         if self._turns is not None:
             return await super().stream_chat(request, call)
         request_context = RequestContext.of(call, request.get("prompt_cache_key"))
@@ -170,17 +175,16 @@ class ChatEngineModel(ModelServer[S]):
         return self._stream(stream_proxy.chat(chunks, stream_proxy.event_reporter(self.name, call)), request_context)
 
     def models(self) -> list[str]:
-        """The one model."""
         return [self._model]
 
     async def __token_check(self, call: RawRequest) -> bytes:
-        """Is multi-turn contiguous with this model, template and parser? `{"samples": 8}`; see ng_doctor tokens."""
+        """Check whether multi-turn histories are contiguous. Body: `{"samples": 8}`; used by `ng_doctor tokens`."""
         samples = call.json().get("samples", 8)
         if not isinstance(samples, int) or not 0 <= samples <= 1000:
-            raise Failure(FailureKind.BAD_REQUEST, f"samples is {samples!r}; a number from 0 to 1000 is expected")
+            raise Failure(FailureKind.BAD_REQUEST, f"samples is {samples!r}; expected an integer from 0 to 1000")
         request_context = RequestContext({})
-        backend = await self._abilities.backend(request_context)
-        checkup = TokenDiagnostics(
+        backend = await self._capabilities.backend(request_context)
+        diagnostics = TokenDiagnostics(
             self.upstream,
             backend or CompletionsBackend(self.upstream, True),
             self._model,
@@ -189,9 +193,9 @@ class ChatEngineModel(ModelServer[S]):
         report = {
             "model": self._model,
             "token_in": backend.name if backend else "off",
-            "logprobs_mode": await self._abilities.logprobs_mode(request_context),
-            "template": await checkup.template(),
-            "sampled": await checkup.sampled(samples),
+            "logprobs_mode": await self._capabilities.logprobs_mode(request_context),
+            "template": await diagnostics.template(),
+            "sampled": await diagnostics.sampled(samples),
         }
         return orjson.dumps(report)
 
@@ -203,10 +207,10 @@ class ChatEngineModel(ModelServer[S]):
             for message in request["messages"] if isinstance(messages, list) else ():
                 if isinstance(message, dict) and message.get("role") == "developer":
                     message["role"] = "system"
-        return await self._finished(request)
+        return await self._complete_body(request)
 
-    async def _finished(self, body: Json) -> Json:
-        """The body as it is sent: the settings' share added."""
+    async def _complete_body(self, body: Json) -> Json:
+        """Add the settings' fields to the body and check it."""
         if self._template:
             given = body.get("chat_template_kwargs")
             body["chat_template_kwargs"] = {**self._template, **(given if isinstance(given, dict) else {})}
@@ -231,7 +235,7 @@ class ChatEngineModel(ModelServer[S]):
 
 
 def _sendable(request: Json) -> Json:
-    """The request with every earlier call in a form that engines take."""
+    """Return the request with every earlier tool call in a form that engines accept."""
     items = request.get("input")
     return (
         {**request, "input": sendable_items(items, offered(request.get("tools")))}

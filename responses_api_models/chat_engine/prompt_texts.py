@@ -1,4 +1,4 @@
-"""The texts of a chat request that end up in the prompt, each with its place, to be looked at and rewritten."""
+"""Visits and rewrites the texts of a chat request that end up in the prompt, each with its path."""
 
 from __future__ import annotations
 
@@ -11,31 +11,31 @@ import orjson
 from rollyard.services.types import Json
 
 Source = Literal["caller", "model", "schema"]
-"""Who a text comes from: the caller, the model in an earlier turn, or a name or schema, which programs read, too."""
+"""The source of a text: the caller, the model in an earlier turn, or a name or schema, which programs also read."""
 Rewrite = Callable[[str, str, Source], str]
-"""Called with a place, the text there and its source; returns the text as it is to stand there."""
+"""Called with a path, the text there and its source; returns the new text."""
 _NOT_TEXT = frozenset({"prompt_token_ids", "generation_token_ids", "generation_log_probs", "token_trace"})
-"""Keys of a message whose values no template writes."""
+"""Keys of a message whose values templates do not render."""
 _PART_TEXTS = ("text", "refusal", "thinking", "name")
-"""Where the text of a message's part is; parts without one are pictures, sounds and files."""
+"""Keys that hold the text of a content part; parts without one are images, audio and files."""
 _SOURCES: dict[str, Source] = {"role": "schema", "tools": "schema", "tool_call_id": "model"}
-"""Keys of a message whose text does not come from who speaks; a call's id is the model's, as on the call itself."""
+"""Keys of a message whose text does not come from the message's author; the id of a call is the model's."""
 _PROSE = frozenset({"description", "title", "$comment"})
 """Keys of a tool or its JSON schema whose text only the model reads."""
 
 LONGEST = 128
-"""Letters of earlier parts that are looked at together with the next part of a message."""
+"""Characters of earlier parts that are examined together with the next part of a message."""
 
 
 def rewritten(body: Json, rewrite: Rewrite) -> Json:
-    """The body with every text of its messages, tools and documents rewritten. What stays the same is shared."""
+    """Return the body with every text of its messages, tools and documents rewritten."""
     return rewritten_tools(_rewritten(body, "messages", rewrite, _message), rewrite)
 
 
 def rewritten_tools(body: Json, rewrite: Rewrite) -> Json:
-    """The same of the tools, documents and arguments of the template alone, which stand before the conversation."""
-    tools = _rewritten(body, "tools", rewrite, lambda tool, place, apply: _nested(tool, place, apply, "schema"))
-    body = _rewritten(tools, "documents", rewrite, lambda one, place, apply: _nested(one, place, apply, "caller"))
+    """Rewrite only tools, documents and template arguments, which precede the conversation."""
+    tools = _rewritten(body, "tools", rewrite, lambda tool, path, apply: _nested(tool, path, apply, "schema"))
+    body = _rewritten(tools, "documents", rewrite, lambda one, path, apply: _nested(one, path, apply, "caller"))
     arguments = body.get("chat_template_kwargs")
     if not isinstance(arguments, dict):
         return body
@@ -48,81 +48,80 @@ def _rewritten(body: Json, key: str, rewrite: Rewrite, one: Callable[[Any, str, 
     return {**body, key: [one(part, f"{key}[{at}]", rewrite) for at, part in enumerate(body[key])]}
 
 
-def _message(message: Any, place: str, rewrite: Rewrite) -> Any:
+def _message(message: Any, path: str, rewrite: Rewrite) -> Any:
     if not isinstance(message, dict):
         return message
     source: Source = "model" if message.get("role") == "assistant" else "caller"
-    made: Json = {}
+    result: Json = {}
     for key, value in message.items():
-        inside = f"{place}.{key}"
+        inside = f"{path}.{key}"
         if key in _NOT_TEXT or value is None:
-            made[key] = value
+            result[key] = value
         elif key == "content" and isinstance(value, list):
-            made[key] = _parts(value, inside, rewrite, source)
+            result[key] = _parts(value, inside, rewrite, source)
         elif key == "tool_calls" and isinstance(value, list):
-            made[key] = [_call(call, f"{inside}[{at}]", rewrite) for at, call in enumerate(value)]
+            result[key] = [_call(call, f"{inside}[{at}]", rewrite) for at, call in enumerate(value)]
         else:
-            made[key] = _nested(value, inside, rewrite, _SOURCES.get(key, source))
-    return made
+            result[key] = _nested(value, inside, rewrite, _SOURCES.get(key, source))
+    return result
 
 
-def _parts(parts: list[Any], place: str, rewrite: Rewrite, source: Source) -> list[Any]:
-    """The parts of a message. Templates join them, so that a text may begin in one and end in the next."""
-    made: list[Any] = []
+def _parts(parts: list[Any], path: str, rewrite: Rewrite, source: Source) -> list[Any]:
+    """Rewrite the parts of a message. Templates join them, so that a token may span two parts."""
+    result: list[Any] = []
     before = ""
     for at, one in enumerate(parts):
-        inside = f"{place}[{at}]"
+        inside = f"{path}[{at}]"
         part = {"type": "text", "text": one} if isinstance(one, str) else one
         known = (key for key in _PART_TEXTS if isinstance(part, dict) and isinstance(part.get(key), str))
         if (key := next(known, None)) is None:
-            made.append(part)
+            result.append(part)
             before = ""
             continue
         part = _nested(part, inside, rewrite, source)
         text = part[key]
         if before and rewrite(f"{inside}.{key}", before + text, source) != before + text:
             text = f" {text}"
-        made.append({**part, key: text})
+        result.append({**part, key: text})
         before = (before + text)[-LONGEST:]
-    return made
+    return result
 
 
-def _call(call: Any, place: str, rewrite: Rewrite) -> Any:
-    """A call of the model."""
+def _call(call: Any, path: str, rewrite: Rewrite) -> Any:
     function = call.get("function") if isinstance(call, dict) else None
     if not isinstance(function, dict):
         return call
-    inside, arguments = f"{place}.function", function.get("arguments")
-    written = {key: _nested(value, f"{inside}.{key}", rewrite, "model") for key, value in function.items()}
+    inside, arguments = f"{path}.function", function.get("arguments")
+    result = {key: _nested(value, f"{inside}.{key}", rewrite, "model") for key, value in function.items()}
     if isinstance(arguments, str):
-        written["arguments"] = _arguments(arguments, f"{inside}.arguments", rewrite)
+        result["arguments"] = _arguments(arguments, f"{inside}.arguments", rewrite)
     others = {
-        key: _nested(value, f"{place}.{key}", rewrite, "model") for key, value in call.items() if key != "function"
+        key: _nested(value, f"{path}.{key}", rewrite, "model") for key, value in call.items() if key != "function"
     }
-    return {**others, "function": written}
+    return {**others, "function": result}
 
 
-def _arguments(text: str, place: str, rewrite: Rewrite) -> str:
-    """Arguments are JSON, in which a text stays JSON when a space is put into it. Engines hand templates what it holds,
-    so that letters written as \\u003c count, too.
+def _arguments(text: str, path: str, rewrite: Rewrite) -> str:
+    """Rewrite arguments, which stay valid JSON when a space is inserted into a string. Engines pass the decoded values
+    to templates, so characters written as \\u003c are considered, too.
     """
     if "\\u" in text:
         with contextlib.suppress(ValueError, TypeError):
             plain = orjson.dumps(orjson.loads(text)).decode()
-            found = rewrite(place, plain, "model")
+            found = rewrite(path, plain, "model")
             return found if found != plain else text
-    return rewrite(place, text, "model")
+    return rewrite(path, text, "model")
 
 
-def _nested(value: Any, place: str, rewrite: Rewrite, source: Source) -> Any:
+def _nested(value: Any, path: str, rewrite: Rewrite, source: Source) -> Any:
     if isinstance(value, str):
-        return rewrite(place, value, source)
+        return rewrite(path, value, source)
     if isinstance(value, list):
-        return [_nested(one, f"{place}[{at}]", rewrite, source) for at, one in enumerate(value)]
+        return [_nested(one, f"{path}[{at}]", rewrite, source) for at, one in enumerate(value)]
     if not isinstance(value, dict):
         return value
-    made = {}
+    result = {}
     for key, one in value.items():
         inner: Source = "caller" if key in _PROSE and isinstance(one, str) else source
-        made[rewrite(f"{place}, a key", key, "schema")] = _nested(one, f"{place}.{key}", rewrite, inner)
-    return made
+        result[rewrite(f"{path}, a key", key, "schema")] = _nested(one, f"{path}.{key}", rewrite, inner)
+    return result

@@ -1,8 +1,8 @@
-"""How a turn was sampled: the numbers, and every constraint that held, as the engine was told.
+"""Records how a turn was sampled: the sampling parameters and every active constraint.
 
-The token-in way knows it from the engine itself: the answer of its render endpoint holds the sampling parameters that
-it made of the chat request, the grammar of strict or forced tool calls among them. On the other ways it is read off the
-request. services/responses/policy_logprobs.py tells a trainer what follows for the recorded log-probabilities.
+The generate backend gets them from the engine: its render endpoint returns the sampling parameters that it derived from
+the chat request, including the grammar of strict or forced tool calls. Otherwise they are derived from the request.
+services/responses/policy_logprobs.py documents what they mean for the recorded log-probabilities.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from rollyard.services.types import Json
 
 NUMBERS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
 PLAIN: Json = {"temperature": 1.0, "top_p": 1.0, "top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}
-"""Sent where a request says nothing, so that what is recorded is what was used: an engine's own defaults (the model's
-generation_config) cannot be asked for, and tokens for training want the model's own distribution."""
+"""Sent if a request does not set them, so that the record is accurate: an engine's own defaults (the model's
+generation_config) cannot be queried, and training requires the model's own distribution."""
 _NEUTRAL: Json = {**PLAIN, "presence_penalty": 0.0, "frequency_penalty": 0.0}
 ENDINGS = ("stop", "stop_token_ids", "ignore_eos", "include_stop_str_in_output", "repetition_detection")
-"""What decides where a turn ends. It cuts the answer and leaves each token's distribution as it is; `min_tokens` does
-not, because it forbids the tokens that would end the turn."""
+"""Parameters that decide where a turn ends without changing the distribution of a token. `min_tokens` is not among
+them, because it masks the tokens that would end the turn."""
 GRAMMARS = (
     *("structured_outputs", "response_format", "structural_tag"),
     *("guided_json", "guided_regex", "guided_choice", "guided_grammar"),  # older vLLM
@@ -34,52 +34,52 @@ _ELSEWHERE = (
     *("repeat_penalty", "repeat_last_n", "dry_multiplier", "xtc_probability", "dynatemp_range", "mirostat"),
     *("min_new_tokens", "custom_logit_processor", "samplers"),
 )
-"""What other servers than vLLM know, which ignores them: recorded where only the request can be read."""
+"""Parameters of other servers, which vLLM ignores: recorded if the record is derived from the request."""
 _OTHERS = (
     *("allowed_token_ids", "logit_bias", "bad_words", "min_tokens", "thinking_token_budget", "watermarking"),
     *("trace_decode_token_ids",),
     *("vllm_xargs", "extra_args", "logits_processors"),
 )
 SHOWN_BYTES = 4000
-"""A constraint whose JSON is longer stands on record with its size and hash."""
+"""Constraints whose JSON is longer are recorded only with their size and hash."""
 
 
 def of_engine(params: Json, body: Json) -> SamplingRecord:
-    """The record of a turn for which the engine made the sampling parameters `params` of the chat request `body`."""
-    made = params.get("structured_outputs") or {}
-    grammar = {key: value for key, value in made.items() if value is not None and value is not False}
-    names = [*_written(body), *_of_tools(body)] or ["structured_outputs"]
+    """Return the record of a turn whose sampling parameters the engine derived from the chat request `body`."""
+    record = params.get("structured_outputs") or {}
+    grammar = {key: value for key, value in record.items() if value is not None and value is not False}
+    names = [*_explicit(body), *_of_tools(body)] or ["structured_outputs"]
     return _record({**PLAIN, **params}, names if grammar else [], {"structured_outputs": grammar} if grammar else {})
 
 
 def of_request(body: Json, *, tools_constrain: bool) -> SamplingRecord:
-    """The record of a turn from the chat request alone. `tools_constrain`: strict and forced tool calls hold there."""
-    written, by_tools = [*_written(body)], [*_of_tools(body)]
-    values = {name: body[name] for name in written}
+    """Return the record of a turn from the chat request. `tools_constrain`: strict and forced calls are enforced."""
+    encoded, by_tools = [*_explicit(body)], [*_of_tools(body)]
+    values = {name: body[name] for name in encoded}
     if not tools_constrain:
-        return {**_record(body, written, values), **({"not_enforced": by_tools} if by_tools else {})}
+        return {**_record(body, encoded, values), **({"not_enforced": by_tools} if by_tools else {})}
     if "tool_choice" in by_tools:
         values["tool_choice"] = body["tool_choice"]
-    return _record(body, written + by_tools, values)
+    return _record(body, encoded + by_tools, values)
 
 
-def _record(used: Json, grammars: list[str], values: Json) -> SamplingRecord:
-    numbers = {key: used[key] for key in (*NUMBERS, "seed") if used.get(key) is not None}
+def _record(params: Json, grammars: list[str], values: Json) -> SamplingRecord:
+    numbers = {key: params[key] for key in (*NUMBERS, "seed") if params.get(key) is not None}
     changed = [name for name in NUMBERS[1:] if name in numbers and not _is_neutral(name, numbers[name])]
-    shown = {key: value for key, value in numbers.items() if key in PLAIN or key in changed or key == "seed"}
-    others = {name: value for name in (*_OTHERS, *_ELSEWHERE) if (value := _without_transfers(used.get(name)))}
+    recorded = {key: value for key, value in numbers.items() if key in PLAIN or key in changed or key == "seed"}
+    others = {name: value for name in (*_OTHERS, *_ELSEWHERE) if (value := _without_transfers(params.get(name)))}
     constraints = {name: _shown(value) for name, value in {**values, **others}.items()}
-    made: Json = {
-        **shown,
-        **{key: used[key] for key in ENDINGS if used.get(key)},
+    record: Json = {
+        **recorded,
+        **{key: params[key] for key in ENDINGS if params.get(key)},
         **({"constrained": names} if (names := [*grammars, *others, *changed]) else {}),
         **({"constraints": constraints} if constraints else {}),
     }
-    return cast(SamplingRecord, made)
+    return cast(SamplingRecord, record)
 
 
-def _written(body: Json) -> Iterator[str]:
-    """The grammars that a chat request spells out itself."""
+def _explicit(body: Json) -> Iterator[str]:
+    """Yield the names of the grammars that a chat request contains explicitly."""
     for name in GRAMMARS:
         value = body.get(name)
         is_text = name == "response_format" and isinstance(value, dict) and value.get("type") == "text"
@@ -88,7 +88,7 @@ def _written(body: Json) -> Iterator[str]:
 
 
 def _of_tools(body: Json) -> Iterator[str]:
-    """What an engine makes a grammar of where its tool parser has one."""
+    """Yield the tool settings for which an engine's tool parser builds a grammar."""
     choice = body.get("tool_choice")
     if not body.get("tools") or choice == "none":
         return
@@ -110,7 +110,7 @@ def _without_transfers(value: Any) -> Any:
 
 
 def _shown(value: Any) -> Any:
-    written = orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS)
-    if len(written) <= SHOWN_BYTES:
+    encoded = orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS)
+    if len(encoded) <= SHOWN_BYTES:
         return value
-    return {"bytes": len(written), "sha256": hashlib.sha256(written).hexdigest()}
+    return {"bytes": len(encoded), "sha256": hashlib.sha256(encoded).hexdigest()}

@@ -1,10 +1,10 @@
-"""Special tokens spelled out in texts: `<|im_end|>` in a tool's answer ends a turn as the real one does.
+"""Escapes or refuses special tokens spelled out in texts: `<|im_end|>` in a tool result would end a turn.
 
-An engine's tokenizer reads the name of a special token as that token wherever it stands in a prompt, so that the answer
-of a tool, the text of a row or the description of a tool could end turns and begin others. What looks like such a name
-is looked up with the engine, once: /tokenize says whether it is a single token, and a completion that may consist of
-that token alone whether it is a special one, because those are not written out. So marks that are text for the model,
-as `<think>` is in Qwen's vocabulary, stay what they are, and texts without special tokens reach the engine unchanged.
+An engine's tokenizer reads the name of a special token as that token anywhere in a prompt, so a tool result, the text
+of a row or the description of a tool could end turns and start others. Each candidate is looked up in the engine once:
+/tokenize shows whether it is a single token, and a completion restricted to that token shows whether it is special,
+because special tokens are not included in the text. Markers that are text for the model, such as `<think>` in Qwen's
+vocabulary, stay unchanged, and texts without special tokens reach the engine unchanged.
 """
 
 from __future__ import annotations
@@ -31,29 +31,29 @@ _LOOKS = (
     r"\]~[^\]\s]{1,8}\]?",  # MiniMax's ]~b]
     r"\[[a-z]~\[",  # and its [e~[
 )
-"""How special tokens look. What no vocabulary has in these shapes is not found. Each begins with a letter of its own,
-for which a text is searched fastest."""
+"""Patterns of special tokens; tokens of other shapes are not found. Each pattern starts with a literal character, which
+makes searching fast."""
 _SHAPES = [re.compile(look) for look in _LOOKS]
 _IN_JSON = [re.compile(re.sub(r",\d+}", ",}", look).encode()) for look in _LOOKS]
 _MAY_JOIN = (b'"content":[', b"\\\\u")
-"""What may make one of pieces: parts of a message, and letters that JSON within JSON spells otherwise."""
+"""Content in which a token may be split or encoded: message parts, and JSON within JSON."""
 _USUAL = re.compile(
     r"<\|[^<>\s]+\|>|<｜[^<>\s]+｜>|</?s>|<(bos|eos|pad|unk|mask|start_of_turn|end_of_turn|sop|eop)>"
     r"|\[/?(INST|SYSTEM_PROMPT|AVAILABLE_TOOLS|TOOL_RESULTS|TOOL_CALLS|gMASK)\]"
 )
-"""Those of well-known models, for engines that cannot be asked."""
+"""Special tokens of well-known models, for engines that do not support the look-up."""
 KNOWN = 10_000
-"""Names that are remembered."""
+"""Maximum number of cached names."""
 AT_ONCE = 16
-"""Names looked up by one request, which has to fit into a small model's context."""
+"""Names looked up per request, which has to fit into a small model's context."""
 _CANNOT_TELL = (FailureKind.UPSTREAM_REFUSED, FailureKind.MALFORMED_ANSWER)
 
 
 class SpecialTokens:
-    """Finds special tokens in the texts of a request and does with them what the setting says."""
+    """Finds special tokens in the texts of a request and escapes or refuses them according to the setting."""
 
     def __init__(self, upstream: Upstream, model: str, treatment: Treatment, trusted: Json) -> None:
-        """`trusted`: arguments of the chat template that the settings give."""
+        """`trusted`: chat template arguments from the settings."""
         self._upstream = upstream
         self._trusted = trusted
         self._model = model
@@ -61,30 +61,33 @@ class SpecialTokens:
         self._known: dict[str, bool] = {}
 
     async def treated(self, body: Json, request_context: RequestContext) -> tuple[Json, list[str]]:
-        """The chat request as it may be sent, and the special tokens that were escaped in it.
+        """Return the chat request to send, and the special tokens that were escaped in it.
 
-        Raises Failure bad_request where the setting is `refuse`, and for one in a tool's name or schema, which would
-        mean something else when it was changed. What the model wrote itself is escaped under both settings.
+        Raises Failure bad_request if the setting is `refuse`, and for a special token in a tool's name or schema, whose
+        meaning would change with it. The model's own output is escaped under both settings.
         """
-        looked_at = self._untrusted(body)
-        if self._treatment == "allow" or not (found := await self._found(looked_at, request_context)):
+        untrusted = self._untrusted(body)
+        if self._treatment == "allow" or not (found := await self._found(untrusted, request_context)):
             return body, []
 
-        def rewrite(place: str, text: str, source: Source) -> str:
+        def rewrite(path: str, text: str, source: Source) -> str:
             in_text = sorted((token for token in found if token in text), key=len, reverse=True)
             if in_text and (source == "schema" or (source == "caller" and self._treatment == "refuse")):
-                raise Failure(FailureKind.BAD_REQUEST, _refusal(place, in_text[0], source))
+                raise Failure(FailureKind.BAD_REQUEST, _refusal(path, in_text[0], source))
             for token in in_text:
                 text = text.replace(token, f"{token[0]} {token[1:]}")
             return text
 
-        made = rewritten(looked_at, rewrite)
-        if looked_at is not body:
-            made["chat_template_kwargs"] = {**body["chat_template_kwargs"], **made["chat_template_kwargs"]}
-        return made, sorted(found)
+        rewritten_body = rewritten(untrusted, rewrite)
+        if untrusted is not body:
+            rewritten_body["chat_template_kwargs"] = {
+                **body["chat_template_kwargs"],
+                **rewritten_body["chat_template_kwargs"],
+            }
+        return rewritten_body, sorted(found)
 
     def _untrusted(self, body: Json) -> Json:
-        """The body without those arguments of the template that the settings give."""
+        """Return the body without the template arguments that come from the settings."""
         given = body.get("chat_template_kwargs")
         if not isinstance(given, dict):
             return body
@@ -92,19 +95,19 @@ class SpecialTokens:
         return {**body, "chat_template_kwargs": own}
 
     async def in_tools(self, body: Json, request_context: RequestContext) -> bool:
-        """True when what stands before the conversation spells out a special token and the setting allows it."""
+        """Return True if tools, documents or template arguments contain a special token and the setting allows it."""
         return self._treatment == "allow" and bool(
             await self._found(self._untrusted(body), request_context, tools_alone=True)
         )
 
     async def _found(self, body: Json, request_context: RequestContext, *, tools_alone: bool = False) -> set[str]:
         keys = ("tools", "documents", "chat_template_kwargs", *(() if tools_alone else ("messages",)))
-        told = orjson.dumps([body.get(key) for key in keys])
-        if not any(mark in told for mark in _MAY_JOIN) and not any(shape.search(told) for shape in _IN_JSON):
+        encoded = orjson.dumps([body.get(key) for key in keys])
+        if not any(mark in encoded for mark in _MAY_JOIN) and not any(shape.search(encoded) for shape in _IN_JSON):
             return set()
         candidates: set[str] = set()
 
-        def look(place: str, text: str, source: Source) -> str:
+        def look(path: str, text: str, source: Source) -> str:
             for shape in _SHAPES:
                 candidates.update(shape.findall(text))
             return text
@@ -122,7 +125,7 @@ class SpecialTokens:
             except Failure as failure:
                 if failure.kind not in _CANNOT_TELL:
                     raise
-                log.warning("%s: special tokens are known by their usual names only: %s", self._upstream, failure)
+                log.warning("%s: only special tokens with well-known names are found: %s", self._upstream, failure)
                 usual.update(name for name in unknown[start:] if _USUAL.fullmatch(name))
                 break
             if len(self._known) + len(answers) > KNOWN:
@@ -131,13 +134,13 @@ class SpecialTokens:
         return usual | {name for name in candidates if self._known.get(name)}
 
     async def _looked_up(self, names: list[str], request_context: RequestContext) -> dict[str, bool]:
-        """Which of these names are special tokens of the engine's tokenizer."""
+        """Look up which of these names are special tokens of the engine's tokenizer."""
         request = {"model": self._model, "prompt": "\n".join(names), "add_special_tokens": False}
         sent = orjson.dumps({**request, "return_token_strs": True})
         answer = await self._upstream.post("/../tokenize", sent, json_object, request_context)
         ids, texts = answer.get("tokens"), answer.get("token_strs")
         if not isinstance(ids, list) or not isinstance(texts, list):
-            raise Failure(FailureKind.MALFORMED_ANSWER, "/tokenize names no tokens")
+            raise Failure(FailureKind.MALFORMED_ANSWER, "/tokenize returned no tokens")
         single = dict(zip(texts, ids, strict=False))
         return {name: name in single and await self._is_special(name, single[name], request_context) for name in names}
 
@@ -152,12 +155,12 @@ class SpecialTokens:
             return _USUAL.fullmatch(name) is not None
         choice = (answer.get("choices") or [{}])[0]
         if choice.get("token_ids") != [token]:
-            return _USUAL.fullmatch(name) is not None  # the engine takes no allowed_token_ids
+            return _USUAL.fullmatch(name) is not None  # the engine does not support allowed_token_ids
         return not choice.get("text")
 
 
-def _refusal(place: str, token: str, source: Source) -> str:
-    told = f"{place}: found {token!r}, which the engine's tokenizer reads as a special token"
+def _refusal(path: str, token: str, source: Source) -> str:
+    found = f"{path}: found {token!r}, which the engine's tokenizer reads as a special token"
     if source == "caller":
-        return f"{told}; change the text, or set special_tokens_in_text to escape"
-    return f"{told}; names and schemas of tools cannot be escaped: change them, or set special_tokens_in_text to allow"
+        return f"{found}; change the text, or set special_tokens_in_text to escape"
+    return f"{found}; tool names and schemas cannot be escaped: change them, or set special_tokens_in_text to allow"

@@ -1,8 +1,8 @@
-"""Checkup: whether multi-turn stays contiguous with this model, template and tool parser, and where it breaks.
+"""Checks whether multi-turn token histories are contiguous with this model, template and tool parser.
 
-Two looks. The template alone: for turns of several kinds (text, calls, reasoning), as the template itself would write
-them, does the next prompt begin with them? And the model's own: turns that it samples, sent on as messages: does the
-prompt begin with the ids that it generated? Beside each, the same for the prompt built from token ids.
+There are two checks. For turns of several kinds (text, calls, reasoning) rendered by the template: does the next prompt
+begin with their ids? For turns sampled from the model and sent as messages: does the next prompt begin with the
+generated ids? The prompt built from token ids is checked in the same way.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ TOOL: Json = {
     },
 }
 _START: list[Json] = [{"role": "user", "content": "Reach the goal. Move left first, then say where you are."}]
-_ASKED: Json = {"role": "user", "content": "And now?"}
+_FOLLOW_UP: Json = {"role": "user", "content": "And now?"}
 
 
 def _call(number: int, direction: str) -> Json:
@@ -53,10 +53,10 @@ def _answer(number: int) -> Json:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A turn of the model, and what comes after it."""
+    """A turn of the model and the messages after it."""
 
     name: str
-    said: Json
+    message: Json
     new: list[Json]
 
 
@@ -64,22 +64,22 @@ def _cases() -> list[Case]:
     one, two = [_call(1, "left")], [_call(1, "left"), _call(2, "up")]
     left = "The goal is left of me."
 
-    def said(content: str | None, calls: list[Json] | None = None, thought: str = "") -> Json:
+    def message(content: str | None, calls: list[Json] | None = None, thought: str = "") -> Json:
         reasoning = {"reasoning_content": thought, "reasoning": thought} if thought else {}
         return {"role": "assistant", "content": content, **reasoning, **({"tool_calls": calls} if calls else {})}
 
     return [
-        Case("text, then a question", said("I am at the goal."), [_ASKED]),
-        Case("a tool call, then its answer", said(None, one), [_answer(1)]),
-        Case("text and a tool call", said("I go left.", one), [_answer(1)]),
-        Case("two tool calls", said(None, two), [_answer(1), _answer(2)]),
-        Case("reasoning and a tool call", said(None, one, left), [_answer(1)]),
-        Case("reasoning and text, then a question", said("I am there.", None, left), [_ASKED]),
+        Case("text, then a question", message("I am at the goal."), [_FOLLOW_UP]),
+        Case("a tool call, then its answer", message(None, one), [_answer(1)]),
+        Case("text and a tool call", message("I go left.", one), [_answer(1)]),
+        Case("two tool calls", message(None, two), [_answer(1), _answer(2)]),
+        Case("reasoning and a tool call", message(None, one, left), [_answer(1)]),
+        Case("reasoning and text, then a question", message("I am there.", None, left), [_FOLLOW_UP]),
     ]
 
 
 class TokenDiagnostics:
-    """Looks at one engine."""
+    """Runs the checks on one engine."""
 
     def __init__(self, upstream: Upstream, backend: TokenBackend, model: str, takes_seeds: bool) -> None:
         self._upstream = upstream
@@ -87,18 +87,18 @@ class TokenDiagnostics:
         self._body: Json = {"model": model, "tools": [TOOL], "temperature": 1.0, "max_tokens": 256}
         self._request_context = RequestContext({})
         self._takes_seeds = takes_seeds
-        """With seeds, looks at one engine sample the same turns."""
+        """With seeds, repeated checks of an engine sample the same turns."""
         self._continuation = Continuation()
 
     async def template(self) -> list[Json]:
-        """Each kind of turn: `retokenized` and `token_in` are null when contiguous, else where they break; `parser`
-        says what the tool parser made of it.
+        """Check each kind of turn. `retokenized` and `token_in` are null if contiguous, else they describe the
+        mismatch; `parser` is the result of the tool parser.
         """
         return [await self._case(case) for case in _cases()]
 
     async def sampled(self, count: int) -> Json:
-        """Turns of the model itself: how many there are, how many of the prompts after them break, and the first."""
-        broken: list[Json] = []
+        """Check sampled turns; return their number, the number of prefix mismatches, and the first mismatch."""
+        mismatches: list[Json] = []
         for seed in range(count):
             body = {**self._body, "messages": _START, "return_token_ids": True}
             if self._takes_seeds:
@@ -108,52 +108,59 @@ class TokenDiagnostics:
             )
             choice, message = first_choice(completion)
             ids = [*completion["prompt_token_ids"], *choice["token_ids"]]
-            new = [{**_answer(1), "tool_call_id": call["id"]} for call in message.get("tool_calls") or ()] or [_ASKED]
+            new = [{**_answer(1), "tool_call_id": call["id"]} for call in message.get("tool_calls") or ()] or [
+                _FOLLOW_UP
+            ]
             rendered = await self._backend.render(self._body, [*_START, message, *new], self._request_context)
             if found := await self._difference(ids, rendered.ids):
-                broken.append(found)
-        return {"turns": count, "broken": len(broken), "first": broken[0] if broken else None}
+                mismatches.append(found)
+        return {"turns": count, "broken": len(mismatches), "first": mismatches[0] if mismatches else None}
 
     async def _case(self, case: Case) -> Json:
         name = {"case": case.name}
         try:
             prompt = (await self._backend.render(self._body, _START, self._request_context)).ids
-            whole = (await self._backend.render(self._body, [*_START, case.said], self._request_context, ask=False)).ids
-            after = (await self._backend.render(self._body, [*_START, case.said, *case.new], self._request_context)).ids
+            whole = (
+                await self._backend.render(self._body, [*_START, case.message], self._request_context, ask=False)
+            ).ids
+            after = (
+                await self._backend.render(self._body, [*_START, case.message, *case.new], self._request_context)
+            ).ids
         except Failure as failure:
-            return {**name, "error": f"the template refuses it: {failure.problem.detail}"}
+            return {**name, "error": f"the template rejects this turn: {failure.problem.detail}"}
         if found := await self._difference(prompt, whole):
-            # The words that make the model speak are not those that the template writes before a finished turn.
+            # The generation prompt differs from what the template renders before a finished turn.
             return {**name, "retokenized": found, "token_in": None, "parser": None}
         ids = whole
         ending = await self._continuation.ending(self._backend, self._body, self._request_context)
         if ending is not None and ending.token in whole:
             ids = whole[: len(whole) - whole[::-1].index(ending.token)]
         before = history.Turn(1, ids, {})
-        body = {**self._body, "messages": [*_START, case.said, *case.new]}
+        body = {**self._body, "messages": [*_START, case.message, *case.new]}
         built = await self._continuation.prompt(self._backend, before, body, self._request_context)
         expected = await self._text(after[-SHOWN_IDS:])
         token_in = None
         if built is None:
-            token_in = {"reason": "the template shows no end of a turn"}
+            token_in = {"reason": "the template has no recognizable end of a turn"}
         elif await self._text(built[0][-SHOWN_IDS:]) != expected:
             token_in = {"expected": expected, "found": await self._text(built[0][-SHOWN_IDS:])}
-        parsed = await self._parsed(prompt, ids[len(prompt) :], case.said)
+        parsed = await self._parsed(prompt, ids[len(prompt) :], case.message)
         return {**name, "retokenized": await self._difference(ids, after), "token_in": token_in, "parser": parsed}
 
-    async def _parsed(self, prompt: list[int], generated: list[int], said: Json) -> str:
-        """`ok`, or what the tool parser made of a turn with calls that the template wrote."""
+    async def _parsed(self, prompt: list[int], generated: list[int], written: Json) -> str:
+        """Return `ok`, or how the tool parser misread the calls of a rendered turn."""
         if isinstance(self._backend, GenerateBackend):
             answer: Json = {"request_id": "checkup", "choices": [{"index": 0, "token_ids": generated}]}
             answer["choices"][0].update(finish_reason="stop", logprobs=None)
             _, message = first_choice(await self._backend.read(answer, prompt, self._body, self._request_context))
         else:
             message = hermes.read(await self._text(generated, special=False))
-        wanted, found = _calls(said), _calls(message)
-        return "ok" if wanted == found else f"expected {wanted}, found {found} in {str(message.get('content'))[:200]!r}"
+        expected, found = _calls(written), _calls(message)
+        text = str(message.get("content"))[:200]
+        return "ok" if expected == found else f"expected {expected}, found {found} in {text!r}"
 
     async def _difference(self, expected: list[int], found: list[int]) -> Json | None:
-        """Where `found` stops beginning with `expected`, in words; None when it does not."""
+        """Describe where `found` stops matching `expected`; None if `found` begins with it."""
         at = history.first_difference(expected, found)
         if at is None:
             return None

@@ -1,4 +1,4 @@
-"""Tool calls that the engine's parser could not read: they stay in the text, and the episode ends by that name."""
+"""Detects tool calls that the engine's parser could not read and left in the text."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ OPENINGS = (
     *("<tool_call>", "<|tool_call", "<tool_calls>", "<function=", "<function_call"),
     *("[TOOL_CALLS]", "<|python_tag|>", "<｜tool▁call", "<|tool▁call", "<minimax:tool_call>", "<seed:tool_call>"),
 )
-"""How the common formats begin a call. vLLM's parsers leave what they cannot read in the content."""
+"""The start of a call in common formats. vLLM's parsers leave calls that they cannot read in the content."""
 UNREADABLE = "unreadable_call"
 
 
 def mark_unreadable_tool_call(response: Json) -> None:
-    """Set `finish_reason: unreadable_call` on a Response whose text begins a tool call and that has none."""
+    """Set `finish_reason: unreadable_call` on a Response without tool calls whose text starts one."""
     if not response.get("tools") or response.get("status") == "incomplete":
-        return  # a call that was cut by a limit ends the episode by the limit's name
+        return  # a truncated call ends the episode with the finish reason of its limit
     items = response["output"]
     if any(item["type"] == "function_call" for item in items):
         return

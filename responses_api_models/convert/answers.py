@@ -1,4 +1,4 @@
-"""Answers, both ways: a chat completion as a Response, a Response as a chat completion."""
+"""Converts chat completions to Responses and back."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _ECHOED = (
     {"instructions", "metadata", "temperature", "top_p", "max_output_tokens", "reasoning", "text", "truncation"}
     | {"user", "top_logprobs"}
 )  # fmt: skip
-"""What a Response repeats of its request."""
+"""Request fields that a Response repeats."""
 _ANSWER_KEYS = {"id", "object", "created", "model", "choices", "usage", "prompt_token_ids"}
 _MESSAGE_KEYS = frozenset(
     {"role", "content", "tool_calls", "reasoning", "reasoning_content", "refusal", "annotations", *TOKEN_FIELDS}
@@ -35,7 +35,7 @@ _DEFAULT = Dialect()
 
 
 def chat_to_response(answer: Json, request: Json, dialect: Dialect = _DEFAULT) -> Json:
-    """A chat completion as the Response to the Responses create request `request`."""
+    """Convert a chat completion to the Response to the Responses create request `request`."""
     choice, message = check_completion(answer)
     try:
         return _response(answer, choice, message, request, dialect)
@@ -52,7 +52,7 @@ def _response(answer: Json, choice: Json, message: Json, request: Json, dialect:
 
 
 def finish_last(item: Json, finish_reason: Any, message: Json) -> None:
-    """Put on a turn's last item what is said of the turn: that it was cut, and fields that no API knows."""
+    """Mark a turn's last item as incomplete if it was truncated, and add the message's non-standard fields."""
     if finish_reason in _INCOMPLETE:
         item["status"] = "incomplete"
     if extra := message.keys() - _MESSAGE_KEYS:  # e.g. OpenRouter's reasoning_details, which must be sent back
@@ -60,7 +60,7 @@ def finish_last(item: Json, finish_reason: Any, message: Json) -> None:
 
 
 def response_around(output: list[Json], answer: Json, request: Json, finish_reason: Any) -> Json:
-    """The Response that holds `output`; everything else is what `answer`, whose id is its serial, and `request` say."""
+    """Return the Response with this `output`; the other fields come from `answer`, whose id is bare, and `request`."""
     reason = _INCOMPLETE.get(finish_reason or "")
     response = {key: value for key, value in answer.items() if key not in _ANSWER_KEYS and value is not None}
     response.update({key: request[key] for key in _ECHOED if request.get(key) is not None})
@@ -82,7 +82,7 @@ def response_around(output: list[Json], answer: Json, request: Json, finish_reas
 
 
 def _output(message: Json, serial: str, dialect: Dialect, logprobs: list[Json]) -> list[Json]:
-    """The message's items, at least one: reasoning, what was said, calls."""
+    """Return the message's items, at least one: reasoning, text, calls."""
     output: list[Json] = []
     content = text_of(message.get("content"))
     reasoning = message.get("reasoning_content") or message.get("reasoning")
@@ -110,18 +110,18 @@ def _output(message: Json, serial: str, dialect: Dialect, logprobs: list[Json]) 
 
 
 def text_of(content: Any) -> str:
-    """The content of a message as one text."""
+    """Return the content of a message as one string."""
     if isinstance(content, list):
         return "".join([part.get("text") or "" for part in content if isinstance(part, dict)])
     if content is not None and not isinstance(content, str):
-        raise malformed("has content that is no text", content)
+        raise malformed("has content that is not text", content)
     return content or ""
 
 
 def call_item(call: Any, item_id: str, taken: set[str]) -> Json:
-    """A tool call as an item. What the model got wrong about it stays readable: the agent answers it with words.
+    """Convert a tool call to an item. Invalid parts are kept, so that the agent can return an error to the model.
 
-    `taken`: ids of the calls before it.
+    `taken`: ids of earlier calls.
     """
     if not isinstance(call, dict):
         call = {"function": {"arguments": as_text(call)}}
@@ -142,13 +142,13 @@ def call_item(call: Any, item_id: str, taken: set[str]) -> Json:
 
 
 def annotation(entry: Json) -> Json:
-    """A chat message's annotation as it stands on an output text."""
+    """Convert a chat message's annotation to that of an output text."""
     kind = entry["type"]
     return {**entry[kind], "type": kind} if kind in entry else entry
 
 
 def token_fields(answer: Json, choice: Json, message: Json) -> TokenHistory:
-    """The engine's own token ids and log-probabilities under NeMo Gym's names; empty when it sent none."""
+    """Return the engine's token ids and log-probabilities under NeMo Gym's names; empty if it sent none."""
     if "generation_token_ids" in message:
         return cast(TokenHistory, {key: message[key] for key in TOKEN_FIELDS if key in message})
     prompt = answer.get("prompt_token_ids")
@@ -165,15 +165,15 @@ def token_fields(answer: Json, choice: Json, message: Json) -> TokenHistory:
 
 
 def text_logprobs(choice: Json) -> list[Json]:
-    """A choice's logprobs as they stand on an output text."""
+    """Convert a choice's logprobs to those of an output text."""
     entries = (choice.get("logprobs") or {}).get("content") or []
     return [{**entry, "bytes": entry.get("bytes") or [], "top_logprobs": _top(entry)} for entry in entries]
 
 
 def logprobs_of_text(entries: list[Json], text: str, *, to_end: bool = True) -> list[Json]:
-    """Those of the entries whose tokens are `text`: engines give those of reasoning before it, and of calls behind.
+    """Return the entries of the tokens of `text`; engines also return those of reasoning before and calls after it.
 
-    `to_end`: nothing is said behind it, so that the rest ends the turn.
+    `to_end`: no calls follow, so that the remaining tokens belong to the text.
     """
     tokens = [entry.get("token") or "" for entry in entries]
     begin = "".join(tokens).rfind(text) if text else -1
@@ -209,7 +209,7 @@ def _given(details: Json | None) -> Json:
 
 
 def response_to_chat(response: Json) -> Json:
-    """A Response as a chat completion with one choice."""
+    """Convert a Response to a chat completion with one choice."""
     check_response(response)
     message: Json = {"role": "assistant", "content": None, "refusal": None}
     choice: Json = {"index": 0, "message": message, "logprobs": None, "finish_reason": "stop"}
@@ -266,12 +266,12 @@ def _add_item(message: Json, choice: Json, item: Json) -> None:
 
 
 def _beyond(item: Json, known: frozenset[str], taken: Json) -> Json:
-    """What an item says that no API knows, e.g. thought signatures, which must be sent back."""
+    """Return an item's non-standard fields, e.g. thought signatures, which must be sent back."""
     return {key: item[key] for key in item.keys() - known - taken.keys() if item[key] is not None}
 
 
 def _chat_annotation(entry: Json) -> Json:
-    """An annotation of an output text as it stands on a chat message."""
+    """Convert an annotation of an output text to that of a chat message."""
     kind = entry.get("type")
     if kind != "url_citation" or kind in entry:
         return entry

@@ -1,9 +1,9 @@
-"""Responses <-> Chat Completions, both ways, as pure functions on plain dicts. The door of two rooms.
+"""Converts between Responses and Chat Completions, with pure functions on plain dicts.
 
-    request_to_chat            a Responses create request, as a chat engine wants it     } a model server in front of
-    chat_to_response           the engine's completion, as a Response                    } a chat engine
-    chat_request_to_responses  a chat create request, as a Responses one                 } a chat client in front of
-    response_to_chat           a Response, as a chat completion                          } any model server
+    request_to_chat            Responses create request -> chat create request   } a model server in front of
+    chat_to_response           chat completion -> Response                       } a chat engine
+    chat_request_to_responses  chat create request -> Responses create request   } a chat client in front of
+    response_to_chat           Response -> chat completion                       } any model server
 
 One turn of the model is one assistant message in chat and several items in Responses:
 
@@ -12,8 +12,8 @@ One turn of the model is one assistant message in chat and several items in Resp
     message.tool_calls[i]                    <->  {"type": "function_call", "call_id", "name", "arguments"}
     {"role": "tool", "tool_call_id"}         <->  {"type": "function_call_output", "call_id", "output"}
 
-Fields that neither side knows are carried over as they are. Nothing the model wrote is judged here: tool arguments
-stay the string that came, JSON or not.
+Fields that neither API defines are copied unchanged. The model's output is not validated: tool arguments stay the
+string that the model wrote, even if it is not JSON.
 """
 
 from rollyard.responses_api_models.convert.answers import chat_to_response, response_to_chat

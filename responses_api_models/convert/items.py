@@ -1,4 +1,4 @@
-"""The conversation itself, both ways: Responses input items <-> chat messages. The hot part of convert."""
+"""Converts conversations: Responses input items <-> chat messages. The performance-critical part of `convert`."""
 
 from __future__ import annotations
 
@@ -21,28 +21,28 @@ _CHAT_PARTS = frozenset({"image_url", "input_audio", "audio_url", "video_url", "
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """What one chat engine wants to hear. The defaults suit vLLM."""
+    """The variant of Chat Completions that an engine expects. The defaults suit vLLM."""
 
     developer_as_system: bool = True
-    """Most chat templates know no developer role, and many drop such a message without a word."""
+    """Most chat templates have no developer role, and many silently drop such messages."""
     reasoning_fields: tuple[str, ...] = ("reasoning_content", "reasoning")
-    """Where earlier reasoning is put on an assistant message. Older vLLM reads the first, newer the second, and each
-    ignores the other without a word; so both."""
+    """Fields of assistant messages for earlier reasoning. Older vLLM reads the first, newer vLLM the second, and each
+    silently ignores the other, so both are sent."""
     think_tags: bool = False
-    """The engine has no reasoning parser: reasoning is `<think>...</think>` at the beginning of the content."""
+    """True if the engine has no reasoning parser: reasoning is `<think>...</think>` at the start of the content."""
     max_tokens_field: str = "max_tokens"
-    """Name of the limit on output tokens."""
+    """Name of the field for the output token limit."""
     send_token_ids: bool = False
-    """Put the token ids of earlier turns on their assistant messages."""
+    """Send the token ids of earlier turns on their assistant messages."""
 
 
 def unconvertible(where: str, found: str) -> Failure:
-    """The failure for a part of a request that cannot be converted."""
+    """Return the failure for a part of a request that cannot be converted."""
     return Failure(FailureKind.BAD_REQUEST, f"{where}: {found}")
 
 
 def to_messages(items: list[Any], dialect: Dialect) -> list[Json]:
-    """Input items as chat messages; consecutive items of the model become one assistant message."""
+    """Convert input items to chat messages; consecutive items of the model become one assistant message."""
     messages: list[Json] = []
     turn: Json | None = None
     for index, item in enumerate(items):
@@ -51,7 +51,7 @@ def to_messages(items: list[Any], dialect: Dialect) -> list[Json]:
         except (KeyError, TypeError, AttributeError) as error:
             reason = f"{type(error).__name__} {error}"
             raise unconvertible(
-                f"input[{index}]", f"found {str(item)[:200]}, which is no input item ({reason})"
+                f"input[{index}]", f"found {str(item)[:200]}, which is not an input item ({reason})"
             ) from error
     for message in messages:
         if message["content"] is None and "tool_calls" not in message:
@@ -60,13 +60,13 @@ def to_messages(items: list[Any], dialect: Dialect) -> list[Json]:
 
 
 def _add_item(messages: list[Json], turn: Json | None, item: Json, index: int, dialect: Dialect) -> Json | None:
-    """Append one item; the assistant message that is still open afterwards."""
+    """Append one item; return the assistant message to which later items belong, if any."""
     kind, role = item.get("type") or "message", item.get("role")
     if kind == "function_call_output":
         output = item["output"]
         if not isinstance(output, str):
             output = _chat_content(output, f"input[{index}].output")
-        messages.append({"role": "tool", "tool_call_id": _named(item, "call_id", index), "content": output})
+        messages.append({"role": "tool", "tool_call_id": _required_text(item, "call_id", index), "content": output})
         return None
     if kind == "message" and role != "assistant":
         messages.append(_chat_message(item, role, index, dialect))
@@ -77,11 +77,13 @@ def _add_item(messages: list[Json], turn: Json | None, item: Json, index: int, d
     if kind == "function_call":
         turn.setdefault("tool_calls", []).append(_chat_call(item, index))
     elif kind == "message":
-        _say(turn, item, index)
+        _add_text(turn, item, index)
     elif kind == "reasoning":
-        _think(turn, item, dialect)
+        _add_reasoning(turn, item, dialect)
     else:
-        raise unconvertible(f"input[{index}]", f"found an item of type {kind!r}, which a chat engine cannot be given")
+        raise unconvertible(
+            f"input[{index}]", f"found an item of type {kind!r}, which Chat Completions does not support"
+        )
     if dialect.send_token_ids and "generation_token_ids" in item:
         turn.update({key: item[key] for key in TOKEN_FIELDS if key in item})
     return turn
@@ -101,7 +103,7 @@ def _chat_message(item: Json, role: Any, index: int, dialect: Dialect) -> Json:
     return message
 
 
-def _named(item: Json, key: str, index: int) -> str:
+def _required_text(item: Json, key: str, index: int) -> str:
     value = item.get(key)
     if not isinstance(value, str) or not value:
         raise unconvertible(f"input[{index}]", f"found a {item.get('type')} whose {key} is {value!r}")
@@ -109,14 +111,14 @@ def _named(item: Json, key: str, index: int) -> str:
 
 
 def _chat_call(item: Json, index: int) -> Json:
-    function = {"name": _named(item, "name", index), "arguments": read_arguments(item.get("arguments", ""))}
-    call = {"id": _named(item, "call_id", index), "type": "function", "function": function}
-    if extra := item.keys() - _CALL_KEYS:  # Gemini's thought signatures travel here and must come back
+    function = {"name": _required_text(item, "name", index), "arguments": read_arguments(item.get("arguments", ""))}
+    call = {"id": _required_text(item, "call_id", index), "type": "function", "function": function}
+    if extra := item.keys() - _CALL_KEYS:  # e.g. Gemini's thought signatures, which must be sent back
         call.update({key: item[key] for key in extra if item[key] is not None})
     return call
 
 
-def _say(turn: Json, item: Json, index: int) -> None:
+def _add_text(turn: Json, item: Json, index: int) -> None:
     content = item.get("content")
     if not isinstance(content, str):
         text = []
@@ -135,7 +137,7 @@ def _say(turn: Json, item: Json, index: int) -> None:
         turn.update({key: item[key] for key in extra})
 
 
-def _think(turn: Json, item: Json, dialect: Dialect) -> None:
+def _add_reasoning(turn: Json, item: Json, dialect: Dialect) -> None:
     text = "\n".join([part["text"] for part in item.get("content") or item.get("summary") or ()])
     if not text:
         return
@@ -147,7 +149,7 @@ def _think(turn: Json, item: Json, dialect: Dialect) -> None:
 
 
 def _chat_content(parts: Any, where: str) -> str | list[Json]:
-    """Content parts as chat wants them; a single text is a string, because many templates read nothing else."""
+    """Convert content parts to chat; a single text becomes a string, because many templates support nothing else."""
     if not isinstance(parts, list):
         raise unconvertible(where, f"found {type(parts).__name__}; text or a list of parts is expected")
     converted: list[Json] = []
@@ -172,7 +174,7 @@ def _chat_content(parts: Any, where: str) -> str | list[Json]:
 
 
 def to_items(messages: list[Any]) -> list[Json]:
-    """Chat messages as input items."""
+    """Convert chat messages to input items."""
     items: list[Json] = []
     for index, message in enumerate(messages):
         where = f"messages[{index}]"
@@ -180,7 +182,7 @@ def to_items(messages: list[Any]) -> list[Json]:
             items.extend(_message_items(message, where))
         except (KeyError, TypeError, AttributeError) as error:
             reason = f"{type(error).__name__} {error}"
-            raise unconvertible(where, f"found {str(message)[:200]}, which is no message ({reason})") from error
+            raise unconvertible(where, f"found {str(message)[:200]}, which is not a message ({reason})") from error
     return items
 
 
@@ -216,7 +218,7 @@ def _turn_items(message: Json, where: str) -> list[Json]:
     for call in calls or ():
         function = call.get("function")
         if not isinstance(function, dict):
-            raise unconvertible(f"{where}.tool_calls", f"found {str(call)[:100]}; a function call is expected")
+            raise unconvertible(f"{where}.tool_calls", f"found {str(call)[:100]}; expected a function call")
         item = {key: call[key] for key in call.keys() - _CHAT_CALL_KEYS}
         item.update(type="function_call", call_id=call.get("id"), name=function.get("name"))
         item["arguments"] = read_arguments(function.get("arguments", ""))

@@ -1,4 +1,4 @@
-"""Create requests, both ways: everything around the conversation (convert_items has that)."""
+"""Converts create requests in both directions, except for the conversation (items.py)."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ _DEFAULT = Dialect()
 
 
 def request_to_chat(request: Json, dialect: Dialect = _DEFAULT) -> Json:
-    """A Responses create request as a Chat Completions one."""
+    """Convert a Responses create request to a Chat Completions request."""
     for name in _STATEFUL:
         if request.get(name):
-            raise unconvertible(name, "no conversation is kept here; send the whole of it as `input`")
+            raise unconvertible(name, "this server stores no conversations; send the complete conversation as `input`")
     conversation = request.get("input")
     if isinstance(conversation, str):
         messages: list[Json] = [{"role": "user", "content": conversation}]
     elif isinstance(conversation, list):
         messages = to_messages(conversation, dialect)
     else:
-        raise unconvertible("input", f"found {type(conversation).__name__}; text or a list of items is expected")
+        raise unconvertible("input", f"found {type(conversation).__name__}; expected text or a list of items")
     if instructions := request.get("instructions"):
         messages.insert(0, {"role": "system", "content": instructions})
     body = {key: value for key, value in request.items() if key not in _CONVERTED and value is not None}
@@ -64,14 +64,15 @@ def request_to_chat(request: Json, dialect: Dialect = _DEFAULT) -> Json:
 
 
 def wants_logprobs(request: Json) -> bool:
-    """True when the caller of the Responses API asked for log-probabilities of the text."""
+    """Return True if a Responses create request requests log-probabilities of the text."""
     return bool(request.get("top_logprobs")) or "message.output_text.logprobs" in (request.get("include") or ())
 
 
 def apply_metadata(body: Json) -> None:
-    """Take NeMo Gym's `metadata.extra_body` and `metadata.chat_template_kwargs` (JSON strings) into a chat request.
+    """Merge NeMo Gym's `metadata.extra_body` and `metadata.chat_template_kwargs` (JSON strings) into a chat request.
 
-    What the request says itself wins over `extra_body`, as in NeMo Gym; the template's arguments of a row win.
+    The request's own fields take precedence over `extra_body`, as in NeMo Gym; `metadata.chat_template_kwargs` takes
+    precedence over the request's.
     """
     metadata = body.get("metadata")
     if not isinstance(metadata, dict) or not ("extra_body" in metadata or "chat_template_kwargs" in metadata):
@@ -81,7 +82,7 @@ def apply_metadata(body: Json) -> None:
         body.setdefault(key, value)
     own = body.get("chat_template_kwargs") or {}
     if not isinstance(own, dict):
-        raise unconvertible("chat_template_kwargs", f"found {str(own)[:100]!r}; an object is expected")
+        raise unconvertible("chat_template_kwargs", f"found {str(own)[:100]!r}; expected an object")
     if kwargs := _object(rest, "chat_template_kwargs"):
         body["chat_template_kwargs"] = {**own, **kwargs}
     if rest:
@@ -98,7 +99,7 @@ def _object(metadata: Json, key: str) -> Json:
         except orjson.JSONDecodeError as error:
             raise unconvertible(f"metadata.{key}", f"found {value[:100]!r}, which is not JSON ({error})") from error
     if not isinstance(value, dict):
-        raise unconvertible(f"metadata.{key}", f"found a JSON {type(value).__name__}; an object is expected")
+        raise unconvertible(f"metadata.{key}", f"found a JSON {type(value).__name__}; expected an object")
     return value
 
 
@@ -106,7 +107,7 @@ def _chat_tool(tool: Json, index: int) -> Json:
     if tool.get("function") is not None:
         return tool
     if tool.get("type") != "function":
-        raise unconvertible(f"tools[{index}]", f"found type {tool.get('type')!r}; a chat engine runs functions only")
+        raise unconvertible(f"tools[{index}]", f"found type {tool.get('type')!r}; chat engines support only functions")
     function = {key: value for key, value in tool.items() if key != "type" and value is not None}
     return {"type": "function", "function": function}
 
@@ -124,34 +125,34 @@ def _chat_choice(choice: Json) -> Json:
             return choice
         tools = [_chat_choice(tool) for tool in _allowed(choice)]
         return {"type": "allowed_tools", "allowed_tools": {"mode": choice.get("mode") or "auto", "tools": tools}}
-    raise unconvertible("tool_choice", f"found type {kind!r}; a chat engine runs functions only")
+    raise unconvertible("tool_choice", f"found type {kind!r}; chat engines support only functions")
 
 
 def _allowed(choice: Json) -> list[Json]:
     tools = choice.get("tools")
     if not isinstance(tools, list) or not all(isinstance(tool, dict) for tool in tools):
-        raise unconvertible("tool_choice.tools", f"found {str(tools)[:100]!r}; a list of tools is expected")
+        raise unconvertible("tool_choice.tools", f"found {str(tools)[:100]!r}; expected a list of tools")
     return tools
 
 
 def _add_text(body: Json, text: Json) -> None:
-    form = text.get("format") or {}
-    if form.get("type") == "json_schema":
-        schema = {key: value for key, value in form.items() if key != "type" and value is not None}
+    text_format = text.get("format") or {}
+    if text_format.get("type") == "json_schema":
+        schema = {key: value for key, value in text_format.items() if key != "type" and value is not None}
         body["response_format"] = {"type": "json_schema", "json_schema": schema}
-    elif form and form.get("type") != "text":
-        body["response_format"] = form
+    elif text_format and text_format.get("type") != "text":
+        body["response_format"] = text_format
     if text.get("verbosity"):
         body["verbosity"] = text["verbosity"]
 
 
 def chat_request_to_responses(request: Json) -> Json:
-    """A Chat Completions create request as a Responses one."""
+    """Convert a Chat Completions create request to a Responses create request."""
     messages = request.get("messages")
     if not isinstance(messages, list):
-        raise unconvertible("messages", f"found {type(messages).__name__}; a list of messages is expected")
+        raise unconvertible("messages", f"found {type(messages).__name__}; expected a list of messages")
     if request.get("n") not in (None, 1):
-        raise unconvertible("n", f"found {request['n']}; one choice a request is what the Responses API knows")
+        raise unconvertible("n", f"found {request['n']}; the Responses API supports only one choice per request")
     body = {key: value for key, value in request.items() if key not in _CHAT_CONVERTED and value is not None}
     body["input"] = to_items(messages)
     if tools := request.get("tools"):
@@ -162,8 +163,10 @@ def chat_request_to_responses(request: Json) -> Json:
     if (limit := request.get("max_tokens") if limit is None else limit) is not None:
         body["max_output_tokens"] = limit
     text: Json = {}
-    if form := request.get("response_format"):
-        text["format"] = {**form["json_schema"], "type": "json_schema"} if form.get("json_schema") else form
+    if text_format := request.get("response_format"):
+        text["format"] = (
+            {**text_format["json_schema"], "type": "json_schema"} if text_format.get("json_schema") else text_format
+        )
     if verbosity := request.get("verbosity"):
         text["verbosity"] = verbosity
     if text:

@@ -1,6 +1,6 @@
-"""local_vllm_model: the policy behind engines that this server starts and keeps up itself.
+"""A model server that starts vLLM engines and restarts them when they die.
 
-What is spoken to them, and how answers come back, is vllm_model's; here they come up, die and come up again.
+Requests to the engines are handled as in vllm_model.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from rollyard.services.server.app import Context
 log = logging.getLogger(__name__)
 
 RAY_S = 5.0
-"""A cluster that has not taken a connection by then is not there."""
+"""Timeout for connecting to a Ray cluster."""
 
 
 class LocalVllmModel(ChatEngineModel[LocalVllmModelSettings]):
-    """A chat engine of our own."""
+    """Serves chat engines that it starts itself."""
 
     def __init__(self, settings: LocalVllmModelSettings, context: Context) -> None:
         self._engine_key = secrets.token_urlsafe(32)
@@ -44,14 +44,14 @@ class LocalVllmModel(ChatEngineModel[LocalVllmModelSettings]):
 
     @property
     def phase(self) -> str:
-        """What the engines that are not up are doing."""
+        """The startup phase of the engines that are not up."""
         waiting = [engine.phase for engine in self._engines if not engine.is_up]
         if not waiting or len(self._engines) == 1:
             return "".join(waiting)
         return f"{len(self._engines) - len(waiting)} of {len(self._engines)} engines up, next: {waiting[0]}"
 
     async def check(self) -> None:
-        """The folder, the cluster, the program and the GPUs that a start needs. Raises RunError, OperatorError."""
+        """Check the folder, the cluster, the command and the GPUs. Raises RunError or OperatorError."""
         _check_model(self.settings.model)
         if self.settings.ray_address:
             await check_ray_address(self.settings.ray_address, "ray_address=", RAY_S)
@@ -59,12 +59,12 @@ class LocalVllmModel(ChatEngineModel[LocalVllmModelSettings]):
         gpu_assignments(self.settings, await asyncio.to_thread(visible_gpus, dict(os.environ)))
 
     async def start(self) -> None:
-        """Bring all engines up. Raises RunError, OperatorError."""
+        """Start all engines. Raises RunError or OperatorError if one does not start."""
         _check_model(self.settings.model)
         if self.settings.ray_address:
             await check_ray_address(self.settings.ray_address, "ray_address=", RAY_S)
         if ended := await asyncio.to_thread(end_orphans):
-            log.warning("ended what an engine without its server had left: processes %s", ended)
+            log.warning("killed the orphaned processes %s of an engine whose server has died", ended)
         await asyncio.to_thread(remove_folders, Path(tempfile.gettempdir()))
         environ = dict(os.environ)
         gpus = gpu_assignments(self.settings, await asyncio.to_thread(visible_gpus, environ))
@@ -81,24 +81,24 @@ class LocalVllmModel(ChatEngineModel[LocalVllmModelSettings]):
                 log_file=folder / f"{self.name}-engine-{number}.log",
                 transport=self.client.transport,
             )
-            log.info("%s is starting; its log: %s", plan.title, plan.log_file)
+            log.info("%s is starting; log: %s", plan.title, plan.log_file)
             self._engines.append(Engine(plan, up=self.register_engine, down=self.gone))
         await asyncio.gather(*(engine.start() for engine in self._engines))
         await super().start()
 
     async def stop(self) -> None:
-        """End all engines."""
+        """Stop all engines."""
         await super().stop()
         await asyncio.gather(*(engine.stop() for engine in self._engines))
 
     def on_invalid_weights(self, url: str) -> None:
-        """See `ChatEngineModel.spoilt`."""
+        """Restart the engine, because vLLM cannot load weights after a failed load."""
         for engine in self._engines:
             if engine.url == url:
-                engine.give_up("has lost its weights in an update that failed")
+                engine.give_up("lost its weights in a failed update")
 
     def located(self, root: str) -> str:
-        """See `ChatEngineModel.located`: the hub's cache is where the engines look for it."""
+        """Return the local folder of a model, which may be in the cache of the Hugging Face hub."""
         flags = self.settings.extra_flags
         if Path(root).is_dir() or root != self.settings.model or isinstance(flags, list) or "download_dir" in flags:
             return root
@@ -106,28 +106,30 @@ class LocalVllmModel(ChatEngineModel[LocalVllmModelSettings]):
         return str(found or root)
 
     def models(self) -> list[str]:
-        """The one model, by the name it is served under."""
+        """Return the name that the model is served under."""
         return self.settings.names[:1]
 
     def _log_folder(self) -> Path:
         given = self.context.log_folder
         if given is not None and given.is_dir():
             return given
-        return Path(tempfile.mkdtemp(prefix="rollyard-logs-"))  # on another machine of a Ray cluster
+        return Path(tempfile.mkdtemp(prefix="rollyard-logs-"))  # the log folder is on another host of a Ray cluster
 
 
 def _check_model(model: str) -> None:
-    """Say at once what vLLM says after a minute."""
+    """Fail fast on a bad model path; vLLM would fail after a minute."""
     if model.startswith(("/", ".", "~")) and not Path(model).is_dir():
-        raise OperatorError(f"model: found {model!r}, which is no folder here; expected one, or a name on the hub")
+        raise OperatorError(
+            f"model: found {model!r}, which is not a local folder; expected a folder or the name of a hub model"
+        )
 
 
 def _check_command(program: str) -> None:
-    """Fail fast where there is no vLLM."""
+    """Fail fast if vLLM is not installed."""
     if shutil.which(program) is None:
         raise OperatorError(
-            f"vllm_command: found no program {program!r}; install vLLM (pip install 'rollyard[vllm]'), or name the one "
-            "of another environment: vllm_command: [/path/to/env/bin/vllm]"
+            f"vllm_command: there is no command {program!r}; install vLLM (pip install 'rollyard[vllm]'), or set the "
+            "path of another environment's: vllm_command: [/path/to/env/bin/vllm]"
         )
 
 

@@ -1,4 +1,6 @@
-"""Engine: one replica of vLLM, kept up. Its address changes with every start: no episode outlives its engine."""
+"""One replica of vLLM, which is restarted when it dies. Its address changes with every start, so that no episode
+outlives its engine.
+"""
 
 from __future__ import annotations
 
@@ -15,13 +17,13 @@ from rollyard.services.errors import Failure, RunError
 log = logging.getLogger(__name__)
 
 HEALTH_S = 0.25
-"""How often an engine that is up is asked for its health: calls that meet a dead one try again within a second."""
+"""Interval of health checks; calls to a dead engine are retried within a second."""
 
 
 class Engine:
-    """One replica. `up` is told its address when it is ready, `down` when it is no longer.
+    """One replica. Calls `up` with its address when it is ready, and `down` when it no longer is.
 
-    `up` may still refuse an engine, by raising Failure: it does not take the policy's weights.
+    `up` may reject an engine that does not load the policy's weights by raising Failure.
     """
 
     def __init__(
@@ -39,50 +41,49 @@ class Engine:
         self._restarts = restarts or Restarts(first_pause_s=1.0, longest_pause_s=60.0)
         self._start = EngineStart(plan)
         self._pause_s = 0.0
-        self._ill = ""
-        self._keeping: asyncio.Task[None] | None = None
+        self._failure_reason = ""
+        self._keep_task: asyncio.Task[None] | None = None
 
     @property
     def phase(self) -> str:
-        """What it is doing; nothing while it is up."""
+        """The startup phase; empty while the engine is up."""
         return "" if self.is_up else self._start.phase
 
     @property
     def url(self) -> str:
-        """Where it listens."""
         return self._start.url
 
     def give_up(self, why: str) -> None:
-        """Take it for dead: it is ended, and started anew."""
-        self._ill = why
+        """Treat the engine as dead, so that it is restarted."""
+        self._failure_reason = why
 
     async def start(self) -> None:
-        """Bring it up, and keep it up from then on. Raises RunError: why it did not get ready; Failure: of `up`."""
+        """Start the engine and keep it running. Raises RunError if it does not start, and the Failure of `up`."""
         process = await self._bring_up()
-        self._keeping = asyncio.create_task(self._keep(process))
+        self._keep_task = asyncio.create_task(self._keep_running(process))
 
     async def stop(self) -> None:
-        """End it; nothing of it is left."""
-        if self._keeping is not None:
-            self._keeping.cancel()
-            await asyncio.wait([self._keeping])
+        """Stop the engine; none of its processes is left."""
+        if self._keep_task is not None:
+            self._keep_task.cancel()
+            await asyncio.wait([self._keep_task])
         self._close()
         await self._start.end()
 
-    async def _keep(self, process: EngineProcess) -> None:
+    async def _keep_running(self, process: EngineProcess) -> None:
         while True:
-            since = time.monotonic()
-            why = await self._death(process)
+            started = time.monotonic()
+            why = await self._wait_for_death(process)
             self._close()
-            lived_s = time.monotonic() - since
-            if lived_s > self._restarts.calm_after_s:
+            uptime_s = time.monotonic() - started
+            if uptime_s > self._restarts.calm_after_s:
                 self._pause_s = 0.0
             title, log_file = self.plan.title, self.plan.log_file
-            log.error("%s %s after %.0f s; starting it again; its log: %s", title, why, lived_s, log_file)
+            log.error("%s %s after %.0f s; restarting it; log: %s", title, why, uptime_s, log_file)
             await process.stop()  # its GPU memory is needed
-            process = await self._again()
+            process = await self._restart()
 
-    async def _again(self) -> EngineProcess:
+    async def _restart(self) -> EngineProcess:
         while True:
             self._pause_s = self._restarts.next_pause_s(self._pause_s)
             await asyncio.sleep(self._pause_s)
@@ -99,20 +100,22 @@ class Engine:
         except Failure:
             await process.stop()
             raise
-        self._ill = ""
+        self._failure_reason = ""
         self.is_up = True
         return process
 
-    async def _death(self, process: EngineProcess) -> str:
-        """How it died, once it has."""
+    async def _wait_for_death(self, process: EngineProcess) -> str:
+        """Wait until the engine dies and return how."""
         while not process.ended.done():
             await asyncio.wait([process.ended], timeout=HEALTH_S)
-            if not process.ended.done() and (failure_cause := self._ill or await self._start.failure_cause()):
+            if not process.ended.done() and (
+                failure_cause := self._failure_reason or await self._start.failure_cause()
+            ):
                 return failure_cause
         return ending(process.ended.result())
 
     def _close(self) -> None:
         if self.is_up:
             self.is_up = False
-            self._start.phase = "ending what is left of an engine that died"
+            self._start.phase = "cleaning up after an engine that died"
             self._down(self._start.url)

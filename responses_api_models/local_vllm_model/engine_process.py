@@ -1,4 +1,4 @@
-"""EngineProcess: one run of vLLM under its keeper, from its start to the end of its last process."""
+"""One run of vLLM under its reaper, from its start to the exit of its last process."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from rollyard.responses_api_models.local_vllm_model.orphaned_processes import FO
 from rollyard.responses_api_models.local_vllm_model.serve_command import shown
 
 GRACE_S = 1.5
-"""vLLM ends in 0.6 s when asked; a supervisor gives a server some seconds in all."""
-GIVE_UP_S = 30.0
-"""A keeper that takes longer than this to end its processes is ended itself."""
+"""vLLM exits 0.6 s after SIGTERM; the supervisor gives a server a few seconds in total."""
+STOP_TIMEOUT_S = 30.0
+"""A reaper that takes longer to end its processes is killed."""
 _HERE = Path(__file__).parent
 _LONGEST_TAIL = 256 * 1024
 
 
 def make_folder() -> Path:
-    """A new engine's own folder: the lock that its keeper holds, the guard that its processes run, vLLM's sockets."""
+    """Create the folder of a new engine for the reaper's lock, the process guard, and vLLM's sockets."""
     folder = Path(tempfile.mkdtemp(prefix=FOLDERS))
     (folder / "alive").touch()
     (folder / "guard").mkdir()
@@ -34,13 +34,13 @@ def make_folder() -> Path:
 
 
 class EngineProcess:
-    """vLLM running, or just ended."""
+    """A vLLM process that is running or has just exited."""
 
     def __init__(self, reaper: asyncio.subprocess.Process, folder: Path, log: Path, offset: int) -> None:
         self.ended = asyncio.create_task(self._follow(reaper))
-        """Done at once when vLLM or its keeper has died: with the exit status (negative: the signal)."""
+        """Done as soon as vLLM or its reaper has died, with the exit status (negative: the signal)."""
         self.gone = asyncio.create_task(self._wait_and_clean_up(reaper, folder))
-        """Done when no process of it is left."""
+        """Done when none of its processes is left."""
         self._reaper = reaper
         self._log = log
         self._begin = self._read = offset
@@ -48,7 +48,7 @@ class EngineProcess:
 
     @classmethod
     async def start(cls, command: Sequence[str], environ: Mapping[str, str], folder: Path, log: Path) -> EngineProcess:
-        """Run `command`; what it prints is appended to `log`."""
+        """Run `command` and append its output to `log`."""
         with log.open("ab") as output:
             output.write(f"--- {time.strftime('%Y-%m-%d %H:%M:%S')} {shown(command)}\n".encode())
             output.flush()
@@ -65,15 +65,15 @@ class EngineProcess:
         return cls(reaper, folder, log, offset)
 
     async def stop(self) -> None:
-        """Ask it to end, and wait until nothing of it is left."""
+        """Stop it, and wait until none of its processes is left."""
         self._signal(signal.SIGTERM)
-        done, _ = await asyncio.wait([self.gone], timeout=GIVE_UP_S)
+        done, _ = await asyncio.wait([self.gone], timeout=STOP_TIMEOUT_S)
         if not done:
             self._signal(signal.SIGKILL)
             await self.gone
 
     def news(self) -> list[str]:
-        """Whole lines printed since the last call; a progress bar's states are lines of their own."""
+        """Return the complete lines printed since the last call; each state of a progress bar is a separate line."""
         with self._log.open("rb") as file:
             file.seek(self._read)
             text = file.read(_LONGEST_TAIL)
@@ -82,7 +82,7 @@ class EngineProcess:
         return lines
 
     def printed(self) -> list[str]:
-        """The end of what it printed, as lines."""
+        """Return the last lines of its output."""
         with self._log.open("rb") as file:
             file.seek(max(self._begin, file.seek(0, os.SEEK_END) - _LONGEST_TAIL))
             return file.read().decode("utf-8", "replace").replace("\r", "\n").splitlines()
@@ -94,8 +94,8 @@ class EngineProcess:
 
     async def _wait_and_clean_up(self, reaper: asyncio.subprocess.Process, folder: Path) -> None:
         await reaper.wait()
-        # When the keeper was killed, vLLM's processes end themselves; this waits, and ends those that do not.
-        deadline = time.monotonic() + GIVE_UP_S
+        # If the reaper was killed, vLLM's processes exit on their own; this waits, and kills those that do not.
+        deadline = time.monotonic() + STOP_TIMEOUT_S
         while await asyncio.to_thread(engine_processes, folder) and time.monotonic() < deadline:
             await asyncio.to_thread(end_orphans)
             await asyncio.sleep(0.02)

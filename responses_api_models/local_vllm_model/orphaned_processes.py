@@ -1,7 +1,7 @@
-"""Orphans: processes of an engine whose keeper is gone, found by the variable that all of them inherit.
+"""Finds and kills processes of engines whose reaper has died, by an environment variable that they inherit.
 
-The guard inside them ends them within milliseconds; this finds those that are not Python. SPT_NOENV keeps the variable
-readable: vLLM retitles its processes, which would write over it.
+The process guard ends Python processes within milliseconds; this finds the others. SPT_NOENV keeps the variable
+readable, which vLLM would otherwise overwrite when it sets process titles.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ import time
 from pathlib import Path
 
 MARK = "ROLLYARD_ENGINE"
-"""Names the folder of the engine that a process belongs to."""
+"""Environment variable with the folder of the engine that a process belongs to."""
 FOLDERS = "rollyard-engine-"
-"""How the names of such folders begin."""
+"""Prefix of engine folders."""
 YOUNG_S = 600.0
 
 
 def end_orphans() -> list[int]:
-    """Kill every process of this user whose engine has no keeper; their ids.
+    """Kill every process of this user whose engine has no reaper, and return their ids.
 
-    Python's resource trackers are left to end by themselves, after they have unlinked the shared memory of the others.
+    Python's resource trackers are spared; they exit after they have unlinked the shared memory of the others.
     """
     return [pid for pid, folder in _marked() if not has_reaper(folder) and not _is_tracker(pid) and _killed(pid)]
 
 
 def remove_folders(within: Path) -> None:
-    """Remove what engines without a keeper have left there; one that is just being made has none yet."""
+    """Remove the folders of engines without a reaper. New folders are spared, because their reaper may be starting."""
     for folder in within.glob(f"{FOLDERS}*"):
         with contextlib.suppress(OSError):
             stat = folder.stat()
@@ -39,12 +39,12 @@ def remove_folders(within: Path) -> None:
 
 
 def engine_processes(folder: Path) -> list[int]:
-    """The processes of that engine."""
+    """Return the ids of the engine's processes."""
     return [pid for pid, found in _marked() if found == folder]
 
 
 def has_reaper(folder: Path) -> bool:
-    """True while the engine's keeper holds its lock."""
+    """Return True while the engine's reaper holds its lock."""
     try:
         descriptor = os.open(folder / "alive", os.O_RDONLY)
     except OSError:
@@ -60,15 +60,15 @@ def has_reaper(folder: Path) -> bool:
 
 def _marked() -> list[tuple[int, Path]]:
     prefix = f"{MARK}=".encode()
-    # In another mount namespace (a container) the folder named is not the one seen here.
-    ours = _namespace("self")
+    # In another mount namespace (a container) the path refers to another folder.
+    own_namespace = _namespace("self")
     found = []
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             if process.stat().st_uid != os.getuid():
                 continue
             for entry in (process / "environ").read_bytes().split(b"\0"):
-                if entry.startswith(prefix) and _namespace(process.name) == ours and _runs(process):
+                if entry.startswith(prefix) and _namespace(process.name) == own_namespace and _runs(process):
                     found.append((int(process.name), Path(os.fsdecode(entry[len(prefix) :]))))
     return found
 

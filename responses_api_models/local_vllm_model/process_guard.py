@@ -1,10 +1,9 @@
-"""Guard: ends a process of vLLM at once when the keeper above it is gone.
+"""Kills a process of vLLM as soon as the reaper above it has died.
 
-A copy of this file stands on the engine's PYTHONPATH as `sitecustomize`, which every Python process runs first. That
-covers the one case in which nobody else is left to act: kill -9 of the keeper and of everything else of ours at once.
-vLLM's own processes do not end with their parent: after kill -9 of the API server, EngineCore and its workers keep
-their memory for ever (measured with 0.32). vLLM's plug-ins would be the official way in, but they are loaded late, and
-never by the coordinator of a data-parallel engine.
+A copy of this file is on the engine's PYTHONPATH as `sitecustomize`, which every Python process runs first. It covers
+kill -9 of the reaper and all other Rollyard processes at once. vLLM's processes do not exit with their parent: after
+kill -9 of the API server, EngineCore and its workers keep their memory indefinitely (measured with 0.32). vLLM's
+plug-ins are loaded late, and never by the coordinator of a data-parallel engine, so they cannot replace this.
 """
 
 import fcntl
@@ -17,9 +16,9 @@ from importlib.util import module_from_spec
 
 
 def watch(folder: str) -> None:
-    """Wait in a thread for the keeper's end, then end this process; and so in every fork of it.
+    """Wait in a thread until the reaper dies, then kill this process; do the same in every fork.
 
-    The keeper holds a lock on the file `alive` in the engine's folder; the kernel lets go of it when the keeper dies.
+    The reaper holds a lock on the file `alive` in the engine's folder, which the kernel releases when the reaper dies.
     """
     _begin(folder)
     os.register_at_fork(after_in_child=lambda: _begin(folder))
@@ -31,10 +30,10 @@ def _begin(folder: str) -> None:
 
 def _end_without_reaper(folder: str) -> None:
     try:
-        descriptor = os.open(os.path.join(folder, "alive"), os.O_RDONLY)  # noqa: PTH118  # stands alone, in any Python
+        descriptor = os.open(os.path.join(folder, "alive"), os.O_RDONLY)  # noqa: PTH118  # runs standalone in any Python
         fcntl.flock(descriptor, fcntl.LOCK_SH)
     except OSError:
-        pass  # the folder is gone, and with it the keeper
+        pass  # the reaper removes the folder when it exits
     os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -51,7 +50,7 @@ def _run_hidden_sitecustomize(folder: str) -> None:
 if __name__ == "sitecustomize":
     _folder = os.environ.get("ROLLYARD_ENGINE")
     if _folder:
-        # Python's resource trackers end by themselves, after they have unlinked the shared memory of the others.
+        # Python's resource trackers exit on their own, after they have unlinked the shared memory of the others.
         if not any("resource_tracker" in word for word in sys.orig_argv):
             watch(_folder)
         _run_hidden_sitecustomize(_folder)

@@ -1,13 +1,13 @@
-"""Keeper: a small process between the model server and vLLM. Whatever dies, it leaves no process of vLLM behind.
+"""A small process between the model server and vLLM, which ensures that no process of vLLM is left behind.
 
-    python keeper.py FOLDER PARENT GRACE_S COMMAND...
+    python reaper.py FOLDER PARENT GRACE_S COMMAND...
 
-* Orphans below it become its children (it is a subreaper), so it finds every process of the engine.
-* The model server's death is the end of its standard input, and a signal from the kernel: it ends everything.
-* vLLM's death is one line on its standard output (`ended STATUS`); then it ends what vLLM left.
-* Its own death frees the lock on `FOLDER/alive`, at which the processes of vLLM end themselves (guard.py).
+* It is a subreaper: orphaned descendants become its children, so it finds every process of the engine.
+* If the model server dies, its standard input closes and the kernel sends a signal; it then ends all processes.
+* If vLLM exits, it writes one line to its standard output (`ended STATUS`) and ends the remaining processes.
+* If it dies itself, the lock on `FOLDER/alive` is released, and vLLM's processes exit (process_guard.py).
 
-It runs alone, from the standard library: it must not fail for want of a package.
+It uses only the standard library, so that it cannot fail because of a missing package.
 """
 
 import contextlib
@@ -22,15 +22,17 @@ import time
 from pathlib import Path
 
 TRACKERS_S = 1.0
-"""How long Python's resource trackers may take to unlink the shared memory of the dead."""
-GIVE_UP_S = 20.0
-"""A process that survives SIGKILL so long hangs in a driver: nobody can end it."""
+"""How long Python's resource trackers may take to unlink the shared memory of processes that died."""
+KILL_TIMEOUT_S = 20.0
+"""A process that survives SIGKILL for this long hangs in a driver and cannot be killed."""
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _prctl = ctypes.CDLL(None, use_errno=True).prctl
 
 
 def main() -> int:
-    """Start the command, wait for its end or ours to say stop, leave nothing. Its exit status, or 128 + its signal."""
+    """Run the command until it exits or a stop is requested, end all processes, and return its exit status (or 128 +
+    the signal).
+    """
     folder, parent, grace_s, command = Path(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]), sys.argv[4:]
     waker, wake = os.pipe()
     os.set_blocking(wake, False)
@@ -47,8 +49,8 @@ def main() -> int:
     tree = _ProcessTree(_start(command))
     while tree.status is None:
         readable, _, _ = select.select([0, waker], [], [])
-        heard = os.read(waker, 4096) if waker in readable else b""
-        if (0 in readable and not os.read(0, 4096)) or any(number != signal.SIGCHLD for number in heard):
+        signals = os.read(waker, 4096) if waker in readable else b""
+        if (0 in readable and not os.read(0, 4096)) or any(number != signal.SIGCHLD for number in signals):
             tree.ask(grace_s)
             break
         tree.reap()
@@ -61,19 +63,19 @@ def main() -> int:
 
 
 def _start(command: list[str]) -> int:
-    keeper = os.getpid()
+    reaper = os.getpid()
     pid = os.fork()
     if pid:
         return pid
     try:
         os.setsid()
         _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        if os.getppid() == keeper:
+        if os.getppid() == reaper:
             os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
             os.dup2(2, 1)
             os.execvp(command[0], command)
     except OSError as error:
-        os.write(2, f"keeper: cannot start {command[0]!r}: {error.strerror}\n".encode())
+        os.write(2, f"reaper: cannot start {command[0]!r}: {error.strerror}\n".encode())
     os._exit(127)
 
 
@@ -85,7 +87,7 @@ class _ProcessTree:
         self.status: int | None = None
 
     def reap(self) -> None:
-        """Take note of who has ended; orphans below are children of ours."""
+        """Collect the exit status of children, including adopted orphans."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -97,7 +99,7 @@ class _ProcessTree:
                 self.status = os.waitstatus_to_exitcode(status)
 
     def ask(self, grace_s: float) -> None:
-        """Ask vLLM to stop, and wait a little."""
+        """Send SIGTERM to vLLM and wait up to `grace_s`."""
         self.reap()
         if self.status is None:
             os.kill(self.pid, signal.SIGTERM)
@@ -107,12 +109,12 @@ class _ProcessTree:
             self.reap()
 
     def end(self) -> None:
-        """Kill whatever is left."""
+        """Kill all remaining processes."""
         began = time.monotonic()
         while left := _below(os.getpid()):
             waited = time.monotonic() - began
-            if waited > GIVE_UP_S:
-                os.write(2, f"keeper: processes {left} survive SIGKILL\n".encode())
+            if waited > KILL_TIMEOUT_S:
+                os.write(2, f"reaper: processes {left} survive SIGKILL\n".encode())
                 return
             for pid in left:
                 if waited > TRACKERS_S or not _is_tracker(pid):
@@ -122,14 +124,14 @@ class _ProcessTree:
 
 
 def _below(root: int) -> list[int]:
-    """Every living process below `root`."""
+    """Return every living descendant of `root`."""
     children: dict[int, list[int]] = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
             state, parent = stat.read_bytes().rpartition(b")")[2].split()[:2]
         except (OSError, ValueError):
             continue
-        # The dead have no children: theirs are ours by now.
+        # Children of dead processes are already children of this process.
         if state not in b"ZX":
             children.setdefault(int(parent), []).append(int(stat.parent.name))
     found, reached = [], [root]

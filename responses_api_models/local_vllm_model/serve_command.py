@@ -1,4 +1,4 @@
-"""Command: settings become the words and the environment of one `vllm serve`. Pure; nothing is started here."""
+"""Builds the arguments and the environment of `vllm serve` from the settings, without side effects."""
 
 from __future__ import annotations
 
@@ -15,11 +15,10 @@ from rollyard.services.server.settings import REDACTED, is_secret
 from rollyard.services.types import Json
 
 _LONGEST_SOCKET_FOLDER = 60
-"""A socket's path may have 107 characters; vLLM adds 37 to the folder's."""
+"""Socket paths are limited to 107 characters; vLLM adds 37 to the folder's path."""
 
 
 def serve_arguments(settings: LocalVllmModelSettings, port: int) -> list[str]:
-    """The command line."""
     return [
         *settings.vllm_command,
         "serve",
@@ -28,7 +27,7 @@ def serve_arguments(settings: LocalVllmModelSettings, port: int) -> list[str]:
         *settings.names,
         *("--host", settings.engine_host),
         *("--port", str(port)),
-        "--disable-uvicorn-access-log",  # thousands of lines a second, and ours twice a second
+        "--disable-uvicorn-access-log",  # it logs every request, including health checks
         *_options(settings),
         *flags(settings.extra_flags),
     ]
@@ -52,10 +51,10 @@ def _options(settings: LocalVllmModelSettings) -> Iterator[str]:
 
 
 def flags(given: Json | list[str]) -> list[str]:
-    """`extra_flags` as words."""
+    """Return `extra_flags` as arguments."""
     if isinstance(given, list):
         return list(given)
-    return [word for name, value in given.items() for word in _flag(str(name), value)]
+    return [argument for name, value in given.items() for argument in _flag(str(name), value)]
 
 
 def _flag(name: str, value: Any) -> list[str]:
@@ -69,11 +68,11 @@ def _flag(name: str, value: Any) -> list[str]:
     return [f"--{name}", orjson.dumps(value).decode() if isinstance(value, dict) else str(value)]
 
 
-def shown(words: Sequence[str]) -> str:
-    """The command line without secrets: extra_flags may hold --hf-token."""
-    flags_before = ["", *words]
+def shown(arguments: Sequence[str]) -> str:
+    """Return the command line without secrets: extra_flags may contain --hf-token."""
+    flags_before = ["", *arguments]
     return " ".join(
-        REDACTED if _is_secret_flag(flag) else word for flag, word in zip(flags_before, words, strict=False)
+        REDACTED if _is_secret_flag(flag) else argument for flag, argument in zip(flags_before, arguments, strict=False)
     )
 
 
@@ -84,16 +83,16 @@ def _is_secret_flag(flag: str) -> bool:
 def engine_environment(
     settings: LocalVllmModelSettings, base: Mapping[str, str], folder: Path, gpus: Sequence[str], key: str
 ) -> dict[str, str]:
-    """Environment of an engine: this process's, without what is ours alone, and what the settings and the guard add."""
+    """Return an engine's environment: this process's without Rollyard's secrets, plus the settings' and the guard's."""
     environ = {"VLLM_NO_USAGE_STATS": "1", "PYTHONUNBUFFERED": "1", **base}
     if settings.start_timeout_s is not None:
         environ.setdefault("VLLM_ENGINE_READY_TIMEOUT_S", str(math.ceil(settings.start_timeout_s)))  # else 600
-    environ.pop("VLLM_SERVER_DEV_MODE", None)  # opens control endpoints that ask for no key: only where settings say so
+    environ.pop("VLLM_SERVER_DEV_MODE", None)  # it enables control endpoints without a key, so only settings may set it
     environ.pop("ROLLYARD_TOKEN", None)
     environ |= settings.environment
     path = [part for part in environ.get("PYTHONPATH", "").split(os.pathsep) if part]
     environ["PYTHONPATH"] = os.pathsep.join([str(folder / "guard"), *path])
-    environ["SPT_NOENV"] = "1"  # keeps the environment of vLLM's retitled processes readable (orphans.py)
+    environ["SPT_NOENV"] = "1"  # keeps the environment of vLLM's retitled processes readable (orphaned_processes.py)
     environ["VLLM_API_KEY"] = key
     if gpus:
         environ["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)

@@ -1,4 +1,4 @@
-"""Settings of a local_vllm_model: the engine's options under vLLM's own names, and how many engines on which GPUs."""
+"""Settings of a local_vllm_model: the engines' options under vLLM's names, their number and their GPUs."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from pydantic import Field, field_validator
 from rollyard.responses_api_models.chat_engine.settings import ChatEngineSettings
 from rollyard.services.types import Json
 
-_OURS = {
+_RESERVED_FLAGS = {
     "host": "engine_host",
     "port": "nothing: each engine takes a free port",
     "uds": "nothing: engines listen on a port",
-    "api-key": "nothing: each server makes a key of its own",
+    "api-key": "nothing: each server generates its own key",
     "model": "model",
     "served-model-name": "served_model_name",
 }
-"""Flags that may not stand in `extra_flags` -> what to set instead."""
+"""Flags that are not allowed in `extra_flags` -> what to set instead."""
 
 
 class LocalVllmModelSettings(ChatEngineSettings):
-    """Engines that this server starts, and how they are spoken to. `model` is a folder or a name on the hub."""
+    """Settings of engines that this server starts. `model` is a folder or the name of a hub model."""
 
     NOT_IDENTITY: ClassVar[frozenset[str]] = ChatEngineSettings.NOT_IDENTITY | {
         *("vllm_command", "engine_host", "engine_replicas", "gpus", "gpu_memory_utilization", "start_timeout_s"),
@@ -30,66 +30,66 @@ class LocalVllmModelSettings(ChatEngineSettings):
     }
 
     served_model_name: str | None = None
-    """Name of the model in answers and at /v1/models; default: `model`."""
+    """Name of the model in responses and at /v1/models; default: `model`."""
     vllm_command: list[str] = Field(["vllm"], min_length=1)
-    """What is run with `serve ...`: the vllm of another environment, by its path."""
+    """Command that is run with `serve ...`; set a path to use the vllm of another environment."""
     engine_replicas: int = Field(1, ge=1)
-    """Engines, each on GPUs of its own; an episode stays on one. (`replicas` counts model servers and must be 1.)"""
+    """Number of engines, each on its own GPUs; an episode stays on one. (`replicas` counts servers and must be 1.)"""
     gpus: list[int | str] | None = None
-    """GPUs to use, as CUDA_VISIBLE_DEVICES names them; default: all that are visible, none where there are none."""
+    """GPUs to use, named as in CUDA_VISIBLE_DEVICES; default: all visible GPUs, or the CPU if there are none."""
     tensor_parallel_size: int = Field(1, ge=1)
     """GPUs that share each layer."""
     pipeline_parallel_size: int = Field(1, ge=1)
-    """Groups of GPUs that share the layers out."""
+    """Groups of GPUs among which the layers are divided."""
     data_parallel_size: int = Field(1, ge=1)
-    """Copies of the model behind one engine's door (for experts spread over GPUs; else prefer engine_replicas)."""
+    """Copies of the model behind one engine's API (for expert parallelism; otherwise prefer engine_replicas)."""
     dtype: str = "auto"
-    """Of weights and activations."""
+    """Type of weights and activations."""
     gpu_memory_utilization: float | None = Field(None, gt=0, le=1)
-    """Share of each GPU's memory that the engine takes; null: vLLM's default."""
+    """Fraction of each GPU's memory that the engine uses; null: vLLM's default."""
     max_model_len: int | None = Field(None, ge=1)
-    """Longest conversation in tokens; null: the model's own limit."""
+    """Maximum context length in tokens; null: the model's own limit."""
     tool_call_parser: str | None = None
-    """How the model writes tool calls (hermes, llama3_json, ...); null: the engine reads none."""
+    """The model's tool call format (hermes, llama3_json, ...); null: the engine does not parse tool calls."""
     reasoning_parser: str | None = None
-    """How the model marks its reasoning (qwen3, deepseek_r1, ...); null: it stays in the content."""
+    """The model's reasoning format (qwen3, deepseek_r1, ...); null: reasoning stays in the content."""
     logprobs_mode: Literal["raw_logprobs", "processed_logprobs"] | None = "processed_logprobs"
-    """Log probabilities before or after temperature and penalties; trainers compare with what was sampled from."""
+    """Log-probabilities before (raw) or after (processed) temperature and penalties; trainers need those of the sampled
+    distribution."""
     enable_scale_out: bool = True
-    """Open vLLM's token-in endpoints (/inference/v1/generate, .../render). False for a vLLM that has no such flag."""
+    """Enable vLLM's token-in endpoints (/inference/v1/generate, .../render). Set false if vLLM lacks the flag."""
     ray_address: str | None = None
-    """HOST:PORT of a Ray cluster (or auto), when one engine needs the GPUs of several machines."""
+    """HOST:PORT of a Ray cluster (or auto), if one engine needs the GPUs of several hosts."""
     environment: dict[str, str] = Field(default_factory=dict)
-    """Further environment variables of the engines."""
+    """Additional environment variables of the engines."""
     extra_flags: Json | list[str] = Field(default_factory=dict)
-    """Further flags of `vllm serve`: {max_num_seqs: 64, enforce_eager: true} or ["--max-num-seqs", "64"]."""
+    """Additional flags of `vllm serve`: {max_num_seqs: 64, enforce_eager: true} or ["--max-num-seqs", "64"]."""
     engine_host: str = "127.0.0.1"
-    """Address that the engines bind. Their control endpoints ask for no key: beyond loopback anybody could use them."""
+    """Address that the engines bind to. Their control endpoints require no key, so keep it on loopback if possible."""
     start_timeout_s: float | None = Field(1800.0, gt=0)
-    """How long an engine may take to get ready."""
+    """Timeout until an engine is ready."""
 
     @property
     def gpus_per_engine(self) -> int:
-        """GPUs of one engine."""
         return self.tensor_parallel_size * self.pipeline_parallel_size * self.data_parallel_size
 
     @property
     def names(self) -> list[str]:
-        """Names that the engines answer to; the first is the one they show."""
+        """Names under which the engines serve the model; the first one appears in responses."""
         return list(dict.fromkeys([self.served_model_name or self.model, self.model]))
 
     @field_validator("replicas")
     @classmethod
     def _one(cls, value: int) -> int:
         if value != 1:
-            raise ValueError("two model servers would take the same GPUs; set engine_replicas instead")
+            raise ValueError("several model servers would use the same GPUs; set engine_replicas instead")
         return value
 
     @field_validator("extra_flags")
     @classmethod
-    def _not_ours(cls, value: Json | list[str]) -> Json | list[str]:
+    def _not_reserved(cls, value: Json | list[str]) -> Json | list[str]:
         for flag in value:
             name = str(flag).lstrip("-").partition("=")[0].replace("_", "-")
-            if name in _OURS:
-                raise ValueError(f"--{name} does not belong here; set {_OURS[name]}")
+            if name in _RESERVED_FLAGS:
+                raise ValueError(f"--{name} is not allowed in extra_flags; set {_RESERVED_FLAGS[name]}")
         return value

@@ -1,4 +1,4 @@
-"""Start: vLLM from nothing to an address that answers, or to an error that says why not."""
+"""Starts vLLM and waits until it is ready, or raises an error with the cause."""
 
 from __future__ import annotations
 
@@ -23,77 +23,77 @@ from rollyard.services.http.transport import Transport
 log = logging.getLogger(__name__)
 
 POLL_S = 0.25
-TELL_EVERY_S = 15.0
-"""A line of the server's log says so often how far a start is."""
+REPORT_INTERVAL_S = 15.0
+"""Interval of progress lines in the server's log."""
 HEALTH_TIMEOUT_S = 5.0
 TAIL_LINES = 12
-"""Of the engine's log in the error; the supervisor shows 20 lines in all."""
-PORTS = 3
-"""Ports tried before a start fails for want of one."""
+"""Lines of the engine's log in the error; the supervisor shows 20 lines in total."""
+MAX_PORT_ATTEMPTS = 3
+"""Number of ports tried if they are taken by other processes."""
 
 
 @dataclass(frozen=True)
 class StartPlan:
-    """All that is needed to start one engine, again and again."""
+    """Everything needed to start and restart one engine."""
 
     title: str
     settings: LocalVllmModelSettings
     gpus: Sequence[str]
     key: str
-    """What callers must show."""
+    """API key that callers must send."""
     environ: Mapping[str, str]
     log_file: Path
     transport: Transport
 
 
 class EngineStart:
-    """One engine on its way up."""
+    """One start of an engine."""
 
     def __init__(self, plan: StartPlan) -> None:
         self.phase = FIRST
-        """What it is doing."""
+        """The current startup phase."""
         self.url = ""
-        """Of its API, with the /v1."""
+        """Address of its API, with the /v1."""
         self._plan = plan
         self._launching: asyncio.Task[EngineProcess] | None = None
-        self._began = time.monotonic()
-        self._told_at = self._began
+        self._started = time.monotonic()
+        self._reported_at = self._started
 
     async def run(self) -> EngineProcess:
-        """The engine, ready at `url`. Raises RunError: the end of its log, the cause, where the whole log is."""
-        for tries in range(1, PORTS + 1):
+        """Start the engine and wait until it is ready at `url`. Raises RunError with the cause and a log tail."""
+        for attempt in range(1, MAX_PORT_ATTEMPTS + 1):
             with _reserved(self._plan.settings.engine_host) as port:
                 self.url = _url(self._plan.settings.engine_host, port)
                 self._launching = asyncio.create_task(self._launch(port))
-                process = await asyncio.shield(self._launching)  # else `end` would not know of it
+                process = await asyncio.shield(self._launching)  # a cancelled task would be lost to `end`
                 why = await self._until_ready(process)
             if not why:
-                log.info("%s is up at %s after %.0f s", self._plan.title, self.url, time.monotonic() - self._began)
+                log.info("%s is up at %s after %.0f s", self._plan.title, self.url, time.monotonic() - self._started)
                 return process
             printed = process.printed()
             await process.stop()
-            if cause_of(printed) != PORT_TAKEN or tries == PORTS:
+            if cause_of(printed) != PORT_TAKEN or attempt == MAX_PORT_ATTEMPTS:
                 break
-        raise RunError(self._told(why, printed))
+        raise RunError(self._error_report(why, printed))
 
     async def end(self) -> None:
-        """End what was started, if anything was; nothing of it is left."""
+        """Stop the process if it was started; none of its processes is left."""
         if self._launching is not None:
             process = await self._launching
             await process.stop()
 
     async def failure_cause(self) -> str:
-        """What is wrong with an engine that was ready, in words; nothing when it is well, or merely busy.
+        """Describe why an engine that was ready has failed; empty if it is healthy or merely busy.
 
-        Without its EngineCore vLLM lives on for five seconds: it answers 503, or has closed its port already.
+        Without its EngineCore, vLLM runs for another five seconds and returns 503, or has already closed its port.
         """
         status = await self._health()
         if status >= 500:
             return "has lost its EngineCore"
-        return "listens no more" if status == 0 and await self._refuses() else ""
+        return "no longer listens" if status == 0 and await self._refuses() else ""
 
     async def _health(self) -> int:
-        """Status of GET /health; 0 when nobody answers."""
+        """Return the status of GET /health; 0 if there is no response."""
         try:
             url = self.url.removesuffix("/v1") + "/health"
             return (await self._plan.transport.send("GET", url, b"", {}, HEALTH_TIMEOUT_S)).status
@@ -101,7 +101,7 @@ class EngineStart:
             return 0
 
     async def _refuses(self) -> bool:
-        """True when nobody listens. A busy engine lets one wait, which is another thing."""
+        """Return True if the connection is refused. A busy engine does not refuse connections."""
         address = urlsplit(self.url)
         try:
             async with asyncio.timeout(HEALTH_TIMEOUT_S):
@@ -119,35 +119,35 @@ class EngineStart:
         return await EngineProcess.start(serve_arguments(plan.settings, port), environ, folder, plan.log_file)
 
     async def _until_ready(self, process: EngineProcess) -> str:
-        """Nothing when it is ready, else what happened instead."""
+        """Wait until the engine is ready; return an empty string, or what happened instead."""
         limit_s = self._plan.settings.start_timeout_s
         while True:
             await asyncio.wait([process.ended], timeout=POLL_S)
-            self._follow(process.news())
+            self._report_phase(process.news())
             if process.ended.done():
                 return ending(process.ended.result())
             if await self._health() == 200:
                 return ""
-            if limit_s is not None and time.monotonic() - self._began > limit_s:
+            if limit_s is not None and time.monotonic() - self._started > limit_s:
                 return f"was not ready within start_timeout_s={limit_s:g}"
 
-    def _follow(self, lines: Sequence[str]) -> None:
+    def _report_phase(self, lines: Sequence[str]) -> None:
         phase, now = phase_after(lines, self.phase), time.monotonic()
-        if kind(phase) != kind(self.phase) or now - self._told_at > TELL_EVERY_S:
-            log.info("%s: %s, %.0f s", self._plan.title, phase, now - self._began)
-            self._told_at = now
+        if kind(phase) != kind(self.phase) or now - self._reported_at > REPORT_INTERVAL_S:
+            log.info("%s: %s, %.0f s", self._plan.title, phase, now - self._started)
+            self._reported_at = now
         self.phase = phase
 
-    def _told(self, why: str, printed: Sequence[str]) -> str:
+    def _error_report(self, why: str, printed: Sequence[str]) -> str:
         tail = "\n".join(f"  | {line[:300]}" for line in printed[-TAIL_LINES:])
-        happened = f"{self._plan.title} {why} while {self.phase} ({time.monotonic() - self._began:.0f} s)"
-        cause = cause_of(printed) or error_of(printed) or "the log names no cause known here"
-        return f"the end of its log:\n{tail}\n{happened}: {cause}\nIts log: {self._plan.log_file}"
+        happened = f"{self._plan.title} {why} while {self.phase} ({time.monotonic() - self._started:.0f} s)"
+        cause = cause_of(printed) or error_of(printed) or "the log shows no known cause"
+        return f"the end of its log:\n{tail}\n{happened}: {cause}\nLog: {self._plan.log_file}"
 
 
 def ending(status: int) -> str:
-    """How vLLM ended, in words."""
-    return f"ended with exit status {status}" if status >= 0 else f"was ended by signal {-status}"
+    """Describe how vLLM exited."""
+    return f"exited with status {status}" if status >= 0 else f"was killed by signal {-status}"
 
 
 def _url(host: str, port: int) -> str:
@@ -157,9 +157,9 @@ def _url(host: str, port: int) -> str:
 
 @contextmanager
 def _reserved(host: str) -> Iterator[int]:
-    """A free port that the kernel gives to nobody else meanwhile, and that vLLM can bind nevertheless.
+    """Reserve a free port that vLLM can still bind to.
 
-    Linux lets two sockets share an address while neither listens, when both ask for it; vLLM's does.
+    Linux lets two sockets share an address while neither listens, if both set SO_REUSEADDR, as vLLM does.
     """
     with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as sock:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -1,6 +1,6 @@
-"""Phases: what a starting vLLM is doing, read from its log. The lines are those of 0.32; older ones share most of them.
+"""Derives the startup phase of vLLM from its log. The patterns match vLLM 0.32 and mostly also older versions.
 
-A phase is shown to a person who waits; nothing is decided by it.
+A phase is only displayed; no decision depends on it.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ _PHASES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
 
 
 def phase_after(lines: Iterable[str], before: str = FIRST) -> str:
-    """The phase once `lines` have been printed: that of the last line which tells one."""
+    """Return the phase of the last line that shows one; `before` if none does."""
     phase = before
     for line in lines:
-        for pattern, words in _PHASES:
+        for pattern, template in _PHASES:
             if found := pattern.search(line):
-                phase = words.format(*found.groups())
+                phase = template.format(*found.groups())
                 break
     return phase
 
 
 def kind(phase: str) -> str:
-    """The phase without its progress: `loading weights` for `loading weights 3/8`."""
+    """Return the phase without its progress: `loading weights` for `loading weights 3/8`."""
     return phase.rstrip("0123456789/ ")

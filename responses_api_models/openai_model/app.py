@@ -1,7 +1,7 @@
-"""openai_model: the policy behind an endpoint that speaks the Responses API itself (OpenAI, vLLM's /v1/responses).
+"""A model server in front of an endpoint that supports the Responses API (OpenAI, vLLM's /v1/responses).
 
-Requests go through with the model's name put in and earlier calls in a form that can be sent; the answer's bytes come
-back as they are, once it is sure that they are a turn of the model.
+Requests are forwarded with the model's name, and with earlier calls in a form that endpoints accept. The bytes of the
+response are returned unchanged once they are validated.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from rollyard.services.types import Json
 
 
 class OpenaiModel(ModelServer[EndpointSettings]):
-    """Responses over Responses."""
+    """Serves the Responses API through an endpoint's Responses API."""
 
     def __init__(self, settings: EndpointSettings, context: Context) -> None:
         super().__init__(settings, context)
@@ -37,44 +37,42 @@ class OpenaiModel(ModelServer[EndpointSettings]):
         self._upstream = Upstream(replicas, settings, settings.api_key, context.beyond)
 
     async def advice(self) -> list[str]:
-        """See `Server.advice`."""
         return await endpoint_advice(self.settings, self.context.beyond)
 
     async def responses(self, request: Json, call: RawRequest) -> RawResponse:
-        """A Responses create request, passed through."""
+        """Forward a Responses create request."""
         request_context = RequestContext.of(call, request.get("prompt_cache_key"))
-        body = await self._upstream.post("/responses", self._finished(request), response_bytes, request_context)
+        body = await self._upstream.post("/responses", self._complete_body(request), response_bytes, request_context)
         return RawResponse(body, headers=request_context.answer_headers)
 
     async def chat(self, request: Json, call: RawRequest) -> RawResponse:
-        """A chat create request, passed through."""
+        """Forward a chat create request."""
         request_context = RequestContext.of(call, request.get("prompt_cache_key"))
         body = await self._upstream.post(
-            "/chat/completions", self._finished(request), completion_bytes, request_context
+            "/chat/completions", self._complete_body(request), completion_bytes, request_context
         )
         return RawResponse(body, headers=request_context.answer_headers)
 
     async def stream_responses(self, request: Json, call: RawRequest) -> RawResponse:
-        """The endpoint's own events, as they come."""
+        """Forward the endpoint's events as they arrive."""
         request_context = RequestContext.of(call, request.get("prompt_cache_key"))
         events = await self._upstream.stream(
-            "/responses", self._finished(request), request_context, ResponseStreamStart
+            "/responses", self._complete_body(request), request_context, ResponseStreamStart
         )
         return _stream(stream_proxy.responses(events, stream_proxy.event_reporter(self.name, call)), request_context)
 
     async def stream_chat(self, request: Json, call: RawRequest) -> RawResponse:
-        """The endpoint's own chunks, as they come."""
+        """Forward the endpoint's chunks as they arrive."""
         request_context = RequestContext.of(call, request.get("prompt_cache_key"))
         events = await self._upstream.stream(
-            "/chat/completions", self._finished(request), request_context, ChatStreamStart
+            "/chat/completions", self._complete_body(request), request_context, ChatStreamStart
         )
         return _stream(stream_proxy.chat(events, stream_proxy.event_reporter(self.name, call)), request_context)
 
     def models(self) -> list[str]:
-        """The one model."""
         return [self.settings.model]
 
-    def _finished(self, body: Json) -> bytes:
+    def _complete_body(self, body: Json) -> bytes:
         apply_metadata(body)
         known = offered(body.get("tools"))
         for key, sendable in (("input", sendable_items), ("messages", sendable_messages)):

@@ -1,7 +1,7 @@
-"""ResponseEvents: a chat engine's chunks in, the events of a Responses stream out, as they come. Knows no network.
+"""Converts a chat engine's chunks to the events of a Responses stream, without I/O.
 
-What was streamed adds up to what `chat_to_response` would have made of the whole completion. One text is open at a
-time, or any number of calls, whose deltas may come in turns: text after a tool call begins another item.
+The streamed events add up to the result of `chat_to_response` for the complete completion. Either one text is open, or
+any number of calls, whose deltas may be interleaved; text after a tool call starts another item.
 """
 
 from __future__ import annotations
@@ -30,7 +30,9 @@ from rollyard.services.responses.stream_events import Event
 from rollyard.services.responses.tool_calls import read_arguments, read_name
 from rollyard.services.types import Json, Problem
 
-_READ = frozenset({"role", "content", "reasoning", "reasoning_content", "refusal", "annotations", "tool_calls"})
+_STANDARD_KEYS = frozenset(
+    {"role", "content", "reasoning", "reasoning_content", "refusal", "annotations", "tool_calls"}
+)
 
 
 def _nothing(response: Json) -> None:
@@ -40,38 +42,38 @@ def _nothing(response: Json) -> None:
 class ResponseEvents:
     """One stream, from its first chunk to its end."""
 
-    def __init__(self, request: Json, dialect: Dialect, last_look: Callable[[Json], None] = _nothing) -> None:
+    def __init__(self, request: Json, dialect: Dialect, on_response: Callable[[Json], None] = _nothing) -> None:
         self._request = request
-        self._last_look = last_look
+        self._on_response = on_response
         self._tags = ThinkTags() if dialect.think_tags else None
         self._with_logprobs = wants_logprobs(request)
         self._answer: Json = {}
-        """What the chunks say besides their choices; empty before the first."""
-        self._besides: Json = {}
-        """What their deltas say that no API knows."""
+        """Fields of the chunks other than choices; empty before the first chunk."""
+        self._extra: Json = {}
+        """Non-standard fields of the deltas."""
         self._output: list[Json] = []
         self._open: list[StreamedText] | list[StreamedToolCall] = []
-        """The text that is being said, or the calls that are being written."""
+        """The unfinished text or calls."""
         self._call_ids: set[str] = set()
         self._logprobs: list[Json] = []
-        """Those of tokens of which no text was said yet."""
+        """Logprobs of tokens whose text has not been sent yet."""
         self._annotations: list[Json] = []
         self._finish_reason: str | None = None
         self._sent = 0
 
     def chunk(self, chunk: Json) -> bytes:
-        """The events that `chunk` makes. Raises Failure: what the engine reports, or malformed_answer."""
+        """Convert a chunk to events. Raises the Failure that the engine reports, or Failure malformed_answer."""
         return self._encoded(self._read(chunk), chunk)
 
     def end(self) -> bytes:
-        """The last events, after the last chunk. Raises Failure connection_lost where the answer is not whole."""
+        """Return the final events. Raises Failure connection_lost if the response is incomplete."""
         if self._finish_reason is None:
-            raise Failure(FailureKind.CONNECTION_LOST, "the engine's stream ended before its answer did")
+            raise Failure(FailureKind.CONNECTION_LOST, "the engine's stream ended before its response was complete")
         return self._encoded(self._finish(), self._answer)
 
     def broken_off(self, problem: Problem) -> bytes:
-        """The last events of a stream that will never be whole."""
-        self._answer.pop("usage", None)  # it may be what could not be read
+        """Return the final events of an interrupted stream."""
+        self._answer.pop("usage", None)  # it may be the malformed part
         unfinished = self._response() if self._answer else None
         return self._encoded(stream_events.broken_off(unfinished, problem), self._answer)
 
@@ -85,18 +87,18 @@ class ResponseEvents:
 
     def _read(self, chunk: Json) -> Iterator[Event]:
         if error := chunk.get("error"):
-            told = error.get("message") if isinstance(error, dict) else error
-            raise Failure(FailureKind.UPSTREAM_ERROR, f"the engine broke its answer off: {told}")
-        said = {key: value for key, value in chunk.items() if key != "choices" and value is not None}
+            detail = error.get("message") if isinstance(error, dict) else error
+            raise Failure(FailureKind.UPSTREAM_ERROR, f"the engine aborted its response: {detail}")
+        fields = {key: value for key, value in chunk.items() if key != "choices" and value is not None}
         if self._answer:
-            self._answer.update({key: value for key, value in said.items() if key not in ("id", "created")})
+            self._answer.update({key: value for key, value in fields.items() if key not in ("id", "created")})
         else:
-            serial = str(said.get("id") or uuid.uuid4().hex).removeprefix("chatcmpl-")
-            self._answer = {"created": int(time.time()), **said, "id": serial}
+            serial = str(fields.get("id") or uuid.uuid4().hex).removeprefix("chatcmpl-")
+            self._answer = {"created": int(time.time()), **fields, "id": serial}
             yield from stream_events.began(self._response())
         for choice in chunk.get("choices") or ():
             if choice.get("index"):
-                continue  # a Response holds one answer
+                continue  # a Response has only one choice
             yield from self._delta(choice.get("delta") or {}, choice)
             if reason := choice.get("finish_reason"):
                 check_finish(reason)
@@ -109,23 +111,23 @@ class ResponseEvents:
             found, content = self._tags.split(content)
             thought += found
         if thought:
-            yield from self._say("summary_text", thought)
+            yield from self._add_text("summary_text", thought)
         if self._with_logprobs:
             self._logprobs += text_logprobs(choice)
         self._annotations += [annotation(entry) for entry in delta.get("annotations") or ()]
         if content:
-            yield from self._say("output_text", content, self._taken_logprobs(content))
+            yield from self._add_text("output_text", content, self._taken_logprobs(content))
         if refusal := delta.get("refusal"):
-            yield from self._say("refusal", refusal)
+            yield from self._add_text("refusal", refusal)
         if self._annotations and self._open and isinstance(text := self._open[-1], StreamedText):
             self._annotations = text.annotate(self._annotations)
         calls = delta.get("tool_calls") or ()
         for call in [calls] if isinstance(calls, dict) else calls:
             yield from self._call(call if isinstance(call, dict) else {"function": {"arguments": call}})
-        for key in delta.keys() - _READ:
-            self._besides[key] = _joined(self._besides.get(key), delta[key])
+        for key in delta.keys() - _STANDARD_KEYS:
+            self._extra[key] = _joined(self._extra.get(key), delta[key])
 
-    def _say(self, kind: str, text: str, logprobs: list[Json] | None = None) -> Iterator[Event]:
+    def _add_text(self, kind: str, text: str, logprobs: list[Json] | None = None) -> Iterator[Event]:
         item_kind = "reasoning" if kind == "summary_text" else "message"
         growing = self._open[-1] if self._open else None
         if not isinstance(growing, StreamedText) or growing.kind != item_kind:
@@ -135,17 +137,17 @@ class ResponseEvents:
             growing = StreamedText({"id": self._id(item_kind), **blank}, len(self._output))
             self._open = [growing]
             yield growing.begin()
-        yield from growing.say(kind, text, logprobs or ())
+        yield from growing.add(kind, text, logprobs or ())
 
     def _taken_logprobs(self, text: str) -> list[Json]:
-        """Those that waited, as far as they are the text's: before its first words they may be the reasoning's."""
+        """Take the waiting logprobs that belong to the text; before its start they may belong to the reasoning."""
         waiting, self._logprobs = self._logprobs, []
-        goes_on = self._open and isinstance(self._open[-1], StreamedText) and self._open[-1].kind == "message"
-        return waiting if goes_on else logprobs_of_text(waiting, text)
+        continues = self._open and isinstance(self._open[-1], StreamedText) and self._open[-1].kind == "message"
+        return waiting if continues else logprobs_of_text(waiting, text)
 
     def _call(self, call: Json) -> Iterator[Event]:
         writing = [one for one in self._open if isinstance(one, StreamedToolCall)]
-        growing = next((one for one in reversed(writing) if one.goes_on_with(call)), None)
+        growing = next((one for one in reversed(writing) if one.continues_with(call)), None)
         if growing is None:
             if not writing:
                 yield from self._close()
@@ -157,10 +159,10 @@ class ResponseEvents:
         if isinstance(function, dict):
             arguments = function.get("arguments")
             text = "" if arguments is None else read_arguments(arguments)
-            yield from growing.say(read_name(function.get("name")), text)
+            yield from growing.add(read_name(function.get("name")), text)
 
     def _close(self) -> Iterator[Event]:
-        """What is open is whole."""
+        """Finish the open items."""
         for growing in self._open:
             yield from growing.end()
             self._output.append(growing.item)
@@ -170,19 +172,19 @@ class ResponseEvents:
     def _finish(self) -> Iterator[Event]:
         thought, held = self._tags.rest() if self._tags is not None else ("", "")
         if thought:
-            yield from self._say("summary_text", thought)
+            yield from self._add_text("summary_text", thought)
         if held or not self._open:
-            yield from self._say("output_text", held, self._taken_logprobs(held))
+            yield from self._add_text("output_text", held, self._taken_logprobs(held))
         elif isinstance(text := self._open[-1], StreamedText) and text.kind == "message":
             yield from text.add_logprobs(self._logprobs)
-        finish_last(self._open[-1].item, self._finish_reason, self._besides)
+        finish_last(self._open[-1].item, self._finish_reason, self._extra)
         yield from self._close()
         response = self._response(self._finish_reason)
-        self._last_look(response)
+        self._on_response(response)
         yield stream_events.ended(response)
 
     def _id(self, kind: str, more: int = 0) -> str:
-        """The id that `chat_to_response` would give; a second text gets one of its own. `more`: open ones."""
+        """Return the id as in `chat_to_response`; a second text gets its own. `more`: number of open items."""
         serial, before = self._answer["id"], sum(item["type"] == kind for item in self._output) + more
         if kind == "function_call":
             return f"fc_{serial}_{before}"
@@ -194,7 +196,7 @@ class ResponseEvents:
 
 
 def _joined(before: Any, value: Any) -> Any:
-    """Two deltas' values of an unknown field: lists go on, of anything else the last counts."""
+    """Combine two deltas' values of an unknown field: lists are concatenated, otherwise the last value counts."""
     if isinstance(before, list) and isinstance(value, list):
         return before + value
     return before if value is None else value

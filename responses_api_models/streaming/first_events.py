@@ -1,7 +1,7 @@
-"""Openings of streams: from which event on a stream is the model's. Before it a broken one can be asked for again.
+"""Detects the event with which a model's response starts. Until then, a failed stream can be retried.
 
-An engine may send any number of events before the model says anything, and then break off, or end without a word. The
-rule is that of whole answers (services/responses/response_validity.py).
+An engine may send any number of events before any output of the model, and then abort or end without output. The rule
+is that of complete responses (services/responses/response_validity.py).
 """
 
 from __future__ import annotations
@@ -23,82 +23,82 @@ from rollyard.services.responses.response_validity import (
 )
 
 Opening = Callable[[], Callable[[bytes], bool]]
-"""Makes what is asked of each event of one stream: does the answer begin with it? It may raise a Failure."""
+"""Creates a predicate for one stream: does the response start with this event? It may raise a Failure."""
 HOLD_S = 0.5
-"""Longest wait for the beginning: callers want the first event of an answer that takes its time."""
+"""Maximum wait for the start; callers expect the first event of a slow response early."""
 _LAST = ("completed", "incomplete", "failed", "cancelled")
 
 
 class StartedStream:
-    """A stream's events, those before the answer begins held back for a moment."""
+    """A stream whose events before the start of the response are held back briefly."""
 
     def __init__(self, events: AsyncGenerator[bytes, None], begins: Callable[[bytes], bool]) -> None:
         self._events = events
         self._begins = begins
-        self._begun = False
+        self._has_started = False
         self._held: list[bytes] = []
-        self._coming: asyncio.Task[bytes] | None = None
+        self._next_event: asyncio.Task[bytes] | None = None
 
     async def first(self) -> bytes:
-        """The first event, empty without any; it is not looked at yet."""
+        """Return the first event without checking it; empty if there is none."""
         self._held = [await anext(self._events, b"")]
         return self._held[0]
 
     async def hold(self) -> None:
-        """Wait a moment for the beginning. Raises Failure when the stream breaks off or ends before it."""
-        self._look(self._held[0])
-        give_up = time.monotonic() + HOLD_S
-        while not self._begun:
-            self._coming = asyncio.ensure_future(anext(self._events, b""))
+        """Wait up to HOLD_S for the start of the response. Raises Failure if the stream fails or ends before it."""
+        self._check_event(self._held[0])
+        deadline = time.monotonic() + HOLD_S
+        while not self._has_started:
+            self._next_event = asyncio.ensure_future(anext(self._events, b""))
             try:
-                done, _ = await asyncio.wait({self._coming}, timeout=give_up - time.monotonic())
+                done, _ = await asyncio.wait({self._next_event}, timeout=deadline - time.monotonic())
             except asyncio.CancelledError:
                 await self._stop()
                 raise
             if not done:
                 return
-            event, self._coming = self._coming.result(), None
-            self._look(event)
+            event, self._next_event = self._next_event.result(), None
+            self._check_event(event)
             self._held.append(event)
 
     async def events(self) -> AsyncGenerator[bytes, None]:
-        """All events, from the first on. Raises Failure when they end and are no turn of the model."""
+        """Yield all events. Raises Failure if they end without a turn of the model."""
         try:
             for event in self._held:
                 yield event
-            if self._coming is not None:
-                event = await self._coming
-                self._coming = None
-                self._look(event)
+            if self._next_event is not None:
+                event = await self._next_event
+                self._next_event = None
+                self._check_event(event)
                 yield event
             async for event in self._events:
-                self._look(event)
+                self._check_event(event)
                 yield event
-            if not self._begun:
-                self._look(b"")
+            if not self._has_started:
+                self._check_event(b"")
         finally:
             await self._stop()
             await self._events.aclose()
 
-    def _look(self, event: bytes) -> None:
-        if self._begun:
+    def _check_event(self, event: bytes) -> None:
+        if self._has_started:
             return
         if not event:
-            raise Failure(FailureKind.CONNECTION_LOST, "the engine's stream ended before its answer began")
+            raise Failure(FailureKind.CONNECTION_LOST, "the engine's stream ended before its response started")
         if error := error_in(event):
-            told = f"the engine broke its answer off: {error.get('message') or error}"
-            raise Failure(FailureKind.UPSTREAM_ERROR, told[:500])
-        self._begun = self._begins(event)
+            detail = f"the engine aborted its response: {error.get('message') or error}"
+            raise Failure(FailureKind.UPSTREAM_ERROR, detail[:500])
+        self._has_started = self._begins(event)
 
     async def _stop(self) -> None:
-        if self._coming is not None:
-            self._coming.cancel()
-            await asyncio.gather(self._coming, return_exceptions=True)
-            self._coming = None
+        if self._next_event is not None:
+            self._next_event.cancel()
+            await asyncio.gather(self._next_event, return_exceptions=True)
+            self._next_event = None
 
 
 class ChatStreamStart:
-    """Of one stream of chat chunks."""
+    """Detects the start of a stream of chat chunks."""
 
     def __init__(self) -> None:
         self._finish_reason: Any = None
@@ -106,7 +106,7 @@ class ChatStreamStart:
         self._blank = False
 
     def __call__(self, event: bytes) -> bool:
-        """True when the answer has begun. Raises Failure when the stream ends and is no turn of the model."""
+        """Return True if the response has started. Raises Failure if the stream ends without a turn of the model."""
         data = data_of(event)
         if data == DONE:
             check_empty(self._finish_reason, self._tokens, "[DONE]", blank=self._blank)
@@ -133,16 +133,16 @@ class ChatStreamStart:
 
 
 class ResponseStreamStart:
-    """Of one stream of Responses events."""
+    """Detects the start of a stream of Responses events."""
 
     def __call__(self, event: bytes) -> bool:
-        """True when the answer has begun. Raises Failure when the stream ends and is no turn of the model."""
+        """Return True if the response has started. Raises Failure if the stream ends without a turn of the model."""
         data = data_of(event)
         if not data:
             return False
-        read = json_object(data)
-        kind = str(read.get("type"))
-        if isinstance(response := read.get("response"), dict) and kind.rpartition(".")[2] in _LAST:
+        payload = json_object(data)
+        kind = str(payload.get("type"))
+        if isinstance(response := payload.get("response"), dict) and kind.rpartition(".")[2] in _LAST:
             check_response(response)
             return True
-        return kind.endswith(".delta") and bool(read.get("delta"))
+        return kind.endswith(".delta") and bool(payload.get("delta"))

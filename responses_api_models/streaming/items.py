@@ -1,4 +1,4 @@
-"""Items of a Responses stream while they grow: each makes the events of its beginning, of more of it, of its end."""
+"""Unfinished items of a Responses stream, which create the events of their start, their deltas and their end."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from rollyard.services.types import Json
 
 
 class StreamedText:
-    """A message or the reasoning: parts, one after the other."""
+    """A message or reasoning item, consisting of parts."""
 
     def __init__(self, item: Json, index: int) -> None:
         self.item = item
         self.index = index
         self._group = "content" if "content" in item else "summary"
-        self._said: list[str] = []
+        self._texts: list[str] = []
         self._logprobs: list[Json] = []
 
     @property
@@ -26,42 +26,41 @@ class StreamedText:
         return str(self.item["type"])
 
     def begin(self) -> Event:
-        """It is there."""
         return stream_events.item_added(self.item, self.index)
 
-    def say(self, kind: str, text: str, logprobs: Iterable[Json] = ()) -> Iterator[Event]:
-        """More of a part of this type; another type than before begins another part."""
+    def add(self, kind: str, text: str, logprobs: Iterable[Json] = ()) -> Iterator[Event]:
+        """Add text to the part of this type; another type than before starts another part."""
         if not self._parts or self._parts[-1]["type"] != kind:
             yield from self.end()
-            self._parts.append({"type": kind, TEXT_FIELD[kind]: "", **_more(kind)})
+            self._parts.append({"type": kind, TEXT_FIELD[kind]: "", **_empty_fields(kind)})
             yield stream_events.part_added(self._where, self._parts[-1])
         if text:
             given = list(logprobs)
-            self._said.append(text)
+            self._texts.append(text)
             self._logprobs.extend(given)
             yield stream_events.part_delta(self._where, self._parts[-1], text, given)
 
     def annotate(self, annotations: list[Json]) -> list[Json]:
-        """Put annotations on the open text; those for which there is none yet."""
+        """Add annotations to the open text; return them if there is no text yet."""
         if not self._parts or "annotations" not in self._parts[-1]:
             return annotations
         self._parts[-1]["annotations"].extend(annotations)
         return []
 
     def add_logprobs(self, logprobs: list[Json]) -> Iterator[Event]:
-        """Those of tokens without text that end the turn, in a delta without text: the deltas add up to the whole."""
+        """Add logprobs of final tokens without text in an empty delta, so that the deltas add up to the item."""
         if logprobs and self._parts:
             self._logprobs.extend(logprobs)
             yield stream_events.part_delta(self._where, self._parts[-1], "", logprobs)
 
     def end(self) -> Iterator[Event]:
-        """The open part is whole."""
+        """Finish the open part."""
         if self._parts:
             part = self._parts[-1]
-            part[TEXT_FIELD[part["type"]]] = "".join(self._said)
+            part[TEXT_FIELD[part["type"]]] = "".join(self._texts)
             if "logprobs" in part:
                 part["logprobs"] = self._logprobs
-            self._said, self._logprobs = [], []
+            self._texts, self._logprobs = [], []
             yield from stream_events.part_done(self._where, part)
 
     @property
@@ -71,12 +70,12 @@ class StreamedText:
 
     @property
     def _where(self) -> Json:
-        place = {"output_index": self.index, "item_id": self.item["id"]}
-        return {**place, f"{self._group}_index": len(self._parts) - 1}
+        position = {"output_index": self.index, "item_id": self.item["id"]}
+        return {**position, f"{self._group}_index": len(self._parts) - 1}
 
 
 class StreamedToolCall:
-    """A tool call: its arguments grow, and those of several calls may come in turns."""
+    """An unfinished tool call; the deltas of several calls may be interleaved."""
 
     kind = "function_call"
 
@@ -90,23 +89,22 @@ class StreamedToolCall:
         self._arguments: list[str] = []
 
     def begin(self) -> Event:
-        """It is there."""
         return stream_events.item_added(self.item, self.index)
 
-    def goes_on_with(self, call: Json) -> bool:
-        """True when `call` is more of this one. Some engines number every call 0 and tell them apart by id."""
+    def continues_with(self, call: Json) -> bool:
+        """Return True if `call` continues this one. Some engines give every call the index 0, but different ids."""
         other = call.get("id") and call["id"] != self._id
         return call.get("index") == self._number and not other
 
-    def say(self, name: str, arguments: str) -> Iterator[Event]:
-        """More of its arguments; some engines give the name later."""
+    def add(self, name: str, arguments: str) -> Iterator[Event]:
+        """Add arguments; some engines send the name later."""
         self.item["name"] = self.item["name"] or name
         if arguments:
             self._arguments.append(arguments)
             yield stream_events.arguments_delta(self._where, arguments)
 
     def end(self) -> Iterator[Event]:
-        """Its arguments are whole."""
+        """Finish the arguments."""
         self.item["arguments"] = "".join(self._arguments)
         yield stream_events.arguments_done(self._where, self.item)
 
@@ -115,5 +113,5 @@ class StreamedToolCall:
         return {"output_index": self.index, "item_id": self.item["id"]}
 
 
-def _more(kind: str) -> Json:
+def _empty_fields(kind: str) -> Json:
     return {"annotations": [], "logprobs": []} if kind == "output_text" else {}

@@ -1,4 +1,4 @@
-"""Server-sent events out of a body that arrives in pieces, cut wherever the network cut it."""
+"""Parses server-sent events from a body that arrives in arbitrary chunks."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from rollyard.services.types import Json
 DONE = b"[DONE]"
 """The data of the event that ends a stream of Chat Completions."""
 EVENT_BYTES = 16 * 1024 * 1024
-"""Longest event: the last one of a Responses stream holds the whole answer."""
+"""Maximum size of an event; the last one of a Responses stream contains the complete response."""
 _BLANK_LINE = re.compile(rb"\r?\n\r?\n")
 _FIELDS = (b"data:", b"event:", b"id:", b"retry:", b":")
 
 
-async def split_events(pieces: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
-    """One event after the other, as it came, the blank line at its end included.
+async def split_events(chunks: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
+    """Yield the events verbatim, including the blank line at their end.
 
-    Raises Failure: what `pieces` raises, and connection_lost where the body ends within an event or one is too long.
+    Raises Failure connection_lost if the body ends within an event or an event is too long.
     """
     rest = b""
-    async with contextlib.aclosing(pieces):  # type: ignore[type-var]
-        async for piece in pieces:
+    async with contextlib.aclosing(chunks):  # type: ignore[type-var]
+        async for chunk in chunks:
             begin, searched = 0, max(len(rest) - 3, 0)
-            rest += piece
+            rest += chunk
             while end := _BLANK_LINE.search(rest, max(searched, begin)):
                 yield rest[begin : end.end()]
                 begin = end.end()
@@ -43,18 +43,18 @@ async def split_events(pieces: AsyncIterator[bytes]) -> AsyncGenerator[bytes, No
 
 
 def is_event(event: bytes) -> bool:
-    """False for what an endpoint sends that was asked for a stream and answers something else."""
+    """Return False if an endpoint sent something other than an event stream."""
     return event.lstrip().startswith(_FIELDS)
 
 
 def data_of(event: bytes) -> bytes:
-    """The data of an event; empty for a comment."""
+    """Return the data of an event; empty for a comment."""
     lines = [line[5:].removeprefix(b" ") for line in event.splitlines() if line.startswith(b"data:")]
     return b"\n".join(lines)
 
 
 def error_in(event: bytes) -> Json | None:
-    """The error that an event reports, in the shapes of OpenAI's two APIs; None for every other event."""
+    """Return the error in an event, in the formats of OpenAI's two APIs; None if there is none."""
     if b"error" not in event:
         return None
     try:

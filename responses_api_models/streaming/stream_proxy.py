@@ -1,7 +1,7 @@
-"""Streams on their way through a model server, event by event, as they come.
+"""Forwards or converts streams event by event.
 
-A stream is whole when it says so: `[DONE]` in Chat Completions, a last event in Responses. One that ends without, or
-breaks off, gets an error for its last event, so that no client takes it for a whole answer.
+A stream is complete if it has its final event: `[DONE]` in Chat Completions, a terminal event in Responses. If it ends
+without one, an error event is added, so that no client mistakes it for a complete response.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from rollyard.services.types import Json, Problem
 
 log = logging.getLogger(__name__)
 
-Teller = Callable[[Failure], Problem]
+Reporter = Callable[[Failure], Problem]
 _LAST = re.compile(rb'"type": ?"(response\.(completed|incomplete|failed)|error)"|^event: ?error', re.MULTILINE)
 
 
-def event_reporter(server: str, call: RawRequest) -> Teller:
-    """Logs why a stream of `server` breaks off, and says it as a problem."""
+def event_reporter(server: str, call: RawRequest) -> Reporter:
+    """Return a function that logs why a stream of `server` failed, and converts the failure to a problem."""
 
-    def tell(failure: Failure) -> Problem:
-        log.warning("%s%s broke off in the middle of a stream: %s", server, call.path, failure)
+    def report(failure: Failure) -> Problem:
+        log.warning("%s%s: a stream was interrupted: %s", server, call.path, failure)
         return to_problem(failure, server, call.path)
 
-    return tell
+    return report
 
 
-async def chat(events: AsyncIterator[bytes], tell: Teller) -> AsyncIterator[bytes]:
-    """A stream of chat chunks."""
+async def chat(events: AsyncIterator[bytes], report: Reporter) -> AsyncIterator[bytes]:
+    """Forward a stream of chat chunks."""
     try:
         async with contextlib.aclosing(events):  # type: ignore[type-var]
             async for event in events:
@@ -48,13 +48,13 @@ async def chat(events: AsyncIterator[bytes], tell: Teller) -> AsyncIterator[byte
                     return
         raise _stream_ended_early()
     except Failure as failure:
-        yield b"data: %b\n\n" % orjson.dumps({"error": tell(failure).model_dump(mode="json")})
+        yield b"data: %b\n\n" % orjson.dumps({"error": report(failure).model_dump(mode="json")})
 
 
-async def responses(events: AsyncIterator[bytes], tell: Teller) -> AsyncIterator[bytes]:
-    """A stream of Responses events."""
+async def responses(events: AsyncIterator[bytes], report: Reporter) -> AsyncIterator[bytes]:
+    """Forward a stream of Responses events."""
     first = last = b""
-    whole = False
+    complete = False
     try:
         async with contextlib.aclosing(events):  # type: ignore[type-var]
             async for event in events:
@@ -62,35 +62,35 @@ async def responses(events: AsyncIterator[bytes], tell: Teller) -> AsyncIterator
                 if event.startswith(b":"):
                     continue
                 first, last = first or event, event
-                whole = whole or _LAST.search(event) is not None
-        if not whole:
+                complete = complete or _LAST.search(event) is not None
+        if not complete:
             raise _stream_ended_early()
     except Failure as failure:
-        if not whole:
+        if not complete:
             response = _object(first).get("response")
             number = _object(last).get("sequence_number", -1) + 1
-            yield stream_events.encoded(stream_events.broken_off(response, tell(failure)), number)
+            yield stream_events.encoded(stream_events.broken_off(response, report(failure)), number)
 
 
-async def converted(events: AsyncIterator[bytes], made: ResponseEvents, tell: Teller) -> AsyncIterator[bytes]:
-    """A stream of chat chunks as one of Responses events."""
+async def converted(events: AsyncIterator[bytes], converter: ResponseEvents, report: Reporter) -> AsyncIterator[bytes]:
+    """Convert a stream of chat chunks to Responses events."""
     try:
         async with contextlib.aclosing(events):  # type: ignore[type-var]
             async for event in events:
                 data = data_of(event)
                 if data == DONE:
                     break
-                if data and (known := made.chunk(json_object(data))):
+                if data and (known := converter.chunk(json_object(data))):
                     yield known
             else:
                 raise _stream_ended_early()
-        yield made.end()
+        yield converter.end()
     except Failure as failure:
-        yield made.broken_off(tell(failure))
+        yield converter.broken_off(report(failure))
 
 
 def _stream_ended_early() -> Failure:
-    return Failure(FailureKind.CONNECTION_LOST, "the engine's stream ended before its answer did")
+    return Failure(FailureKind.CONNECTION_LOST, "the engine's stream ended before its response was complete")
 
 
 def _object(event: bytes) -> Json:

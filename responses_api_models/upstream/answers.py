@@ -1,4 +1,4 @@
-"""What a foreign endpoint's answer says: an object, an error message, a pause asked for."""
+"""Parses the responses of an endpoint: objects, error messages, Retry-After."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from rollyard.services.responses.response_validity import check_completion, chec
 from rollyard.services.types import Json
 
 EXCERPT_CHARS = 300
-_PASSING = frozenset({408, 409, 425})
-"""Refusals that may come out otherwise: too slow a request, a conflict with another, one that came too early."""
+_TRANSIENT = frozenset({408, 409, 425})
+"""Transient rejections: request timeout, conflict, too early."""
 RETRY_AFTER_CAP_S = 60.0
-"""Longest pause that an endpoint can ask for."""
+"""Maximum pause that an endpoint can request."""
 OVERFLOW_CODE = "context_length_exceeded"
-"""OpenAI's word for a conversation that no longer fits; clients look for it."""
+"""OpenAI's error code for a conversation that no longer fits; clients check for it."""
 _OVERFLOW = re.compile(
     r"maximum (context|model|input) length|longer than the (maximum|model)|prompt is too long"
     r"|exceeds? (the )?(available |model's )?context|max_tokens must be at least 1, got 0",
@@ -32,41 +32,41 @@ _OVERFLOW = re.compile(
 
 
 def json_object(body: bytes) -> Json:
-    """The body as a JSON object. Raises Failure malformed_answer with an excerpt."""
+    """Parse the body as a JSON object. Raises Failure malformed_answer with an excerpt."""
     try:
         value = loads(body)
     except ValueError as error:
-        raise _malformed(f"no JSON ({error})", body) from error
+        raise _malformed(f"a body that is not JSON ({error})", body) from error
     if not isinstance(value, dict):
-        raise _malformed(f"a JSON {type(value).__name__} and no object", body)
+        raise _malformed(f"a JSON {type(value).__name__} instead of an object", body)
     return value
 
 
 def json_bytes(body: bytes) -> bytes:
-    """The body as it came, after a look at its first and last byte: enough to tell an error page or a torn answer."""
+    """Return the body after checking its first and last byte, which detects error pages and truncated responses."""
     if body[:1] != b"{" or body.rstrip()[-1:] != b"}":
-        json_object(body)  # names what is wrong; leading white space is fine
+        json_object(body)  # raises a detailed error; leading whitespace is fine
     return body
 
 
 def completion_bytes(body: bytes) -> bytes:
-    """The body of a chat completion as it came. One that is no turn of the model is a failure, never a turn."""
+    """Return the body of a chat completion. Raises Failure if it is not a turn of the model."""
     check_completion(json_object(body))
     return body
 
 
 def response_bytes(body: bytes) -> bytes:
-    """The body of a Response as it came. One that is no turn of the model is a failure, never a turn."""
+    """Return the body of a Response. Raises Failure if it is not a turn of the model."""
     check_response(json_object(body))
     return body
 
 
 def encode_request(request: Json) -> bytes:
-    """A request as it is sent. Raises Failure bad_request for one that is nested deeper than JSON can be written."""
+    """Encode a request. Raises Failure bad_request if it is nested too deeply for JSON."""
     try:
         return orjson.dumps(request)
     except TypeError as error:
-        raise Failure(FailureKind.BAD_REQUEST, f"the request cannot be sent on ({error})") from error
+        raise Failure(FailureKind.BAD_REQUEST, f"the request cannot be encoded as JSON ({error})") from error
 
 
 def _malformed(what: str, body: bytes) -> Failure:
@@ -74,7 +74,7 @@ def _malformed(what: str, body: bytes) -> Failure:
 
 
 def retry_after_s(header: str | None) -> float:
-    """Seconds that a Retry-After header (seconds or an HTTP date) asks for, capped; 0 without or when unreadable."""
+    """Return the seconds of a Retry-After header (seconds or an HTTP date), capped; 0 if absent or unreadable."""
     if not header:
         return 0.0
     seconds = 0.0
@@ -87,27 +87,27 @@ def retry_after_s(header: str | None) -> float:
 
 
 def upstream_failure(answer: HttpResponse, endpoint: str, hint: str) -> Failure:
-    """The failure that an error answer of `endpoint` reports, with the endpoint's own error code where it gives one."""
+    """Return the failure for an error response of `endpoint`, with the endpoint's error code if it has one."""
     status = answer.status
-    said = error_message(answer.body)
-    detail = f"{endpoint} answered {status}: {said}"
+    message = error_message(answer.body)
+    detail = f"{endpoint} answered {status}: {message}"
     code = _code(answer.body)
     shown: int | None = None
     if status == 429:
         kind = FailureKind.RATE_LIMITED
-    elif status >= 500 or status in _PASSING:
-        kind, shown = FailureKind.UPSTREAM_ERROR, status if status in _PASSING else None
-    elif status in (400, 413, 422) and (code == OVERFLOW_CODE or _OVERFLOW.search(said)):
+    elif status >= 500 or status in _TRANSIENT:
+        kind, shown = FailureKind.UPSTREAM_ERROR, status if status in _TRANSIENT else None
+    elif status in (400, 413, 422) and (code == OVERFLOW_CODE or _OVERFLOW.search(message)):
         kind, code = FailureKind.CONTEXT_OVERFLOW, OVERFLOW_CODE
     else:
         kind, shown = FailureKind.UPSTREAM_REFUSED, status if status >= 400 else None
         detail += f" ({hint})" if hint else ""
     failure = Failure(kind, detail, status=shown, upstream_status=status, code=code or "")
-    return Failure.of(failure.problem.model_copy(update=dict(_beside(answer))))
+    return Failure.of(failure.problem.model_copy(update=dict(_header_fields(answer))))
 
 
-def _beside(answer: HttpResponse) -> Iterator[tuple[str, str]]:
-    """What an error answer's headers say to whoever meets it: problems.py makes headers of it again."""
+def _header_fields(answer: HttpResponse) -> Iterator[tuple[str, str]]:
+    """Return problem fields for an error response's headers; services/http/problem.py restores the headers."""
     for member, header in (("request_id", "x-request-id"), ("retry_after", "retry-after")):
         if value := answer.headers.get(header):
             yield member, value
@@ -121,16 +121,16 @@ def _code(body: bytes) -> str | None:
 
 
 def error_message(body: bytes) -> str:
-    """What the endpoint says in its error answer, in the shapes that OpenAI, vLLM and problem details use."""
+    """Return the message of an error response, in the formats of OpenAI, vLLM and problem details."""
     try:
         value = orjson.loads(body)
     except orjson.JSONDecodeError:
         return _excerpt(body)
     if isinstance(value, dict):
         error = value.get("error")
-        for said in (error.get("message") if isinstance(error, dict) else error, value.get("message")):
-            if isinstance(said, str):
-                return said[:EXCERPT_CHARS]
+        for message in (error.get("message") if isinstance(error, dict) else error, value.get("message")):
+            if isinstance(message, str):
+                return message[:EXCERPT_CHARS]
         if isinstance(value.get("detail"), str):
             return str(value["detail"])[:EXCERPT_CHARS]
     return _excerpt(body)

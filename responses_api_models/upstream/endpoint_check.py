@@ -1,4 +1,4 @@
-"""Asks an endpoint for its models before anybody depends on it, and says in words what would fail."""
+"""Queries an endpoint's models at startup and reports what would fail."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from rollyard.responses_api_models.upstream.settings import EndpointSettings
 from rollyard.services.errors import Failure, did_you_mean
 from rollyard.services.http.transport import HttpResponse, Transport
 
-PATIENCE_S = 5.0
+TIMEOUT_S = 5.0
 _SHOWN = 5
 
 
 async def endpoint_advice(settings: EndpointSettings, transport: Transport) -> list[str]:
-    """What is wrong with each endpoint of the settings; empty when all answer, know the key and serve the model."""
+    """Return the problems of the endpoints; empty if all respond, accept the key and serve the model."""
     found = await asyncio.gather(*(_Endpoint(url, settings, transport).problem() for url in settings.urls))
     return [f"{url}: {problem}" for url, problem in zip(settings.urls, found, strict=True) if problem]
 
@@ -31,27 +31,27 @@ class _Endpoint:
             self._headers["authorization"] = f"Bearer {key}"
 
     async def problem(self) -> str:
-        """One sentence; empty when there is none."""
+        """Return a description of the problem; empty if there is none."""
         try:
             answer = await self._models(self._url)
         except Failure as failure:
             if await self._answers(other := _other_scheme(self._url)):
-                return f"no answer, but there is one at {other}: set base_url to that"
-            return f"{failure.problem.detail}. Rollouts fail until it answers; check base_url"
+                return f"it does not respond, but {other} does: set base_url to that address"
+            return f"{failure.problem.detail}. Rollouts fail until it responds; check base_url"
         if answer.status in (401, 403):
-            return f"it refuses the key (status {answer.status}): check api_key (policy_api_key)"
+            return f"it rejects the key (status {answer.status}): check api_key (policy_api_key)"
         if 300 <= answer.status < 400:
-            return f"it redirects to {answer.headers.get('location')}: put the final address into base_url"
+            return f"it redirects to {answer.headers.get('location')}: set base_url to the final address"
         if answer.status == 404:
             return await self._elsewhere()
         if answer.status == 400 and await self._answers(other := _other_scheme(self._url)):
-            return f"it speaks another protocol: set base_url to {other}"
+            return f"it uses another protocol: set base_url to {other}"
         if answer.status >= 500:
-            return f"it answers {answer.status}: rollouts fail until it recovers"
+            return f"it returns status {answer.status}: rollouts fail until it recovers"
         return self._unserved(answer) if answer.status == 200 else ""
 
     async def _elsewhere(self) -> str:
-        """Where the API is that is not here. An endpoint without /models is fine."""
+        """Look for the API at other addresses. An endpoint without /models is fine."""
         path = self._url.rstrip("/")
         for end in ("/chat/completions", "/completions", "/responses", "/models", "/v1"):
             if path.endswith(end) and await self._answers(other := path.removesuffix(end)):
@@ -65,12 +65,13 @@ class _Endpoint:
             listed: Any = orjson.loads(answer.body)
             names = [str(entry["id"]) for entry in listed["data"]]
         except (orjson.JSONDecodeError, KeyError, TypeError):
-            return "it answers, but not as an OpenAI-compatible API: check base_url"
+            return "it responds, but not as an OpenAI-compatible API: check base_url"
         if not names or self._model in names:
             return ""
         more = f", ... ({len(names)} in all)" if len(names) > _SHOWN else ""
         known = ", ".join(names[:_SHOWN]) + more
-        return f"it serves no model {self._model!r}{did_you_mean(self._model, names)} (it serves {known}): check model"
+        hint = did_you_mean(self._model, names)
+        return f"it does not serve the model {self._model!r}{hint} (it serves {known}): check model"
 
     async def _answers(self, url: str) -> bool:
         try:
@@ -79,7 +80,7 @@ class _Endpoint:
             return False
 
     async def _models(self, url: str) -> HttpResponse:
-        return await self._transport.send("GET", f"{url}/models", b"", self._headers, PATIENCE_S)
+        return await self._transport.send("GET", f"{url}/models", b"", self._headers, TIMEOUT_S)
 
 
 def _other_scheme(url: str) -> str:

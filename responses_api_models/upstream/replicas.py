@@ -1,12 +1,12 @@
-"""Replicas: the engine addresses behind one model server: which are there, how busy each is, where an episode sits.
+"""The pool of endpoints behind one model server: their load, and the endpoint that each episode is bound to.
 
-Calls go to the least busy endpoint among those that work (endpoint.py), unless they come with an affinity:
+Calls go to the least busy healthy endpoint (endpoint.py), unless they have an affinity:
 
-    an episode        (x-session-id) stays where its first call was answered, because the engine keeps the episode's
-                      prefix in its cache. When that endpoint is gone or down the episode is lost with it: it is played
-                      again whole, never continued on an engine that may hold other weights
-    a preference      (prompt_cache_key) goes where its calls went before while that endpoint works and is not much
-                      busier than the others, and anywhere else otherwise; nothing is ever lost with it
+    an episode        (x-session-id) is bound to the endpoint of its first response, because that engine has the
+                      episode's prefix in its cache. If that endpoint is removed or down, the episode is lost: it is
+                      played again from the start, and never continued on an engine that may hold other weights
+    a preference      (prompt_cache_key) goes to the endpoint of its earlier calls while that is healthy and not much
+                      busier than the others, and to any other otherwise
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from rollyard.responses_api_models.upstream.endpoint import Endpoint
 from rollyard.services.errors import Failure, FailureKind
 
 EPISODES = 65_536
-"""Affinities remembered; the longest unused is forgotten first, and then starts afresh on the least busy endpoint."""
+"""Maximum number of affinities; the least recently used one is dropped, and its next call is assigned again."""
 SLACK = 4
-"""A preferred endpoint may have so many calls in flight more than twice those of the least busy one."""
+"""A preferred endpoint may have twice the calls of the least busy one plus this many."""
 
 
 @dataclass(frozen=True, slots=True)
 class Affinity:
-    """What calls have in common that should go to one endpoint."""
+    """A key shared by calls that should go to one endpoint."""
 
     key: str
     binding: bool = True
@@ -42,12 +42,12 @@ class Affinity:
 @dataclass(slots=True)
 class _AffinityEntry:
     endpoint: Endpoint
-    begun: bool = False
-    """A call was answered there: before that, there is nothing to lose."""
+    started: bool = False
+    """True once a call succeeded there; before that, the episode can move."""
 
 
 class Replicas:
-    """A pool of endpoints. Fixed for remote ones; engines of our own come and go."""
+    """A pool of endpoints. External ones are fixed; engines started by this server are added and removed."""
 
     def __init__(self, urls: Sequence[str] = (), *, wait_s: float = 0.0, why_none: Callable[[], str] = str) -> None:
         self._endpoints = {url: Endpoint(url) for url in urls}
@@ -55,49 +55,49 @@ class Replicas:
         self._serials = itertools.count(1)
         self._wait_s = wait_s
         self._why_none = why_none
-        self._some = asyncio.Event()
+        self._available = asyncio.Event()
         if urls:
-            self._some.set()
+            self._available.set()
 
     def __len__(self) -> int:
         return len(self._endpoints)
 
     @property
     def urls(self) -> list[str]:
-        """The addresses that calls may go to now."""
+        """The addresses in the pool."""
         return list(self._endpoints)
 
     @property
     def in_flight(self) -> dict[str, int]:
-        """Calls being answered, by address."""
+        """Calls in flight by address."""
         return {endpoint.url: endpoint.in_flight for endpoint in self._endpoints.values()}
 
     def add(self, url: str) -> None:
-        """An engine is up."""
+        """Add an engine that is up."""
         self._endpoints.setdefault(url, Endpoint(url)).recover()
-        self._some.set()
+        self._available.set()
 
     def remove(self, url: str) -> None:
-        """An engine is gone, and the episodes on it."""
+        """Remove an engine; the episodes bound to it are lost."""
         self._endpoints.pop(url, None)
         if not self._endpoints:
-            self._some.clear()
+            self._available.clear()
 
     def holds(self, endpoint: Endpoint) -> bool:
-        """True while `endpoint` is up."""
+        """Return True while `endpoint` is in the pool."""
         return self._endpoints.get(endpoint.url) is endpoint
 
     async def choose(self, affinity: Affinity | None = None, tried: Collection[Endpoint] = ()) -> Endpoint:
-        """Where a call goes; to one of those `tried` only when there is no other. Waits while no engine is up.
+        """Choose the endpoint for a call; one of `tried` only if there is no other. Waits while no engine is up.
 
-        Raises Failure: session_lost when the episode's engine is gone, unreachable when none comes up in time.
+        Raises Failure session_lost if the episode's engine was removed, unreachable if no engine starts in time.
         """
         entry = self._affinities.get(affinity) if affinity else None
         if entry is not None and affinity is not None:
             self._affinities.move_to_end(affinity)
-            if entry.begun and affinity.binding:
+            if entry.started and affinity.binding:
                 if not self.holds(entry.endpoint):
-                    raise self.lost(affinity, "its engine is gone")
+                    raise self.lost(affinity, "its engine has exited")
                 return entry.endpoint
             if self._accepts(entry.endpoint, affinity) and entry.endpoint not in tried:
                 return entry.endpoint
@@ -111,7 +111,7 @@ class Replicas:
         return chosen
 
     def best(self, tried: Collection[Endpoint] = ()) -> Endpoint | None:
-        """The least busy of those that work, or of those that may work soonest; none of `tried` if that can be."""
+        """Return the least busy healthy endpoint, else the one that recovers soonest; avoid those in `tried`."""
         now = time.monotonic()
         return min(
             self._endpoints.values(),
@@ -126,47 +126,47 @@ class Replicas:
         )
 
     def answered(self, endpoint: Endpoint, affinity: Affinity | None, path: str) -> None:
-        """A call of `path` was answered there; its episode has begun."""
+        """Record a successful call of `path`, which binds its episode to the endpoint."""
         endpoint.succeed(path)
         if affinity is None:
             return
         entry = self._affinities.get(affinity)
         if entry is None:
-            self._assign(affinity, _AffinityEntry(endpoint, begun=True))
-        elif not entry.begun:
-            entry.endpoint, entry.begun = endpoint, True
+            self._assign(affinity, _AffinityEntry(endpoint, started=True))
+        elif not entry.started:
+            entry.endpoint, entry.started = endpoint, True
 
     def binds(self, affinity: Affinity | None, endpoint: Endpoint) -> bool:
-        """True when the episode has begun at `endpoint`."""
+        """Return True if the episode is bound to `endpoint`."""
         if affinity is None or not affinity.binding:
             return False
         entry = self._affinities.get(affinity)
-        return entry is not None and entry.begun and entry.endpoint is endpoint
+        return entry is not None and entry.started and entry.endpoint is endpoint
 
     def lost(self, affinity: Affinity, why: str) -> Failure:
-        """Forget where the episode was; the failure that says so."""
+        """Drop the episode's affinity and return the failure to raise."""
         self._affinities.pop(affinity, None)
-        return Failure(FailureKind.SESSION_LOST, f"the episode cannot go on: {why}")
+        return Failure(FailureKind.SESSION_LOST, f"the episode cannot continue: {why}")
 
-    def answers_as(self, endpoint: Endpoint, model: str, asked: str) -> bool:
-        """False where the endpoint's answer names another model than `asked`, and the rest of the pool may name that.
+    def answers_as(self, endpoint: Endpoint, model: str, requested: str) -> bool:
+        """Return False if the response names another model than requested, and other endpoints may serve the right one.
 
-        Gateways rename models: a name that no endpoint contradicts and most agree on is believed.
+        Gateways rename models, so a name is accepted if most endpoints agree on it and none returns the requested one.
         """
         endpoint.model = model
-        if _is_named(model, asked):
+        if _is_named(model, requested):
             return True
         now = time.monotonic()
         names = Counter(other.model for other in self._endpoints.values() if other.model)
         unknown = sum(not other.model and other.is_usable(now) for other in self._endpoints.values())
         agree = names.pop(model, 0)
-        if any(_is_named(name, asked) for name in names):
+        if any(_is_named(name, requested) for name in names):
             return False
         rivals = max(names.values(), default=0) + unknown
         return agree > rivals or (agree == rivals and not unknown)
 
     def collect(self) -> Iterable[Metric]:
-        """For Prometheus: every address that calls may go to, how many are at it, and whether it cools down."""
+        """Return Prometheus metrics for every address: calls in flight, and whether it cools down."""
         calls = GaugeMetricFamily("rollyard_engine_in_flight", "Calls at an engine", labels=["engine"])
         cooling = GaugeMetricFamily("rollyard_engine_shunned", "1: it failed and cools down", labels=["engine"])
         now = time.monotonic()
@@ -181,7 +181,7 @@ class Replicas:
         return self.holds(endpoint) and endpoint.is_usable(time.monotonic())
 
     def _accepts(self, endpoint: Endpoint, affinity: Affinity) -> bool:
-        """True where a call that has not begun should go to the endpoint of those before."""
+        """Return True if a call that is not bound yet should go to the endpoint of earlier calls."""
         if not self._works(endpoint):
             return False
         least = min(other.in_flight for other in self._endpoints.values())
@@ -195,16 +195,16 @@ class Replicas:
     async def _wait(self) -> None:
         try:
             async with asyncio.timeout(self._wait_s):
-                while not self._endpoints:  # an engine that came up may be gone again before this call has its turn
-                    await self._some.wait()
+                while not self._endpoints:  # an engine may be removed again before this call runs
+                    await self._available.wait()
         except TimeoutError:
             why = self._why_none()
             told = f"no engine is up{f' ({why})' if why else ''}; waited {self._wait_s:g} s"
             raise Failure(FailureKind.UNREACHABLE, told) from None
 
 
-def _is_named(found: str, asked: str) -> bool:
-    """Equal but for case and what hosted APIs add: an owner in front, a date or version behind."""
-    found, asked = (name.lower().rpartition("/")[2] for name in (found, asked))
-    rest = found.removeprefix(asked) if found.startswith(asked) else "?"
+def _is_named(found: str, requested: str) -> bool:
+    """Compare model names, ignoring case and what hosted APIs add: an owner prefix, a date or version suffix."""
+    found, requested = (name.lower().rpartition("/")[2] for name in (found, requested))
+    rest = found.removeprefix(requested) if found.startswith(requested) else "?"
     return not rest or (rest[0] in "-@:" and (rest[1:2].isdigit() or rest[0] == ":"))

@@ -1,7 +1,7 @@
-"""Passage: what one incoming call takes along to the endpoint, and what comes back beside the answer.
+"""The headers and the query that one call forwards to the endpoint, and the headers that it returns.
 
-Cookies, tracing and affinity headers go through unchanged in both directions, and so does the query of the address, so
-that a load balancer or a router between this server and the engines works as if nobody stood in between.
+Cookies, tracing and affinity headers pass unchanged in both directions, as does the query, so that a load balancer or
+router between this server and the engines works as without this server.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 
 
 class RequestContext:
-    """One call on its way through a model server; its requests go to the same engine while that answers."""
+    """The context of one call; its requests go to the same engine while that responds."""
 
     def __init__(self, headers: Mapping[str, str], affinity: Affinity | None = None, query: str = "") -> None:
         self.headers = headers
         self.affinity = affinity
         self.query = query
-        """What the caller put behind its address, with the question mark."""
+        """The query of the caller's URL, with the question mark."""
         self.endpoint: Endpoint | None = None
-        """Where its latest request was answered; None before the first."""
+        """The endpoint of the latest response; None before the first."""
         self.answer_headers: tuple[tuple[bytes, bytes], ...] = ()
 
     @classmethod
     def of(cls, call: RawRequest, cache_key: object = None) -> Self:
-        """The passage of `call`; `cache_key` is its body's `prompt_cache_key`, for calls that name no episode."""
-        headers = dict(_taken(call.headers))
+        """Create the context of `call`; `cache_key`: the body's `prompt_cache_key`, for calls without an episode."""
+        headers = dict(_forwarded(call.headers))
         affinity = None
         if episode := headers.get(EPISODE_HEADER):
             affinity = Affinity(episode)
@@ -53,7 +53,7 @@ class RequestContext:
         return self.endpoint.url if self.endpoint else None
 
     def record_response(self, answer: HttpResponse) -> None:
-        """Keep what the endpoint said beside its answer."""
+        """Keep the response headers to forward."""
         kept = [
             (name.lower().encode(), _bytes(value))
             for name, value in answer.headers.items()
@@ -64,7 +64,7 @@ class RequestContext:
 
 
 def _bytes(value: str) -> bytes:
-    """The value as it came: our own connections read headers as Latin-1, aiohttp as UTF-8."""
+    """Restore the bytes of a value: Rollyard's connections decode headers as Latin-1, aiohttp as UTF-8."""
     try:
         return value.encode("latin-1")
     except UnicodeEncodeError:
@@ -72,7 +72,7 @@ def _bytes(value: str) -> bytes:
 
 
 def _sendable(name: str, value: str) -> bool:
-    """False for a header that no HTTP answer may carry."""
+    """Return False for a header that is invalid in an HTTP response."""
     return name.isascii() and not _CONTROL.search(value)
 
 
@@ -81,7 +81,7 @@ def _query(query: bytes) -> str:
     return "?" + "&".join(pairs) if pairs else ""
 
 
-def _taken(headers: Iterable[tuple[bytes, bytes]]) -> Iterable[tuple[str, str]]:
+def _forwarded(headers: Iterable[tuple[bytes, bytes]]) -> Iterable[tuple[str, str]]:
     for raw_name, value in headers:
         name = raw_name.decode("latin-1").lower()
         if _passes(name, _IN, _NOT_IN):

@@ -1,20 +1,20 @@
-"""Tries: one model call, asked again with patience that ends.
+"""Retries model calls within limits.
 
-A model call keeps no state, so it may be asked again. What becomes of a failed try:
+A model call is stateless, so it may be retried. After a failed attempt:
 
-    no connection, connection lost, 5xx, 408, 409, 425,    again: at once at an endpoint that this call has not tried,
-    429, an unreadable or empty answer                     else after a pause (as long as Retry-After asks for)
-    no answer in time                                      likewise, when the budget still holds a whole try
-    a refusal (any other 3xx or 4xx)                       once at other endpoints; when none takes it, or there is only
-                                                           one, asking again cannot help
-    the context overflows                                  never
+    no connection, connection lost, 5xx, 408, 409, 425,    retry: at once on an endpoint that this call has not tried,
+    429, an unreadable or empty response                   else after a pause (at least that of Retry-After)
+    timeout                                                likewise, if the remaining time allows a full attempt
+    a rejection (any other 3xx or 4xx)                     retry once on each other endpoint; if all reject it, or there
+                                                           is only one, give up
+    context overflow                                       give up
 
-and never more than `max_attempts` times or beyond `total_timeout_s` in all. Each failure that points at the endpoint
-cools it down (endpoint.py). A 400, 413 or 422 points at the request, unless another endpoint takes it.
+with at most `max_attempts` attempts within `total_timeout_s`. Each failure caused by the endpoint starts a cool-down
+(endpoint.py). A 400, 413 or 422 is attributed to the request, unless another endpoint accepts it.
 
-An episode that has begun stays at its endpoint and is tried again there. It is lost when that endpoint is gone or down,
-or refuses it while there are others: the collector then plays it again whole. The first failure is logged when it
-happens.
+An episode is bound to the endpoint of its first response and retried there. It is lost if that endpoint is removed or
+down, or rejects the call while there are others; the collector then plays it again from the start. The first failure is
+logged immediately.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 PAUSE_CAP_S = 10.0
-"""Longest pause of our own between two tries."""
+"""Maximum pause between two attempts without Retry-After."""
 _RETRIED = (
     {FailureKind.UNREACHABLE, FailureKind.CONNECTION_LOST, FailureKind.TIMEOUT, FailureKind.RATE_LIMITED}
     | {FailureKind.UPSTREAM_ERROR, FailureKind.MALFORMED_ANSWER}
 )  # fmt: skip
 _ABOUT_THE_REQUEST = frozenset({400, 411, 412, 413, 414, 415, 416, 417, 422, 431})
-"""Statuses of a refusal that point at the request, as long as no other endpoint takes it."""
-Try = Callable[[Endpoint, float], Awaitable[T]]
-"""One request to an endpoint within so many seconds."""
+"""Statuses of rejections that are attributed to the request unless another endpoint accepts it."""
+Attempt = Callable[[Endpoint, float], Awaitable[T]]
+"""One request to an endpoint with a timeout in seconds."""
 
 
 class UpstreamRefusal(Failure):
-    """The failure that an error answer reports, with the pause that it asks for."""
+    """The failure of an error response, with the pause that it requests."""
 
     def __init__(self, failure: Failure, pause_s: float) -> None:
         super().__init__(failure.kind, failure.problem.detail)
@@ -58,7 +58,7 @@ class UpstreamRefusal(Failure):
 
 
 class RetryingCaller:
-    """The tries of all calls to one pool."""
+    """Makes and retries the calls to one pool."""
 
     def __init__(self, replicas: Replicas, settings: CallSettings) -> None:
         self._replicas = replicas
@@ -66,18 +66,18 @@ class RetryingCaller:
         self._quiet_until = 0.0
         self._unlogged = 0
 
-    async def make(self, path: str, request_context: RequestContext, once: Try[T]) -> T:
-        """What `once` brings for the call of `path`. Raises Failure: the last try's, or session_lost."""
+    async def make(self, path: str, request_context: RequestContext, once: Attempt[T]) -> T:
+        """Return the result of `once` for the call of `path`. Raises the last attempt's Failure, or session_lost."""
         settings = self._settings
-        give_up = time.monotonic() + settings.total_timeout_s
+        deadline = time.monotonic() + settings.total_timeout_s
         tried: list[Endpoint] = []
-        doubted: list[Endpoint] = []
-        """Those that refused the request; at fault only if another one takes it."""
+        rejecting: list[Endpoint] = []
+        """Endpoints that rejected the request; their fault only if another one accepts it."""
         while True:
             endpoint = await self._endpoint(request_context, tried)
-            begun = time.monotonic()
+            started = time.monotonic()
             try:
-                timeout_s = max(min(settings.request_timeout_s, give_up - begun), 0.01)
+                timeout_s = max(min(settings.request_timeout_s, deadline - started), 0.01)
                 with endpoint.busy():
                     answer = await once(endpoint, timeout_s)
             except Failure as failure:
@@ -85,26 +85,26 @@ class RetryingCaller:
                 refused = failure.kind is FailureKind.UPSTREAM_REFUSED
                 if not refused and failure.kind not in _RETRIED:
                     raise
-                asked = failure.pause_s if isinstance(failure, UpstreamRefusal) else 0.0
+                requested_s = failure.pause_s if isinstance(failure, UpstreamRefusal) else 0.0
                 if refused and failure.problem.upstream_status in _ABOUT_THE_REQUEST:
-                    doubted.append(endpoint)
+                    rejecting.append(endpoint)
                 else:
                     counts = failure.kind is not FailureKind.RATE_LIMITED
-                    endpoint.fail(path, begun, pause_s=asked, counts=counts)
+                    endpoint.fail(path, started, pause_s=requested_s, counts=counts)
                 self._check_affinity(failure, endpoint, request_context)
                 elsewhere = self._goes_elsewhere(request_context, tried)
-                pause = 0.0 if elsewhere else asked + self._pause_s(len(tried))
-                left = give_up - time.monotonic() - pause
+                pause = 0.0 if elsewhere else requested_s + self._pause_s(len(tried))
+                left = deadline - time.monotonic() - pause
                 last = len(tried) >= settings.max_attempts or left <= 0 or (refused and not elsewhere)
                 last = last or (failure.kind is FailureKind.TIMEOUT and left < settings.request_timeout_s)
                 then = "giving up" if last else "again elsewhere" if elsewhere else f"again in {pause:.1f} s"
-                tries = f"try {len(tried)} of {settings.max_attempts}"
-                self._log(f"{joined(endpoint.url, path)}: {tries}: {failure} ({then})")
+                attempt = f"try {len(tried)} of {settings.max_attempts}"
+                self._log(f"{joined(endpoint.url, path)}: {attempt}: {failure} ({then})")
                 if last:
-                    raise _told(failure, len(tried)) from failure
+                    raise _with_attempts(failure, len(tried)) from failure
             else:
-                for other in doubted:
-                    other.fail(path, begun)
+                for other in rejecting:
+                    other.fail(path, started)
                 self._replicas.answered(endpoint, request_context.affinity, path)
                 request_context.endpoint = endpoint
                 return answer
@@ -112,31 +112,31 @@ class RetryingCaller:
                 await asyncio.sleep(pause)
 
     async def _endpoint(self, request_context: RequestContext, tried: Sequence[Endpoint]) -> Endpoint:
-        """Where the next try goes: requests of one call stay together while that works."""
+        """Choose the endpoint of the next attempt; the requests of one call go to the same one if possible."""
         before = request_context.endpoint
         if before is not None and before not in tried and self._replicas.holds(before):
             return before
         return await self._replicas.choose(request_context.affinity, tried)
 
     def _goes_elsewhere(self, request_context: RequestContext, tried: Sequence[Endpoint]) -> bool:
-        """True when the next try goes to an endpoint that this call has not asked yet."""
+        """Return True if the next attempt goes to an endpoint that this call has not tried."""
         if self._replicas.binds(request_context.affinity, tried[-1]):
             return False
-        following = self._replicas.best(tried)
-        return following is not None and following not in tried
+        candidate = self._replicas.best(tried)
+        return candidate is not None and candidate not in tried
 
     def _pause_s(self, attempt: int) -> float:
         longest = min(self._settings.retry_pause_s * 2 ** min(attempt - 1, 20), PAUSE_CAP_S)
         return random.uniform(0.5, 1.0) * float(longest)
 
     def _check_affinity(self, failure: Failure, endpoint: Endpoint, request_context: RequestContext) -> None:
-        """Raises Failure session_lost when the episode began at this endpoint and cannot go on there."""
+        """Raise Failure session_lost if the episode is bound to this endpoint and cannot continue there."""
         affinity = request_context.affinity
         if affinity is None or not self._replicas.binds(affinity, endpoint):
             return
         if self._replicas.holds(endpoint):
             if len(self._replicas) == 1:
-                return  # there is nowhere else to go: who restarts it gets the episode back
+                return  # the only endpoint: the episode can continue once it is restarted
             refused = failure.kind is FailureKind.UPSTREAM_REFUSED
             if refused and failure.problem.upstream_status in _ABOUT_THE_REQUEST:
                 return
@@ -145,22 +145,22 @@ class RetryingCaller:
         raise self._replicas.lost(affinity, failure.problem.detail) from failure
 
     def _log(self, text: str) -> None:
-        """The first at once, then one a second: a dead endpoint with hundreds of calls must not drown the log."""
+        """Log at most one message per second, because a dead endpoint may have hundreds of calls."""
         now = time.monotonic()
         if now < self._quiet_until:
             self._unlogged += 1
             return
-        log.warning("%s%s", text, f" [and {self._unlogged} more failed tries]" if self._unlogged else "")
+        log.warning("%s%s", text, f" [and {self._unlogged} more failed attempts]" if self._unlogged else "")
         self._quiet_until, self._unlogged = now + 1.0, 0
 
 
 def joined(url: str, path: str) -> str:
-    """The address of `path`; one that begins with `/../` stands beside the API's `/v1`."""
+    """Return the URL of `path`; a path that starts with `/../` is relative to the parent of the API's `/v1`."""
     return url.removesuffix("/v1") + path[3:] if path.startswith("/../") else url + path
 
 
-def _told(failure: Failure, attempts: int) -> Failure:
-    """The failure, saying how often it was tried."""
+def _with_attempts(failure: Failure, attempts: int) -> Failure:
+    """Add the number of attempts to the failure."""
     if attempts == 1:
         return failure
     problem = failure.problem

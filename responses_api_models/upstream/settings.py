@@ -1,4 +1,4 @@
-"""What the settings of model servers with an engine or a foreign endpoint share; NeMo Gym's names are taken too."""
+"""Settings shared by model servers with an engine or an external endpoint; NeMo Gym's names are accepted, too."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rollyard.services.types import Json
 
 
 class CallSettings(ServerSettings):
-    """How a model is called, wherever it is served."""
+    """Settings of calls to a model."""
 
     NOT_IDENTITY: ClassVar[frozenset[str]] = ServerSettings.NOT_IDENTITY | {
         *("default_headers", "request_timeout_s", "total_timeout_s", "max_attempts", "retry_pause_s"),
@@ -21,37 +21,37 @@ class CallSettings(ServerSettings):
     }
 
     model: str = Field(validation_alias=AliasChoices("model", "openai_model"))
-    """Name under which the endpoint serves the model; replaces whatever a request says."""
+    """Name under which the endpoint serves the model; replaces the `model` of every request."""
     extra_body: Json | None = None
-    """Fields added to every call where the request does not say otherwise, e.g. {top_k: 20}."""
+    """Fields added to every call that does not set them, e.g. {top_k: 20}."""
     default_headers: dict[str, str] = Field(default_factory=dict)
-    """Further headers of every call."""
+    """Additional headers of every call."""
     request_timeout_s: float = Field(600.0, gt=0)
-    """Longest wait for one answer."""
+    """Timeout of one attempt."""
     total_timeout_s: float = Field(1800.0, gt=0)
-    """Longest wait for a call with all its tries."""
+    """Timeout of a call including all attempts."""
     max_attempts: int = Field(3, ge=1)
-    """Tries of one call."""
+    """Maximum number of attempts per call."""
     retry_pause_s: float = Field(0.5, ge=0)
-    """Pause before the second try; doubles, with jitter."""
+    """Pause before the second attempt; doubles for each further one, with jitter."""
 
 
 class EndpointSettings(CallSettings):
-    """A model that somebody else serves."""
+    """Settings of a model at an external endpoint."""
 
     NOT_IDENTITY: ClassVar[frozenset[str]] = CallSettings.NOT_IDENTITY | {"openai_base_url"}
 
     base_url: str | list[str] = Field(validation_alias=AliasChoices("base_url", "openai_base_url"))
-    """Address of the OpenAI-compatible API, with its /v1. Of several, an episode starts on the one with the fewest
+    """Address of the OpenAI-compatible API, including /v1, or a list. An episode starts on the address with the fewest
     calls in flight and stays there."""
     api_key: SecretStr = Field(SecretStr(""), validation_alias=AliasChoices("api_key", "openai_api_key"))
-    """Sent as bearer token; engines of your own usually want none."""
+    """Sent as bearer token; self-hosted engines usually require none."""
 
     @field_validator("base_url")
     @classmethod
     def _readable(cls, value: str | list[str]) -> str | list[str]:
         if not value:
-            raise OperatorError("base_url is empty; give one address or more, e.g. http://127.0.0.1:8000/v1")
+            raise OperatorError("base_url is empty; set one or more addresses, e.g. http://127.0.0.1:8000/v1")
         return [checked_url(url) for url in value] if isinstance(value, list) else checked_url(value)
 
     @property
@@ -61,11 +61,11 @@ class EndpointSettings(CallSettings):
 
 
 def checked_url(url: str) -> str:
-    """The address without its trailing slash. Raises OperatorError."""
+    """Return the address without its trailing slash. Raises OperatorError if it is invalid."""
     try:
         parsed = URL(url)
     except (ValueError, TypeError) as error:
-        raise OperatorError(f"base_url: {url!r} is no address ({error})") from error
+        raise OperatorError(f"base_url: {url!r} is not a valid address ({error})") from error
     if parsed.password is not None or parsed.user is not None:
         raise OperatorError(f"base_url: put the credentials of {parsed.host} into api_key, not into the address")
     if parsed.scheme not in ("http", "https") or not parsed.host:

@@ -1,7 +1,7 @@
-"""Upstream: one foreign OpenAI-compatible endpoint, or engines of our own, as one thing that can be asked.
+"""Sends requests to an external OpenAI-compatible endpoint, or to a pool of engines.
 
-How often it is asked, and where, is `tries`'. A stream is asked again only before its answer has begun. The key is sent
-and never shown.
+retries.py decides where calls go and when they are retried. A stream is retried only before its response has started.
+The key is sent, but never logged or included in errors.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _MODEL = re.compile(rb'"model"\s*:\s*"([^"\\]*)"')
 
 
 class Upstream:
-    """Posts to the replica on which a call's episode sits."""
+    """Sends requests to the endpoint to which a call's episode is bound."""
 
     def __init__(
         self, replicas: Replicas, settings: CallSettings, api_key: SecretStr | None, transport: Transport
@@ -40,11 +40,13 @@ class Upstream:
         self._settings = settings
         self._key = api_key.get_secret_value().strip() if api_key else ""
         if not self._key.isprintable() or not self._key.isascii():
-            raise OperatorError("api_key holds characters that no HTTP header can carry; check how it was copied")
+            raise OperatorError(
+                "api_key contains characters that are invalid in an HTTP header; check how it was copied"
+            )
         self._headers = {"content-type": "application/json", "accept": "application/json", "user-agent": "rollyard"}
         self._headers.update({name.lower(): value for name, value in settings.default_headers.items()})
         if odd := [name for name, value in self._headers.items() if not _is_header(name, value)]:
-            raise OperatorError(f"default_headers: {', '.join(map(repr, odd))} cannot travel in an HTTP header")
+            raise OperatorError(f"default_headers: {', '.join(map(repr, odd))}: invalid in an HTTP header")
         if self._key:
             self._headers["authorization"] = f"Bearer {self._key}"
         self._transport = transport
@@ -56,16 +58,16 @@ class Upstream:
     async def post(
         self, path: str, body: bytes, read: Callable[[bytes], T], request_context: RequestContext | None = None
     ) -> T:
-        """What `read` makes of the answer's body; a Failure malformed_answer from it is tried again.
+        """Return the result of `read` for the response body; if it raises Failure malformed_answer, retry the call.
 
-        `path` is below the address; one that begins with `/../` stands beside its `/v1`.
+        `path` is relative to the address; one that starts with `/../` to the parent of its `/v1`.
         """
         request_context = request_context or RequestContext({})
 
         async def once(endpoint: Endpoint, timeout_s: float) -> T:
             target = joined(endpoint.url, path)
             answer = await self._transport.send(
-                "POST", target + request_context.query, body, self._sent(request_context), timeout_s
+                "POST", target + request_context.query, body, self._request_headers(request_context), timeout_s
             )
             if not 200 <= answer.status < 300:
                 raise self._failure(answer, target)
@@ -79,40 +81,43 @@ class Upstream:
     async def stream(
         self, path: str, body: bytes, request_context: RequestContext, opening: Opening = lambda: is_event
     ) -> AsyncIterator[bytes]:
-        """The answer's server-sent events as they come, each whole. One that begins with an error is that failure.
+        """Return the response's server-sent events as they arrive. Raises Failure if it starts with an error.
 
-        Events are held back for a moment, until the answer begins as `opening` says for one stream; a Failure up to
-        then is tried again. Closing the stream hangs up, so that an engine aborts the request.
+        Events are held back briefly until the response starts, which `opening` detects; a Failure until then is
+        retried. Closing the stream disconnects, so that an engine aborts the request.
         """
 
         async def once(endpoint: Endpoint, timeout_s: float) -> tuple[Endpoint, StartedStream]:
             target = joined(endpoint.url, path)
-            headers = {**self._sent(request_context), "accept": "text/event-stream"}
-            answer, pieces = await self._transport.stream(
+            headers = {**self._request_headers(request_context), "accept": "text/event-stream"}
+            answer, chunks = await self._transport.stream(
                 "POST", target + request_context.query, body, headers, timeout_s
             )
             try:
                 if not 200 <= answer.status < 300 or "json" in answer.headers.get("content-type", ""):
-                    whole = b"".join([piece async for piece in pieces])
+                    whole = b"".join([chunk async for chunk in chunks])
                     raise self._no_stream(HttpResponse(answer.status, answer.headers, whole), target)
-                opened = StartedStream(split_events(pieces), opening())
-                first = await opened.first()
+                started_stream = StartedStream(split_events(chunks), opening())
+                first = await started_stream.first()
                 self._check_event(first, answer, target)
                 self._check_model(first, endpoint)
-                await opened.hold()
+                await started_stream.hold()
             except BaseException:
-                await pieces.aclose()  # type: ignore[attr-defined]
+                await chunks.aclose()  # type: ignore[attr-defined]
                 raise
             request_context.record_response(answer)
-            return endpoint, opened
+            return endpoint, started_stream
 
-        endpoint, opened = await self._tries.make(path, request_context, once)
-        return self._flowing(path, endpoint, opened)
+        endpoint, started_stream = await self._tries.make(path, request_context, once)
+        return self._forward(path, endpoint, started_stream)
 
     async def send(
         self, method: str, url: str, path: str, body: bytes = b"", timeout_s: float | None = None
     ) -> HttpResponse:
-        """One request to the engine at `url`, not tried again: its answer of any status. Raises Failure without one."""
+        """Send one request to the engine at `url` without retries and return its response, whatever its status.
+
+        Raises Failure if there is no response.
+        """
         limit_s = timeout_s or self._settings.request_timeout_s
         answer = await self._transport.send(method, joined(url, path), body, self._headers, limit_s)
         return HttpResponse(answer.status, answer.headers, self._without_key(answer.body))
@@ -126,39 +131,39 @@ class Upstream:
             raise self._no_stream(HttpResponse(answer.status, answer.headers, event), target)
 
     def _check_model(self, body: bytes, endpoint: Endpoint) -> None:
-        """An endpoint of several that serves another model than the rest would mix two policies."""
+        """Reject an endpoint that serves another model than the others, which would mix two policies."""
         if len(self.replicas) < 2 or not (found := _MODEL.search(body)):
             return
         model = found[1].decode("utf-8", "replace")
         if not self.replicas.answers_as(endpoint, model, self._settings.model):
-            told = f"{endpoint.url} answers for the model {model!r}; {self._settings.model!r} was asked for"
-            raise Failure(FailureKind.MALFORMED_ANSWER, told)
+            detail = f"{endpoint.url} responded with the model {model!r}; expected {self._settings.model!r}"
+            raise Failure(FailureKind.MALFORMED_ANSWER, detail)
 
     def _no_stream(self, answer: HttpResponse, target: str) -> Failure:
         if not 200 <= answer.status < 300:
             return self._failure(answer, target)
         found = self._without_key(answer.body)[:300].decode("utf-8", "replace").strip() or "(an empty body)"
-        return Failure(FailureKind.MALFORMED_ANSWER, f"{target} answered 200 with no stream of events: {found}")
+        return Failure(FailureKind.MALFORMED_ANSWER, f"{target} answered 200 without an event stream: {found}")
 
-    async def _flowing(self, path: str, endpoint: Endpoint, opened: StartedStream) -> AsyncIterator[bytes]:
-        begun = time.monotonic()
+    async def _forward(self, path: str, endpoint: Endpoint, started_stream: StartedStream) -> AsyncIterator[bytes]:
+        started = time.monotonic()
         with endpoint.busy():
             try:
-                async with contextlib.aclosing(opened.events()) as events:
+                async with contextlib.aclosing(started_stream.events()) as events:
                     async for event in events:
                         yield event
             except Failure:
-                endpoint.fail(path, begun)
+                endpoint.fail(path, started)
                 raise
 
-    def _sent(self, request_context: RequestContext) -> dict[str, str]:
+    def _request_headers(self, request_context: RequestContext) -> dict[str, str]:
         return {**request_context.headers, **self._headers} if request_context.headers else self._headers
 
     def _read(self, body: bytes, read: Callable[[bytes], T]) -> T:
         try:
             return read(body)
         except Failure:
-            # An endpoint that echoes its request would put the key into the excerpt.
+            # If an endpoint echoes its request, the excerpt would contain the key.
             if (shown := self._without_key(body)) != body:
                 read(shown)
             raise
@@ -171,14 +176,14 @@ class Upstream:
     def _hint(self, answer: HttpResponse, endpoint: str) -> str:
         status = answer.status
         if status == 403 and endpoint.endswith(("/render", "/derender", "/generate")):
-            return "vLLM opens it with --enable-scale-out"
+            return "vLLM enables it with --enable-scale-out"
         if status == 401 or status == 403:
             return "check policy_api_key" if self._key else "no api_key is set; check policy_api_key"
         if status == 404:
             missing = [url for url in self.replicas.urls if not url.endswith("/v1")]
             return "check policy_model_name" + (f", and whether {missing[0]} lacks its /v1" if missing else "")
         if status < 400:
-            return f"it redirects to {answer.headers.get('location')}; put the final address into policy_base_url"
+            return f"it redirects to {answer.headers.get('location')}; set policy_base_url to the final address"
         return ""
 
     def _without_key(self, body: bytes) -> bytes:

@@ -1,6 +1,6 @@
-"""vllm_model: the policy behind an engine at a given address that speaks Chat Completions.
+"""A model server in front of an engine at a given address that supports Chat Completions.
 
-vLLM, SGLang, llama.cpp, most providers. How it is spoken to is `chat_engine`'s.
+Works with vLLM, SGLang, llama.cpp and most providers. The requests are handled in `chat_engine`.
 """
 
 from __future__ import annotations
@@ -16,19 +16,18 @@ from rollyard.services.server.app import Context
 
 
 class VllmModelSettings(ChatEngineSettings, EndpointSettings):
-    """An engine that somebody else started."""
+    """Settings of an external engine."""
 
     NOT_IDENTITY: ClassVar[frozenset[str]] = ChatEngineSettings.NOT_IDENTITY | EndpointSettings.NOT_IDENTITY
 
 
 class VllmModel(ChatEngineModel[VllmModelSettings]):
-    """An engine at a given address."""
+    """Serves an external engine."""
 
     def __init__(self, settings: VllmModelSettings, context: Context) -> None:
         super().__init__(settings, context, Replicas(settings.urls), settings.api_key)
 
     async def advice(self) -> list[str]:
-        """See `Server.advice`."""
         return await endpoint_advice(self.settings, self.context.beyond)
 
 

@@ -1,4 +1,4 @@
-"""Road answers: what both ways of sending token ids read in an engine's answer, and what they make of it."""
+"""Reads the engine's responses for both token backends, and converts them to chat completions."""
 
 from __future__ import annotations
 
@@ -11,21 +11,23 @@ from rollyard.services.types import Json
 
 
 def finish(completion: Json, body: Json) -> None:
-    """Make it what the chat endpoint answers, which alone knows of calls and what was allowed of them: its kind of id,
-    its word for a turn with calls, one call where only one may be.
+    """Give the completion the form of the chat endpoint's, which alone handles tool calls: its kind of id, the finish
+    reason of a turn with calls, and a single call if parallel calls are disabled.
     """
     serial = str(completion.get("id") or "").removeprefix("generate-tokens-").removeprefix("cmpl-")
     completion["id"] = f"chatcmpl-{serial.removeprefix('chatcmpl-')}" if serial else None
     choice, message = first_choice(completion)
-    calls, wanted = message.get("tool_calls"), body.get("tool_choice")
+    calls, tool_choice = message.get("tool_calls"), body.get("tool_choice")
     if calls and body.get("parallel_tool_calls") is False:
         message["tool_calls"] = calls[:1]
-    if calls and (wanted in (None, "auto") or (wanted == "required" and choice.get("finish_reason") == "stop")):
+    if calls and (
+        tool_choice in (None, "auto") or (tool_choice == "required" and choice.get("finish_reason") == "stop")
+    ):
         choice["finish_reason"] = "tool_calls"
 
 
 def logprobs_of(answer: Json, key: str) -> list[Any]:
-    """The entries of a generation, one a token. Raises Failure malformed_answer for one without tokens."""
+    """Return the logprob entries, one per token. Raises Failure malformed_answer if there are no tokens."""
     choices = answer.get("choices")
     choice = choices[0] if isinstance(choices, list) and choices else None
     if not isinstance(choice, dict):
@@ -39,7 +41,7 @@ def logprobs_of(answer: Json, key: str) -> list[Any]:
 
 
 def object_reader(key: str) -> Callable[[bytes], Json]:
-    """A reader of JSON objects that have `key`."""
+    """Return a parser of JSON objects that requires `key`."""
 
     def read(body: bytes) -> Json:
         answer = json_object(body)

@@ -1,4 +1,4 @@
-"""CompletionsBackend: token ids by way of /tokenize and the plain completions endpoint; tool calls are read here."""
+"""Sends token ids through /tokenize and /v1/completions, and parses tool calls from the text."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _CHAT_ONLY = frozenset(
 
 
 class CompletionsBackend:
-    """Token-in by way of the plain completions endpoint."""
+    """Token-in through the completions endpoint."""
 
     name = "completions"
     names_versions = False
@@ -28,26 +28,23 @@ class CompletionsBackend:
         self._upstream = upstream
         self._parses_tools = parses_tools
 
-    def _calls(self, body: Json) -> bool:
+    def _expects_calls(self, body: Json) -> bool:
         return self._parses_tools and bool(body.get("tools")) and body.get("tool_choice") != "none"
 
     async def check(self, model: str, request_context: RequestContext) -> None:
-        """See `Road.check`."""
         await self.render({"model": model}, [QUESTION], request_context)
 
     def unsupported_reason(self, body: Json) -> str:
-        """See `Road.unfit`."""
         if not body.get("tools"):
             return ""
         if not self._parses_tools:
             return "no_text_tool_parser"
-        # The chat endpoint forces such a call by a grammar, which this one cannot.
+        # The chat endpoint enforces such a call with a grammar, which this endpoint does not support.
         return "tool_choice" if body.get("tool_choice") not in (None, "auto", "none") else ""
 
     async def render(
         self, body: Json, messages: list[Json], request_context: RequestContext, *, ask: bool = True
     ) -> Rendered:
-        """See `Road.render`."""
         kept = ("model", "tools", "chat_template", "chat_template_kwargs")
         request = {key: body[key] for key in kept if body.get(key) is not None}
         request.update(messages=messages, add_generation_prompt=ask, add_special_tokens=False)
@@ -59,12 +56,11 @@ class CompletionsBackend:
     async def generate(
         self, ids: list[int], rendered: Rendered, body: Json, request_context: RequestContext, *, texts: bool = False
     ) -> Generated:
-        """See `Road.generate`."""
         request = {key: value for key, value in body.items() if key not in _CHAT_ONLY}
         request.update(prompt=ids, return_token_ids=True, add_special_tokens=False)
         request["logprobs"] = body.get("top_logprobs") or 0
-        if self._calls(body):
-            request["skip_special_tokens"] = False  # the marks of calls are special tokens in some models
+        if self._expects_calls(body):
+            request["skip_special_tokens"] = False  # the markers of calls are special tokens in some models
         limit = body.get("max_completion_tokens") or body.get("max_tokens")
         if limit is None and (longest := rendered.request.get("max_model_len")):
             limit = max(longest - len(ids), 1)
@@ -73,12 +69,12 @@ class CompletionsBackend:
         answer = await self._upstream.post("/completions", orjson.dumps(request), _read_completed, request_context)
         choice = answer["choices"][0]
         generated, log_probs = choice["token_ids"], choice["logprobs"]["token_logprobs"]
-        calls = self._calls(body)
+        expects_calls = self._expects_calls(body)
         text = choice.get("text") or ""
         chat_choice = {
             "index": 0,
-            "message": hermes.read(text) if calls else hermes.plain(text),
-            "logprobs": {"content": _in_words(choice["logprobs"])} if texts else None,
+            "message": hermes.read(text) if expects_calls else hermes.plain(text),
+            "logprobs": {"content": _with_texts(choice["logprobs"])} if texts else None,
             "finish_reason": choice.get("finish_reason"),
             "stop_reason": choice.get("stop_reason"),
         }
@@ -87,13 +83,13 @@ class CompletionsBackend:
         return Generated(generated, log_probs, completion, sampling.of_request(body, tools_constrain=False))
 
 
-def _in_words(logprobs: Json) -> list[Json]:
-    """The logprobs of the completions endpoint as those of the chat endpoint."""
+def _with_texts(logprobs: Json) -> list[Json]:
+    """Convert the logprobs of the completions endpoint to those of the chat endpoint."""
 
     def entry(token: str, logprob: float) -> Json:
         return {"token": token, "logprob": logprob, "bytes": list(token.encode())}
 
-    # Engines leave it out, or null, where no other candidates were asked for.
+    # Engines omit it, or return null, if no other candidates were requested.
     tops = logprobs.get("top_logprobs") or [None] * len(logprobs["tokens"])
     rows = zip(logprobs["tokens"], logprobs["token_logprobs"], tops, strict=True)
     return [

@@ -1,4 +1,4 @@
-"""GenerateBackend: vLLM's own endpoints for token ids. Its tool and reasoning parsers read the answer."""
+"""Sends token ids through vLLM's own endpoints. Its tool and reasoning parsers parse the text."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from rollyard.services.responses.response_validity import first_choice, malforme
 from rollyard.services.types import Json
 
 SEED_IDS = 16
-"""Ids of the prompt's end that the engine's detokenizer wants to see before the answer."""
+"""Number of trailing prompt ids that the engine's detokenizer needs before the generation."""
 _OF_RENDERING = ("token_offsets", "request_id")
-"""What a rendering has and a request to generate must not."""
+"""Keys of a rendered request that a generate request must not have."""
 
 
 class GenerateBackend:
-    """Token-in as vLLM offers it."""
+    """Token-in through vLLM's token-in endpoints."""
 
     name = "generate"
     names_versions = True
@@ -29,7 +29,7 @@ class GenerateBackend:
         self._upstream = upstream
 
     async def check(self, model: str, request_context: RequestContext) -> None:
-        """See `Road.check`: older vLLM has the first of the three endpoints and not the others."""
+        """Call all three endpoints, because older vLLM has only the first."""
         body: Json = {"model": model, "max_tokens": 1, "ignore_eos": True}
         rendered = await self.render(body, [QUESTION], request_context)
         request = {key: value for key, value in rendered.request.items() if key not in _OF_RENDERING}
@@ -39,13 +39,11 @@ class GenerateBackend:
         await self.read(answer, rendered.ids, body, request_context)
 
     def unsupported_reason(self, body: Json) -> str:
-        """See `Road.unfit`."""
         return ""
 
     async def render(
         self, body: Json, messages: list[Json], request_context: RequestContext, *, ask: bool = True
     ) -> Rendered:
-        """See `Road.render`."""
         sent = orjson.dumps({**body, "messages": messages, "add_generation_prompt": ask})
         request = await self._upstream.post(
             "/chat/completions/render", sent, object_reader("token_ids"), request_context
@@ -55,17 +53,17 @@ class GenerateBackend:
     async def generate(
         self, ids: list[int], rendered: Rendered, body: Json, request_context: RequestContext, *, texts: bool = False
     ) -> Generated:
-        """See `Road.generate`."""
         request = {key: value for key, value in rendered.request.items() if key not in _OF_RENDERING}
         params = {key: value for key, value in request["sampling_params"].items() if key != "max_tokens"}
-        # Without a limit the one there was counted from the few rendered messages; the engine counts from `ids` then.
+        # Without a limit in the request, the rendered one was computed from the rendered messages. Dropping it lets the
+        # engine compute it from `ids`.
         if (limit := body.get("max_completion_tokens") or body.get("max_tokens")) is not None:
-            # vLLM 0.32 leaves its own default, 16, out of a rendering, and takes none for no limit at all.
+            # vLLM 0.32 omits a limit of 16, its default, from a rendered request, and treats a missing one as no limit.
             params["max_tokens"] = request["sampling_params"].get("max_tokens", limit)
         elif (room := request["sampling_params"].get("max_tokens")) and (
             ids == rendered.ids or params.get("min_tokens")
         ):
-            # It takes none for 16 where it looks whether min_tokens is below it.
+            # Where vLLM checks min_tokens against the limit, it treats a missing limit as 16.
             params["max_tokens"] = max(room + len(rendered.ids) - len(ids), 1)
         request["sampling_params"] = params
         request["token_ids"] = ids
@@ -77,17 +75,17 @@ class GenerateBackend:
         if not texts:
             choice["logprobs"] = None
         completion = await self.read(answer, ids, body, request_context)
-        # The usage counts what was in the engine's cache; the reader of the text knows nothing of it.
+        # Only this usage includes the tokens cached by the engine; the derender endpoint does not report them.
         completion["usage"] = answer.get("usage") or completion.get("usage")
         finish(completion, body)
-        used = sampling.of_engine(request["sampling_params"], body)
-        return Generated(generated, log_probs, completion, used, choice.get("weight_versions"))
+        sampling_record = sampling.of_engine(request["sampling_params"], body)
+        return Generated(generated, log_probs, completion, sampling_record, choice.get("weight_versions"))
 
     async def read(self, answer: Json, ids: list[int], body: Json, request_context: RequestContext) -> Json:
-        """The answer of /inference/v1/generate to the prompt `ids` as a chat completion, by the engine's parsers."""
+        """Convert a response of /inference/v1/generate to a chat completion with the engine's parsers."""
         choice = answer["choices"][0]
-        spoken = _spoken(choice)
-        if not spoken:
+        turn_ids = _turn_ids(choice)
+        if not turn_ids:
             message = {"role": "assistant", "content": ""}
             return {"id": answer.get("request_id"), "object": "chat.completion", "created": answer.get("created")} | {
                 "model": answer.get("model"),
@@ -95,7 +93,7 @@ class GenerateBackend:
             }
         parsing = {
             "model": body.get("model"),
-            "generate_response": {**answer, "choices": [{**choice, "token_ids": spoken}]},
+            "generate_response": {**answer, "choices": [{**choice, "token_ids": turn_ids}]},
             "prompt_tokens": len(ids),
             "prompt_token_ids": ids[-SEED_IDS:],
             "chat_request": {**body, "messages": [{"role": "user", "content": ""}]},
@@ -105,22 +103,22 @@ class GenerateBackend:
             "/chat/completions/derender", orjson.dumps(parsing), read, request_context
         )
         if isinstance(stop := choice.get("stop_reason"), str):
-            _cut(first_choice(completion)[1], stop, len(stop) * bool(body.get("include_stop_str_in_output")))
+            _cut_stop(first_choice(completion)[1], stop, len(stop) * bool(body.get("include_stop_str_in_output")))
         return completion
 
 
-def _spoken(choice: Json) -> list[int]:
-    """The ids whose text is the turn. A token that ended it is not among them: it would be written out, and most tool
-    parsers stumble over it.
+def _turn_ids(choice: Json) -> list[int]:
+    """Return the ids of the turn's text, without the token that ended it: it would become part of the text, which most
+    tool parsers cannot handle.
     """
     ids: list[int] = choice["token_ids"]
     by_token = choice.get("finish_reason") == "stop" and not isinstance(choice.get("stop_reason"), str)
     return ids[:-1] if by_token else ids
 
 
-def _cut(message: Json, stop: str, kept: int) -> None:
-    """Take a stop string, but for its first `kept` letters, and what its last token has behind it off the end of what
-    was said: the ids still have it.
+def _cut_stop(message: Json, stop: str, kept: int) -> None:
+    """Remove a stop string except for its first `kept` characters, and the rest of its last token, from the end of the
+    text. The ids keep them.
     """
     for key in ("content", "reasoning", "reasoning_content"):
         if text := message.get(key):
@@ -129,7 +127,7 @@ def _cut(message: Json, stop: str, kept: int) -> None:
 
 
 def _read_generated(body: bytes) -> Json:
-    """A turn as ids: a generation without a token is no turn of the model (services/responses/response_validity.py)."""
+    """Parse a generation. One without tokens is malformed (services/responses/response_validity.py)."""
     answer = json_object(body)
     entries = logprobs_of(answer, "content")
     if not all(isinstance(entry, dict) and "logprob" in entry for entry in entries):

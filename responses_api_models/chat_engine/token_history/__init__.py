@@ -1,1 +1,1 @@
-"""The token ids of an episode, turn by turn, and how the next prompt continues them."""
+"""The token history of an episode, and the prompts that continue it."""

@@ -1,8 +1,8 @@
-"""Turns: one model call with its tokens on record, each prompt beginning with exactly the ids of the turn before.
+"""Makes model calls with recorded tokens whose prompts begin with exactly the ids of the turn before.
 
-A turn is sent as token ids where that can be: the first as the engine renders it, so that its answer names the weight
-version of each token, a later one behind the turn before (continuation.py). Where it cannot be, it goes as messages.
-Whichever way it went, its prompt is compared with the turn before and a break is recorded.
+If possible, a turn is sent as token ids: the first one as the engine renders it, so that the response reports the
+weight version of each token; later ones continue the turn before (continuation.py). Otherwise it is sent as messages,
+and its prompt is compared with the turn before to record a prefix mismatch.
 """
 
 from __future__ import annotations
@@ -29,77 +29,79 @@ from rollyard.services.responses.response_validity import check_completion, malf
 from rollyard.services.rollout_types import PolicyVersion, SamplingRecord, TokenTrace
 from rollyard.services.types import TOKEN_FIELDS, Json
 
-_BY_CHAT = ("echo", "continue_final_message", "truncate_prompt_tokens", "prompt_logprobs")
-"""What a request may ask for that changes its prompt or its answer in a way that only the chat endpoint knows."""
+_CHAT_ONLY = ("echo", "continue_final_message", "truncate_prompt_tokens", "prompt_logprobs")
+"""Fields that change the prompt or the response in a way that only the chat endpoint supports."""
 _NO_TURN = {
-    "n": "with tokens on record a call is one turn",
-    "best_of": "with tokens on record a call is one turn",
-    "use_beam_search": "a beam is not a sample, so its log-probabilities are of no use to a trainer",
-    "logprob_token_ids": "with tokens on record the log-probabilities are those of the generated tokens",
+    "n": "if tokens are recorded, a call is one turn",
+    "best_of": "if tokens are recorded, a call is one turn",
+    "use_beam_search": "a beam is not a sample, so a trainer cannot use its log-probabilities",
+    "logprob_token_ids": "if tokens are recorded, the log-probabilities are those of the generated tokens",
 }
-"""Fields of which no other value than the default leaves one sampled turn."""
+"""Fields for which only the default value results in one sampled turn."""
 
 
 @dataclass(frozen=True, slots=True)
 class EngineTurn:
-    """A turn as an engine made it."""
+    """A turn as returned by an engine."""
 
     way: str
     completion: Json
     sampling: SamplingRecord
     reason: str = ""
-    """Why it went as messages."""
+    """Why it was sent as messages."""
 
 
 class TokenTurns:
-    """Model calls with tokens, over one upstream."""
+    """Makes model calls with recorded tokens through one upstream."""
 
     def __init__(
         self,
         upstream: Upstream,
-        abilities: Capabilities,
+        capabilities: Capabilities,
         versions: PolicyVersions,
         special_tokens: SpecialTokens,
         *,
         sends_ids: bool = False,
     ) -> None:
         self._upstream = upstream
-        self._abilities = abilities
+        self._capabilities = capabilities
         self._versions = versions
         self._special_tokens = special_tokens
         self._sends_ids = sends_ids
         self._continuation = Continuation()
 
-    async def make(self, asked: Json, request_context: RequestContext) -> Json:
-        """The chat completion for the chat request `asked`; its message carries the tokens and their trace."""
-        given = _messages(asked)
+    async def make(self, request: Json, request_context: RequestContext) -> Json:
+        """Return the chat completion for a chat request; its message carries the tokens and their trace."""
+        given = _messages(request)
         before, plain = history.last_turn(given), history.without_tokens(given)
-        body = {**sampling.PLAIN, **{key: value for key, value in asked.items() if value is not None}}
-        body.update(messages=plain, logprobs=True, top_logprobs=asked.get("top_logprobs") or 0)
-        texts = bool(asked.get("logprobs"))
-        mark, said = self._versions.mark, history.Fingerprint(body)
-        recorded = said.add(plain[: before.index + 1]) if before else ""
+        body = {**sampling.PLAIN, **{key: value for key, value in request.items() if value is not None}}
+        body.update(messages=plain, logprobs=True, top_logprobs=request.get("top_logprobs") or 0)
+        texts = bool(request.get("logprobs"))
+        mark, fingerprint = self._versions.mark, history.Fingerprint(body)
+        recorded = fingerprint.add(plain[: before.index + 1]) if before else ""
         sent, escaped = await self._special_tokens.treated(body, request_context)
-        made = await self._as_ids(before, sent, recorded, request_context, texts)
-        if isinstance(made, str):
+        turn = await self._as_ids(before, sent, recorded, request_context, texts)
+        if isinstance(turn, str):
             ids_kept = {**sent, "messages": _with_ids(sent["messages"], given)} if self._sends_ids else sent
-            made = await self._by_chat(ids_kept, made, request_context)
-        completion = made.completion
+            turn = await self._as_messages(ids_kept, turn, request_context)
+        completion = turn.completion
         choice, message = check_completion(completion)
         message.update(token_fields(completion, choice, message))
         _check(message)
-        # They stand on the message; where an engine puts them they stand for callers who asked as one asks an engine.
+        # The message carries them. They are also at the engine's own place if the caller set return_token_ids.
         wanted = (message["prompt_token_ids"], message["generation_token_ids"])
-        completion["prompt_token_ids"], choice["token_ids"] = wanted if asked.get("return_token_ids") else (None, None)
+        completion["prompt_token_ids"], choice["token_ids"] = (
+            wanted if request.get("return_token_ids") else (None, None)
+        )
         if not texts:
             choice["logprobs"] = None
-        trace = _trace(message, before, made.reason)
-        trace["way"] = made.way
-        trace["context"] = said.add([*plain[before.index + 1 if before else 0 :], message])
+        trace = _trace(message, before, turn.reason)
+        trace["way"] = turn.way
+        trace["context"] = fingerprint.add([*plain[before.index + 1 if before else 0 :], message])
         if escaped:
             trace["escaped"] = escaped
-        mode = await self._abilities.logprobs_mode(request_context)
-        trace["sampling"] = {**made.sampling, "logprobs_mode": mode, **self._version(mark, choice, request_context)}
+        mode = await self._capabilities.logprobs_mode(request_context)
+        trace["sampling"] = {**turn.sampling, "logprobs_mode": mode, **self._version(mark, choice, request_context)}
         message["token_trace"] = trace
         return completion
 
@@ -108,7 +110,7 @@ class TokenTurns:
         version = self._versions.sampled(mark, spans, request_context.url)
         return {**version, "version_of": "token" if isinstance(spans, list) and spans else "turn"}
 
-    async def _by_chat(self, body: Json, reason: str, request_context: RequestContext) -> EngineTurn:
+    async def _as_messages(self, body: Json, reason: str, request_context: RequestContext) -> EngineTurn:
         sent = orjson.dumps({**body, "return_token_ids": True})
         completion = await self._upstream.post("/chat/completions", sent, _read_completion, request_context)
         return EngineTurn("chat", completion, sampling.of_request(body, tools_constrain=True), reason)
@@ -116,27 +118,27 @@ class TokenTurns:
     async def _as_ids(
         self, before: history.Turn | None, body: Json, recorded: str, request_context: RequestContext, texts: bool
     ) -> EngineTurn | str:
-        """The turn, sent as token ids; or why it cannot go so.
+        """Send the turn as token ids, or return why this is not possible.
 
-        `recorded` is what the conversation up to the turn before looks like now.
+        `recorded` is the current fingerprint of the conversation up to the turn before.
         """
-        backend = await self._abilities.backend(request_context)
-        if reason := _unfit(backend, before, recorded, body):
+        backend = await self._capabilities.backend(request_context)
+        if reason := _unsupported_reason(backend, before, recorded, body):
             return reason
         assert backend is not None
         if before is None and not backend.names_versions:
             return "nothing_gained"
         if before and await self._special_tokens.in_tools(body, request_context):
-            return "special_tokens_in_tools"  # the cut behind the turn before might be made within them
+            return "special_tokens_in_tools"  # the end of the turn before might be found within them
         prompt = await self._prompt(backend, before, body, request_context)
         if prompt is None:
             return "no_end_of_turn"
         ids, rendered = prompt
-        made = await backend.generate(ids, rendered, body, request_context, texts=texts)
-        choice, message = check_completion(made.completion)
-        choice["weight_versions"] = made.weight_versions
-        message.update(prompt_token_ids=ids, generation_token_ids=made.ids, generation_log_probs=made.log_probs)
-        return EngineTurn(backend.name, made.completion, made.sampling)
+        turn = await backend.generate(ids, rendered, body, request_context, texts=texts)
+        choice, message = check_completion(turn.completion)
+        choice["weight_versions"] = turn.weight_versions
+        message.update(prompt_token_ids=ids, generation_token_ids=turn.ids, generation_log_probs=turn.log_probs)
+        return EngineTurn(backend.name, turn.completion, turn.sampling)
 
     async def _prompt(
         self, backend: TokenBackend, before: history.Turn | None, body: Json, request_context: RequestContext
@@ -154,30 +156,30 @@ def _read_completion(body: bytes) -> Json:
 
 
 def _trace(message: Json, before: history.Turn | None, reason: str) -> TokenTrace:
-    """How the turn hangs together with the one before. `reason`: why it went as messages."""
+    """Return the trace of a turn after `before`. `reason`: why it was sent as messages."""
     if before is None:
         return {"segment": 0}
     found = before.trace.get("segment")
     segment = found if isinstance(found, int) else 0
-    # A prompt sent as ids was put together from those of the turn before.
-    broken = history.find_prefix_mismatch(before.ids, message["prompt_token_ids"], reason) if reason else None
-    return {"segment": segment + 1, "break": broken} if broken else {"segment": segment}
+    # A prompt sent as ids was built from those of the turn before, so it cannot differ.
+    mismatch = history.find_prefix_mismatch(before.ids, message["prompt_token_ids"], reason) if reason else None
+    return {"segment": segment + 1, "break": mismatch} if mismatch else {"segment": segment}
 
 
-def _unfit(backend: TokenBackend | None, before: history.Turn | None, recorded: str, body: Json) -> str:
-    """Why the prompt cannot be sent as ids; empty when it can."""
+def _unsupported_reason(backend: TokenBackend | None, before: history.Turn | None, recorded: str, body: Json) -> str:
+    """Return why the prompt cannot be sent as ids; empty if it can."""
     messages = body["messages"]
     if before is not None and before.trace.get("context", recorded) != recorded:
         return "history_changed"
     if backend is None:
         return "retokenized"
-    if asked := next((name for name in _BY_CHAT if body.get(name)), ""):
-        return asked
+    if request := next((name for name in _CHAT_ONLY if body.get(name)), ""):
+        return request
     if body.get("add_generation_prompt") is False:
         return "add_generation_prompt"
     if before is not None and before.index + 1 == len(messages):
         return "nothing_new"
-    # An image is more than its ids, wherever it stands: the engine wants the picture with them.
+    # An image cannot be sent as ids alone: the engine needs the image itself.
     if any(isinstance(message.get("content"), list) and not _only_text(message["content"]) for message in messages):
         return "not_text"
     return backend.unsupported_reason(body)
@@ -188,7 +190,7 @@ def _only_text(parts: list[Any]) -> bool:
 
 
 def _with_ids(messages: list[Json], given: list[Json]) -> list[Json]:
-    """The messages as an engine reads them that knows the token ids on them."""
+    """Return the messages together with their token ids, for an engine that reads them."""
     kept = history.without_traces(given)
     return [
         {**message, **{key: one[key] for key in TOKEN_FIELDS if key in one}}
@@ -196,23 +198,23 @@ def _with_ids(messages: list[Json], given: list[Json]) -> list[Json]:
     ]
 
 
-def _messages(asked: Json) -> list[Json]:
-    """The conversation of a chat request. Raises Failure bad_request."""
-    messages = asked.get("messages")
+def _messages(request: Json) -> list[Json]:
+    """Return the messages of a chat request. Raises Failure bad_request if tokens cannot be recorded for it."""
+    messages = request.get("messages")
     if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
-        raise Failure(FailureKind.BAD_REQUEST, f"messages: found {str(messages)[:100]}; a list of messages is expected")
+        raise Failure(FailureKind.BAD_REQUEST, f"messages: found {str(messages)[:100]}; expected a list of messages")
     for name, why in _NO_TURN.items():
-        if (value := asked.get(name)) not in (None, False, []) and not (value == 1 and name in ("n", "best_of")):
+        if (value := request.get(name)) not in (None, False, []) and not (value == 1 and name in ("n", "best_of")):
             raise Failure(FailureKind.BAD_REQUEST, f"{name}: found {str(value)[:100]}; {why}")
     return messages
 
 
 def _check(message: Json) -> None:
-    """Raises Failure malformed_answer for tokens that a trainer could not use."""
+    """Raise Failure malformed_answer for tokens that a trainer could not use."""
     missing = [field for field in TOKEN_FIELDS[:3] if message.get(field) is None]
     shown = {key: value for key, value in message.items() if key != "content"}
     if missing:
-        hint = "return_token_id_information needs vLLM 0.10.2 or later, which knows return_token_ids"
+        hint = "return_token_id_information requires vLLM 0.10.2 or later, which supports return_token_ids"
         raise malformed(f"lacks {', '.join(missing)} ({hint})", shown)
     if not are_ids(message["prompt_token_ids"]):
         raise malformed("has prompt ids that are not token ids", message["prompt_token_ids"])

@@ -1,16 +1,16 @@
-"""What a trainer needs of the policy: its versions, tokens in and out, new weights.
+"""The interface for trainers: policy versions, token-in endpoints, and weight updates.
 
-versions.py     which version the policy has, which each engine holds, which a turn was sampled from
-gate.py         model calls wait while weights change and are refused while engines differ; answers carry the version
-engines.py      one request to every engine
-checkpoint.py   a folder of weights, seen to be whole and this model's before any engine is touched; with tensors.py,
-                profile.py, config_changes.py, finite.py and fingerprint.py
-loader.py       what is done to one engine when its weights change
-jobs.py         one after another, and each to its end
-weights.py      new weights from a folder on every engine, or the old ones on every engine
-newcomers.py    engines that were started anew, and hold other weights for that reason
-cpu.py          what an engine on a CPU cannot do with new weights
-lease.py        how long a pause lasts without a sign of life
-protocol.py     vLLM's own control endpoints, for trainers that send weights their own way; the list is control_calls.py
-trainer.py      all of it as endpoints
+policy_versions.py    the policy's version, the version on each engine, and the version that sampled a turn
+call_gate.py          holds model calls while weights change, rejects them while engines differ, reports the version
+engine_group.py       sends one request to every engine
+checkpoint.py         checks a folder of weights before any engine loads it; uses safetensors_headers.py,
+                      model_signature.py, config_changes.py, finite_weights.py and checkpoint_fingerprint.py
+weight_loader.py      the steps of a weight change on one engine
+job_queue.py          runs work on the engines sequentially, without cancellation
+weight_update.py      loads new weights from a folder on every engine, or restores the old ones
+joining_engines.py    syncs the weights of engines that were restarted
+cpu_limits.py         limits of weight updates on CPU engines
+pause_lease.py        ends a pause if the trainer falls silent
+vllm_control.py       vLLM's control endpoints, for trainers that transfer weights themselves (control_endpoints.py)
+training_routes.py    the HTTP endpoints
 """

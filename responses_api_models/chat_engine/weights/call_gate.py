@@ -1,7 +1,7 @@
-"""Gate: what stands before every model call, so that no rollout is sampled from a mixture of weights.
+"""The gate in front of every model call, which prevents rollouts sampled from a mixture of weights.
 
-While weights change, calls wait. While engines hold different weights, calls are refused, and so are the answers of
-those that were under way. Every answer says which version made it.
+While weights change, calls wait. While engines hold different weights, calls are rejected, and so are the responses of
+calls in flight. Every response reports the policy version.
 """
 
 from __future__ import annotations
@@ -16,42 +16,42 @@ from rollyard.services.errors import Failure, FailureKind
 from rollyard.services.http.request import Handler, RawRequest, RawResponse
 
 VERSION_HEADER = b"x-rollyard-policy-version"
-BEGUN_HEADER = b"x-rollyard-policy-version-begun"
-"""Only on an answer that was begun under another version."""
+START_VERSION_HEADER = b"x-rollyard-policy-version-begun"
+"""Only on a response whose call started under another version."""
 PAUSED = "the engines are paused (POST /resume ends it)"
 ASLEEP = "the engines are asleep (POST /wake_up ends it)"
 STOPPING = "the engines are being paused"
-UPDATING = "an update of the weights is running"
-RESYNCING = "an engine that was started again is brought to the policy's weights"
+UPDATING = "a weight update is running"
+RESYNCING = "a restarted engine is loading the policy's weights"
 
 
 class Gate:
-    """One for all model calls of a server."""
+    """Holds, rejects and stamps the model calls of a server."""
 
-    def __init__(self, versions: PolicyVersions, urls: Callable[[], list[str]], patience_s: float) -> None:
+    def __init__(self, versions: PolicyVersions, urls: Callable[[], list[str]], timeout_s: float) -> None:
         self._versions = versions
         self._urls = urls
-        self._patience_s = patience_s
+        self._timeout_s = timeout_s
         self.resync: Callable[[], Awaitable[None]] = _nothing
-        """Tried before a call is refused."""
+        """Called before a call is rejected."""
         self._reasons: dict[str, None] = {}
         self._opened = asyncio.Event()
         self._opened.set()
 
     def shut(self, reason: str) -> None:
-        """Model calls wait from now on."""
+        """Make model calls wait."""
         self._reasons[reason] = None
         self._opened.clear()
 
     def open(self, reason: str) -> None:
-        """They wait no longer, unless for another reason."""
+        """Release model calls unless there is another reason to wait."""
         self._reasons.pop(reason, None)
         if not self._reasons:
             self._opened.set()
 
     @contextlib.contextmanager
     def shut_while(self, reason: str) -> Iterator[None]:
-        """Model calls wait until the block ends."""
+        """Make model calls wait until the block ends."""
         self.shut(reason)
         try:
             yield
@@ -59,54 +59,54 @@ class Gate:
             self.open(reason)
 
     def waits_for(self, reason: str) -> bool:
-        """True while it is shut for that reason."""
+        """Return True while the gate is shut for this reason."""
         return reason in self._reasons
 
     @property
     def reasons(self) -> list[str]:
-        """Why model calls wait now."""
+        """Why model calls are waiting."""
         return list(self._reasons)
 
     def guarded(self, handler: Handler) -> Handler:
-        """The handler of a model call behind this gate."""
+        """Put the handler of a model call behind this gate."""
 
         @functools.wraps(handler)
         async def answer(call: RawRequest) -> RawResponse:
             if self._raise_if_inconsistent():
                 await self._enter()
-            begun = self._versions.now
-            reply = self.stamped(await handler(call), begun)
+            started = self._versions.now
+            reply = self.stamped(await handler(call), started)
             if reply.stream is None and self._raise_if_inconsistent():
                 await self._leave()
             return reply
 
         return answer
 
-    def stamped(self, reply: bytes | RawResponse, begun: str = "") -> RawResponse:
-        """The answer with the policy's version on it."""
+    def stamped(self, reply: bytes | RawResponse, started: str = "") -> RawResponse:
+        """Return the response with headers for the policy version."""
         now = self._versions.now
-        marks: tuple[tuple[bytes, bytes], ...] = ((VERSION_HEADER, now.encode("latin-1", "replace")),)
-        if begun and begun != now:
-            marks += ((BEGUN_HEADER, begun.encode("latin-1", "replace")),)
+        headers: tuple[tuple[bytes, bytes], ...] = ((VERSION_HEADER, now.encode("latin-1", "replace")),)
+        if started and started != now:
+            headers += ((START_VERSION_HEADER, started.encode("latin-1", "replace")),)
         if isinstance(reply, bytes):
-            return RawResponse(reply, headers=marks)
-        reply.headers = marks + reply.headers
+            return RawResponse(reply, headers=headers)
+        reply.headers = headers + reply.headers
         return reply
 
     def check(self) -> None:
-        """Raises Failure upstream_error while engines hold different weights."""
+        """Raise Failure upstream_error while engines hold different weights."""
         if difference := self._versions.difference(self._urls()):
-            fix = "start an engine with unknown weights again; POST /weights/update brings all to one version"
-            raise Failure(FailureKind.UPSTREAM_ERROR, f"no model call now: {difference} ({fix})", status=503)
+            fix = "restart an engine with unknown weights; POST /weights/update brings all engines to one version"
+            raise Failure(FailureKind.UPSTREAM_ERROR, f"model calls are rejected: {difference} ({fix})", status=503)
 
     async def look(self) -> None:
-        """As `check`, after a look whether the difference is still there."""
+        """Resync engines that differ, then `check`."""
         if self._versions.difference(self._urls()):
             try:
-                async with asyncio.timeout(self._patience_s):
+                async with asyncio.timeout(self._timeout_s):
                     await self.resync()
             except TimeoutError:
-                raise self._late(RESYNCING) from None
+                raise self._timeout(RESYNCING) from None
         self.check()
 
     def _raise_if_inconsistent(self) -> bool:
@@ -119,24 +119,25 @@ class Gate:
 
     async def _leave(self) -> None:
         if list(self._reasons) == [UPDATING]:
-            await self._wait()  # what came of it decides
-        if not self._reasons.keys() & {PAUSED, ASLEEP}:  # else it was made before the engines stopped
+            await self._wait()  # the result of the update decides
+        if not self._reasons.keys() & {
+            PAUSED,
+            ASLEEP,
+        }:  # otherwise the response was complete before the engines stopped
             self.check()
 
     async def _wait(self) -> None:
         why = ", ".join(self._reasons)
         try:
-            async with asyncio.timeout(self._patience_s):
+            async with asyncio.timeout(self._timeout_s):
                 while self._reasons:
                     why = ", ".join(self._reasons)
                     await self._opened.wait()
         except TimeoutError:
-            raise self._late(why) from None
+            raise self._timeout(why) from None
 
-    def _late(self, why: str) -> Failure:
-        return Failure(
-            FailureKind.TIMEOUT, f"model calls wait while {why}; that took longer than {self._patience_s:g} s"
-        )
+    def _timeout(self, why: str) -> Failure:
+        return Failure(FailureKind.TIMEOUT, f"the model call waited longer than {self._timeout_s:g} s because {why}")
 
 
 async def _nothing() -> None:

@@ -1,12 +1,12 @@
-"""Checkpoint: a folder of weights, seen to be whole and this model's before any engine is asked to load it.
+"""Checks a folder of weights before any engine loads it: it must be complete and belong to this model.
 
-It must be seen here: an engine whose load fails has lost its weights and must be started again (loader.py), and where
-tensors are merely missing vLLM 0.32 answers 200 and goes on with the old ones in their place.
+The check is necessary because an engine whose load fails has lost its weights and must be restarted (weight_loader.py),
+and if tensors are missing, vLLM 0.32 returns 200 and keeps the old ones in their place.
 
-    tensors.py      the files are whole and hold what they say
-    profile.py      it is the same model: configuration, tensors, vocabulary
-    finite.py       every weight is a finite number
-    fingerprint.py  which files they were, so that a later load takes the same ones or none
+    safetensors_headers.py     the files are complete and consistent
+    model_signature.py         it is the same model: configuration, tensors, vocabulary
+    finite_weights.py          every weight is a finite number
+    checkpoint_fingerprint.py  identifies the files, so that a later load uses the same ones or fails
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ from rollyard.responses_api_models.chat_engine.weights.safetensors_headers impor
 from rollyard.services.errors import Failure
 
 Depth = Literal["values", "headers", "off"]
-UNSEEN = "if only the engines' machines see it, set weights_check: off"
+HINT_OFF = "if only the engines' hosts can read it, set weights_check: off"
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Where a version's weights are, and which files they were; an empty fingerprint where they were not looked at."""
+    """The folder of a version's weights and the fingerprint of its files, which is empty if they were not checked."""
 
     folder: str
     fingerprint: str = ""
-    profile: ModelSignature | None = None
+    signature: ModelSignature | None = None
     warnings: tuple[str, ...] = ()
 
 
 def check(folder: str, engine: ModelSignature | None, depth: Depth = "values") -> Checkpoint:
-    """The checkpoint in `folder`, for engines that were started with the model of `engine`.
+    """Check the checkpoint in `folder` for engines that were started with the model `engine`.
 
-    Links are followed once, so that every engine loads from the same folder, now and later. Raises Failure bad_request.
+    Links are resolved once, so that every engine loads from the same folder. Raises Failure bad_request if it is unfit.
     """
     path = Path(folder)
     if not path.is_absolute():
@@ -49,24 +49,24 @@ def check(folder: str, engine: ModelSignature | None, depth: Depth = "values") -
     if depth == "off":
         return Checkpoint(folder, warnings=("weights_check is off: nothing was checked or fingerprinted",))
     with _readable(folder):
-        real = _resolved(path)
-        before = fingerprint(real)
-        tensors = read_tensors(real)
+        resolved = _resolved(path)
+        before = fingerprint(resolved)
+        tensors = read_tensors(resolved)
         if not tensors:
-            raise bad_request(f"{folder} holds no *.safetensors; save with safe_serialization=True ({UNSEEN})")
-        profile = model_signature(real, tensors)
-        warnings = compare(folder, profile, engine)
+            raise bad_request(f"{folder} holds no *.safetensors; save with safe_serialization=True ({HINT_OFF})")
+        signature = model_signature(resolved, tensors)
+        warnings = compare(folder, signature, engine)
         if depth == "values":
             check_finite(tensors.values())
-        if fingerprint(real) != before:
+        if fingerprint(resolved) != before:
             raise bad_request(
-                f"{folder} changed while it was checked: is it still being written? Send it once it is whole"
+                f"{folder} changed while it was checked; it may still be being written. Send it once it is complete"
             )
-    return Checkpoint(str(real), before, profile, tuple(warnings))
+    return Checkpoint(str(resolved), before, signature, tuple(warnings))
 
 
 def start_checkpoint(folder: str) -> Checkpoint | None:
-    """What an engine was started with, where its folder can be read here; hub names and the like cannot."""
+    """Return the checkpoint that an engine was started with; None if it is not a local folder (e.g. a hub name)."""
     path = Path(folder)
     with contextlib.suppress(Failure), _readable(folder):
         if path.is_dir():
@@ -75,7 +75,7 @@ def start_checkpoint(folder: str) -> Checkpoint | None:
 
 
 def difference(checkpoint: Checkpoint) -> str:
-    """How the folder differs from what it was when it was checked; empty where it does not."""
+    """Return how the folder has changed since it was checked; empty if it has not."""
     if not checkpoint.fingerprint:
         return ""
     try:
@@ -89,10 +89,10 @@ def difference(checkpoint: Checkpoint) -> str:
 
 
 def _resolved(path: Path) -> Path:
-    real = path.resolve(strict=True)
-    if not real.is_dir():
-        raise bad_request(f"path: {path} is a file; expected the folder that it is in")
-    return real
+    resolved = path.resolve(strict=True)
+    if not resolved.is_dir():
+        raise bad_request(f"path: {path} is a file; expected the folder that contains it")
+    return resolved
 
 
 @contextlib.contextmanager
@@ -100,6 +100,6 @@ def _readable(folder: str) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError:
-        raise bad_request(f"path: there is no folder {folder[:500]!r} on this server's machine ({UNSEEN})") from None
+        raise bad_request(f"path: there is no folder {folder[:500]!r} on this server's host ({HINT_OFF})") from None
     except (OSError, ValueError, RuntimeError) as error:  # no permission, a loop of links, a null byte
         raise bad_request(f"path: {folder[:500]!r} cannot be read ({error})") from error

@@ -1,9 +1,9 @@
-"""Fingerprint: which files a version was loaded from, in sixteen hex digits.
+"""Computes the fingerprint of the files that a version was loaded from: sixteen hex digits.
 
-It covers config.json, the index, and of each weight file its name, size, modification time, header and a few bytes of
-every tensor. So it tells two checkpoints apart that were saved into the same folder one after the other, also where a
-copy kept the times, and costs no reading of the weights. A copy of a folder has another fingerprint unless it keeps the
-times (`cp -p`, `rsync -t`).
+It covers config.json, the index, and the name, size, modification time, header and a few bytes of every tensor of each
+weight file. This distinguishes checkpoints that were saved into the same folder, even if a copy preserved the times,
+without reading all weights. A copy of a folder has another fingerprint unless it preserves the times (`cp -p`,
+`rsync -t`).
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from rollyard.responses_api_models.chat_engine.weights.rejections import bad_req
 from rollyard.responses_api_models.chat_engine.weights.safetensors_headers import INDEX, read_header, weight_files
 
 SAMPLE = 64
-"""Bytes of each tensor, from its middle: after a step of training hardly any weight is what it was."""
+"""Bytes read from the middle of each tensor: a training step changes almost every weight."""
 
 
 def fingerprint(folder: Path) -> str:
-    """Of a folder of safetensors. Raises Failure bad_request: something in it cannot be read."""
+    """Return the fingerprint of a folder of safetensors. Raises Failure bad_request if a file cannot be read."""
     digest = hashlib.sha256()
     for name in ("config.json", INDEX):
         if (file := folder / name).exists():

@@ -1,6 +1,6 @@
-"""Config changes: does a checkpoint's config.json describe another computation than that of the engines?
+"""Finds differences in config.json that change what a model computes.
 
-A denied list of keys, not a list of known ones: a model of tomorrow has keys of its own that change what it computes.
+It ignores a list of irrelevant keys and compares all others, because new models have new keys that matter.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ _BOOKKEEPING = frozenset(
         *("chunk_size_feed_forward", "id2label", "label2id", "problem_type", "tokenizer_class", "tie_word_embeddings"),
     }
 )
-"""Keys of config.json that differ between two savings of one model, or that do not change what its tensors compute."""
+"""Keys of config.json that differ between two saves of one model, or that do not change what its tensors compute."""
 
 
 def config_changes(new: Json, engine: Json) -> Iterator[tuple[str, Any, Any]]:
-    """Keys that both have with other values. A null means a default that another version of transformers may fill in,
-    but for rope_scaling, where it means that there is none.
+    """Yield the keys that both have with different values. A null stands for a default that another version of
+    transformers may fill in, except for rope_scaling, where it means no scaling.
     """
     new, engine = _with_theta(new), _with_theta(engine)
     for name in sorted(new.keys() & engine.keys() - _BOOKKEEPING):
@@ -42,7 +42,7 @@ def config_changes(new: Json, engine: Json) -> Iterator[tuple[str, Any, Any]]:
 
 
 def _with_theta(config: Json) -> Json:
-    """Transformers 5 writes rope_theta into rope_parameters."""
+    """Move rope_theta to the top level: transformers 5 writes it into rope_parameters."""
     inner = config.get("rope_parameters")
     moved = inner.get("rope_theta") if isinstance(inner, dict) else None
     return config if moved is None else {**config, "rope_theta": moved}

@@ -1,4 +1,4 @@
-"""Control calls: those of vLLM's that a model server passes on, and one answer made of several engines'."""
+"""Lists the vLLM control endpoints that a model server forwards, and combines the engines' responses."""
 
 from __future__ import annotations
 
@@ -13,44 +13,51 @@ POSTS = {
     "/pause": "freezes (mode=keep), drains or aborts what is in flight; model calls wait here until /resume, or until "
     "lease_s seconds pass without a control call",
     "/resume": "ends a pause",
-    "/reset_prefix_cache": "forgets keys and values of old weights",
-    "/collective_rpc": "a method of the engine's workers, e.g. of a worker extension that takes weights",
-    "/init_weight_transfer_engine": "joins trainer and engines, e.g. in a NCCL group",
-    "/shutdown_weight_transfer_engine": "parts them",
-    "/start_weight_update": "takes the weights away; only while paused",
-    "/update_weights": "brings a part of the new ones",
-    "/finish_weight_update": "puts them in place: another version, `weight_version` or the next number",
-    "/update_weight_version": "names the weights that are there",
-    "/sleep": "gives GPU memory to a trainer on the same GPUs; model calls wait here until /wake_up",
-    "/wake_up": "takes it back",
+    "/reset_prefix_cache": "drops keys and values of old weights",
+    "/collective_rpc": "calls a method of the engine's workers, e.g. of a worker extension that receives weights",
+    "/init_weight_transfer_engine": "connects trainer and engines, e.g. in a NCCL group",
+    "/shutdown_weight_transfer_engine": "disconnects them",
+    "/start_weight_update": "starts an update, which invalidates the weights; only while paused",
+    "/update_weights": "transfers a part of the new weights",
+    "/finish_weight_update": "activates the new weights as another version, `weight_version` or the next number",
+    "/update_weight_version": "names the current weights",
+    "/sleep": "frees GPU memory for a trainer on the same GPUs; model calls wait here until /wake_up",
+    "/wake_up": "takes the memory back",
 }
-"""Path -> what it is needed for. Others that vLLM has are not passed on."""
+"""Path -> purpose. vLLM's other endpoints are not forwarded."""
 GETS = {
     "/is_paused": "state of /pause",
     "/is_sleeping": "state of /sleep",
-    "/get_world_size": "how many workers join a NCCL group",
+    "/get_world_size": "number of workers that join a NCCL group",
     "/weight_info": "the engine's own name for its weights",
 }
 
 
-def answer(said: list[EngineReply]) -> tuple[int, bytes, str]:
-    """Status, body and content type: one engine's answer as it is, or those of several. Raises Failure."""
-    if len(said) == 1 and said[0].content_type == PROBLEM_TYPE:
-        raise Failure.of(Problem.model_validate_json(said[0].body))
-    if len(said) == 1:
-        return said[0].status, said[0].body, said[0].content_type
-    shown = [one.shown() for one in said]
-    if not all_succeeded(said):
-        wrong = [one for one in said if not one.ok]
+def answer(replies: list[EngineReply]) -> tuple[int, bytes, str]:
+    """Return status, body and content type: one engine's response unchanged, or several combined.
+
+    Raises Failure if an engine failed.
+    """
+    if len(replies) == 1 and replies[0].content_type == PROBLEM_TYPE:
+        raise Failure.of(Problem.model_validate_json(replies[0].body))
+    if len(replies) == 1:
+        return replies[0].status, replies[0].body, replies[0].content_type
+    shown = [reply.shown() for reply in replies]
+    if not all_succeeded(replies):
+        wrong = [reply for reply in replies if not reply.ok]
         first = wrong[0].failure("").problem
-        told = f"{len(wrong)} of {len(said)} engines did not do it; {first.detail}"
+        told = f"the call failed on {len(wrong)} of {len(replies)} engines; {first.detail}"
         problem = Failure(FailureKind.UPSTREAM_ERROR, told, upstream_status=wrong[0].status).problem
         raise Failure.of(problem.model_copy(update={"engines": shown}))
-    lost = {"lost": [one.url for one in said if not one.answered]} if not all(one.ok for one in said) else {}
+    lost = (
+        {"lost": [reply.url for reply in replies if not reply.answered]}
+        if not all(reply.ok for reply in replies)
+        else {}
+    )
     return 200, orjson.dumps({"engines": shown, **lost}), "application/json"
 
 
-def all_succeeded(said: list[EngineReply]) -> bool:
-    """True when every engine that is still there did it; one that gave no answer is lost where another gave one."""
-    answered = [one for one in said if one.answered]
-    return bool(answered) and all(one.ok for one in answered)
+def all_succeeded(replies: list[EngineReply]) -> bool:
+    """Return True if the call succeeded on every engine that responded; if one responds, silent ones are lost."""
+    answered = [reply for reply in replies if reply.answered]
+    return bool(answered) and all(reply.ok for reply in answered)

@@ -1,7 +1,7 @@
-"""Engines: one request to every engine behind a model server, what each said, and which of them are lost.
+"""Sends requests to every engine behind a model server, and tracks which engines are lost.
 
-An engine that gives no answer where another does is lost: it leaves the pool, so that model calls go on without it, and
-comes back when it holds the policy's weights again (newcomers.py).
+An engine that does not respond while another one does is lost: it leaves the pool, so that model calls continue without
+it, and rejoins when it holds the policy's weights again (joining_engines.py).
 """
 
 from __future__ import annotations
@@ -22,23 +22,22 @@ from rollyard.services.types import Json
 
 log = logging.getLogger(__name__)
 
-DEV_MODE = "vLLM opens its control endpoints with VLLM_SERVER_DEV_MODE=1 in its environment"
+DEV_MODE = "vLLM enables its control endpoints with VLLM_SERVER_DEV_MODE=1 in its environment"
 
 
 @dataclass(frozen=True, slots=True)
 class EngineReply:
-    """What one engine answered; a problem of our own where it gave no answer."""
+    """The response of one engine; a problem document from this server if the engine did not respond."""
 
     url: str
     status: int
     body: bytes
     content_type: str = "application/json"
     answered: bool = True
-    """False where it gave none."""
+    """False if the engine did not respond."""
 
     @property
     def ok(self) -> bool:
-        """It did what it was asked."""
         return 200 <= self.status < 300
 
     @property
@@ -50,58 +49,58 @@ class EngineReply:
             return self.body.decode("utf-8", "replace")
 
     def shown(self) -> Json:
-        """As it stands in an answer of several."""
+        """Return the entry for a combined response of several engines."""
         return {"url": self.url, "status": self.status, "body": self.value}
 
     def failure(self, path: str) -> Failure:
-        """What it is where it is not `ok`."""
-        told = f"{self.url.removesuffix('/v1')}{path} answered {self.status}: {error_message(self.body)}"
+        """Return the failure for a response that is not `ok`."""
+        told = f"{self.url.removesuffix('/v1')}{path} returned {self.status}: {error_message(self.body)}"
         hint = f" ({DEV_MODE})" if self.status == 404 else ""
         kind = Failure if self.answered else EngineUnreachable
         return kind(FailureKind.UPSTREAM_ERROR, told + hint, upstream_status=self.status)
 
 
 class EngineUnreachable(Failure):
-    """An engine could not be asked, or its answer never came: what it did is unknown."""
+    """An engine could not be reached or did not respond, so what it did is unknown."""
 
 
 class EngineGroup:
-    """Those of an upstream. Paths stand beside the API's `/v1`."""
+    """The engines of an upstream. Paths are relative to the server's root, not to `/v1`."""
 
     def __init__(self, upstream: Upstream) -> None:
         self._upstream = upstream
         self.lost: dict[str, None] = {}
-        """Out of the pool because they gave no answer."""
+        """Engines removed from the pool because they did not respond."""
         self.unresumed: set[str] = set()
-        """In the pool, though they gave no answer to a resume: no other one is left."""
+        """Engines in the pool that did not respond to a resume, because no other engine is left."""
 
     @property
     def urls(self) -> list[str]:
-        """Their addresses now."""
+        """Addresses of the engines in the pool."""
         return self._upstream.replicas.urls
 
     def add(self, url: str) -> None:
-        """Calls may go there, too."""
+        """Add an engine to the pool."""
         self.lost.pop(url, None)
         self._upstream.replicas.add(url)
 
     def forget(self, url: str) -> None:
-        """It is gone for good: another one may come up at its address."""
+        """Remove an engine that has exited; another one may start at its address."""
         self.lost.pop(url, None)
         self._upstream.replicas.remove(url)
 
     def lose(self, url: str, why: str) -> bool:
-        """Take it out of the pool; the last one stays. True when it is out."""
+        """Remove an engine from the pool unless it is the last one. Return True if it is out of the pool."""
         if url in self.urls:
             if len(self.urls) == 1:
                 return False
-            log.error("%s is out of the pool until it holds the policy's weights again: %s", url, why)
+            log.error("%s was removed from the pool until it holds the policy's weights again: %s", url, why)
             self._upstream.replicas.remove(url)
             self.lost[url] = None
         return url in self.lost
 
     async def all(self, urls: Sequence[str], step: Callable[[str], Awaitable[None]]) -> dict[str, Failure]:
-        """The step on all of them at once; the failures of those that are still in the pool, by address."""
+        """Run the step on all engines concurrently; return the failures of those that are still in the pool."""
         results = await asyncio.gather(*(step(url) for url in urls), return_exceptions=True)
         failed: dict[str, Failure] = {}
         for url, result in zip(urls, results, strict=True):
@@ -109,31 +108,30 @@ class EngineGroup:
                 failed[url] = result
             elif isinstance(result, BaseException):
                 raise result
-        silent = {url: str(failure) for url, failure in failed.items() if isinstance(failure, EngineUnreachable)}
-        if len(silent) < len(urls):
-            for url, why in silent.items():
+        unreachable = {url: str(failure) for url, failure in failed.items() if isinstance(failure, EngineUnreachable)}
+        if len(unreachable) < len(urls):
+            for url, why in unreachable.items():
                 self.lose(url, why)
         return {url: failure for url, failure in failed.items() if url in self.urls}
 
     async def each(self, method: str, path: str, body: bytes = b"") -> list[EngineReply]:
-        """What each of them says, asked all at once and once only. None is left out, whatever happens to another."""
+        """Send one request to every engine concurrently, without retries; return all replies."""
         if not self.urls:
             raise Failure(FailureKind.UNREACHABLE, "no engine is up")
         return await asyncio.gather(*(self.ask(url, method, path, body) for url in self.urls))
 
     async def each_does(self, path: str, body: bytes = b"") -> list[EngineReply]:
-        """As `each`, with a POST that changes them: one that gives no answer where another does is lost."""
-        said = await self.each("POST", path, body)
-        if any(one.answered for one in said):
-            for one in said:
+        """Send a POST that changes the engines. An engine that does not respond while another one does is lost."""
+        replies = await self.each("POST", path, body)
+        if any(one.answered for one in replies):
+            for one in replies:
                 if not one.answered:
                     self.lose(one.url, str(one.failure(path)))
-        return said
+        return replies
 
     async def ask(
         self, url: str, method: str, path: str, body: bytes = b"", timeout_s: float | None = None
     ) -> EngineReply:
-        """What one of them says."""
         try:
             answer = await self._upstream.send(method, url, f"/..{path}", body, timeout_s)
         except Failure as failure:
@@ -142,15 +140,15 @@ class EngineGroup:
         return EngineReply(url, answer.status, answer.body, answer.headers.get("content-type") or "text/plain")
 
     async def step(self, url: str, path: str, body: Json | None = None, timeout_s: float | None = None) -> Any:
-        """A POST that may be repeated, with what it answered. Raises Failure."""
+        """Send an idempotent POST and return the value of its response. Raises Failure if it is not ok."""
         sent = orjson.dumps(body) if body is not None else b""
-        said = await self.ask(url, "POST", path, sent, timeout_s)
-        if said.status in _BROKEN and not said.answered:
-            said = await self.ask(url, "POST", path, sent, timeout_s)
-        if not said.ok:
-            raise said.failure(path)
-        return said.value
+        replies = await self.ask(url, "POST", path, sent, timeout_s)
+        if replies.status in _CONNECTION_ERRORS and not replies.answered:
+            replies = await self.ask(url, "POST", path, sent, timeout_s)
+        if not replies.ok:
+            raise replies.failure(path)
+        return replies.value
 
 
-_BROKEN = (502, 503)
-"""A connection that broke or was not made: vLLM closes idle ones after five seconds."""
+_CONNECTION_ERRORS = (502, 503)
+"""Failed or interrupted connections; vLLM closes idle ones after five seconds."""

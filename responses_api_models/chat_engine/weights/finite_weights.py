@@ -1,8 +1,8 @@
-"""Finite: are all weights of a checkpoint numbers? One NaN makes every answer of a policy garbage, without an error.
+"""Checks that all weights of a checkpoint are finite. One NaN turns every response of a policy into garbage.
 
-The bytes are read in pieces of a few megabytes and never turned into floats: in each IEEE format a NaN or an infinity
-has an exponent of all ones, which a mask shows. The OCP 8-bit formats differ (arXiv 2209.05433): E4M3 has no infinity
-and one NaN, E8M0 is an exponent alone with one NaN.
+The bytes are read in chunks of a few megabytes and never converted to floats: in each IEEE format a NaN or an infinity
+has an exponent of all ones, which a mask detects. The OCP 8-bit formats differ (arXiv 2209.05433): E4M3 has no infinity
+and one NaN; E8M0 consists only of an exponent and has one NaN.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ _MASKS: dict[str, tuple[str, int]] = {
     "F8_E4M3": ("u1", 0x7F),
     "F8_E8M0": ("u1", 0xFF),
 }
-"""Type -> the unsigned type of the same width, and the bits that are all ones in what is not a finite number."""
+"""Type -> the unsigned type of the same width, and the bits that are all ones in a non-finite number."""
 
 
 def check_finite(tensors: Iterable[Tensor]) -> None:
-    """Reads every weight. Raises Failure bad_request with the first tensor that holds a NaN or an infinity."""
+    """Read every weight. Raises Failure bad_request for the first tensor that contains a NaN or an infinity."""
     buffer = np.empty(PIECE, np.uint8)
     by_file: dict[Path, list[Tensor]] = {}
     for tensor in tensors:
         if tensor.dtype in _MASKS:
             by_file.setdefault(tensor.file, []).append(tensor)
-    for file, inside in by_file.items():
+    for file, tensors_inside in by_file.items():
         try:
             with file.open("rb", buffering=0) as opened:
-                for tensor in inside:
+                for tensor in tensors_inside:
                     if not _is_finite(opened, tensor, buffer):
-                        told = f"{tensor.name} in {file} holds a NaN or an infinity"
-                        raise bad_request(f"{told}: did the training diverge? Send an earlier checkpoint")
+                        told = f"{tensor.name} in {file} contains a NaN or an infinity"
+                        raise bad_request(f"{told}; the training may have diverged. Send an earlier checkpoint")
         except OSError as error:
             raise bad_request(f"{file} cannot be read ({error})") from error
 
@@ -67,5 +67,5 @@ def _fill(opened: Any, piece: np.ndarray[Any, Any], tensor: Tensor) -> None:
     view = piece.data
     while view:
         if not (count := opened.readinto(view)):
-            raise bad_request(f"{tensor.file} became shorter while it was read; is it still being written?")
+            raise bad_request(f"{tensor.file} was truncated while it was read; it may still be being written")
         view = view[count:]

@@ -1,6 +1,6 @@
-"""Jobs: work on the engines, one after another, each brought to its end even when who asked for it is gone.
+"""Runs work on the engines sequentially, each job to its end even if the caller has disconnected.
 
-Half an update would be worse than none: engines paused for ever, or with different weights.
+Half an update would be worse than none: engines would stay paused, or hold different weights.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class JobQueue:
-    """Those of one server."""
+    """The queue of one server."""
 
     def __init__(self) -> None:
         self._lock = asyncio.Lock()
@@ -26,14 +26,14 @@ class JobQueue:
         self._stopping = False
 
     async def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """The result of the work, which begins when all before it has ended. Raises Failure when the server stops."""
+        """Run the work after all earlier jobs and return its result. Raises Failure if the server is stopping."""
         task = asyncio.create_task(self._in_turn(work))
         self._running.add(task)
         task.add_done_callback(self._ended)
         return await asyncio.shield(task)
 
     async def settle(self) -> None:
-        """Wait until the work that has begun is done; what waits behind it is refused."""
+        """Wait for the running job; reject the jobs that wait behind it."""
         self._stopping = True
         while self._running:
             await asyncio.wait(self._running)
@@ -48,4 +48,4 @@ class JobQueue:
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self._running.discard(task)
         if not task.cancelled() and (error := task.exception()):
-            log.error("%s", error)  # nobody else may be there to hear it
+            log.error("%s", error)  # the caller may have disconnected

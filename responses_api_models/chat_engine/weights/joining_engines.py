@@ -1,7 +1,7 @@
-"""Newcomers: engines that hold other weights than the policy's because they, or this server, were just started.
+"""Syncs the weights of engines that differ from the policy because they, or this server, were restarted.
 
-Those in the pool that differ shut the gate until they are brought to the policy's weights; all calls that wait for it
-share one look. Those that were lost come back into the pool when they hold the policy's weights.
+While an engine in the pool differs, the gate stays shut until it has loaded the policy's weights; all waiting calls
+share one resync. Lost engines rejoin the pool when they hold the policy's weights.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from rollyard.services.errors import Failure
 
 log = logging.getLogger(__name__)
 
-LOOK_S = 5.0
-"""Pause between two looks at engines that are lost."""
+CHECK_INTERVAL_S = 5.0
+"""Pause between two checks of lost engines."""
 
 
 class JoiningEngines:
-    """What is done with them."""
+    """Registers, resyncs and watches the engines of one policy."""
 
     def __init__(
         self, engines: EngineGroup, loader: WeightLoader, versions: PolicyVersions, gate: Gate, jobs: JobQueue
@@ -36,37 +36,35 @@ class JoiningEngines:
         self._gate = gate
         self._jobs = jobs
         self._resyncing: asyncio.Task[None] | None = None
-        self._next_look = 0.0
+        self._next_check = 0.0
         self._waiting: dict[str, int] = {}
-        """Engines for which the policy's files are gone -> `Versions.mark` then: only another version helps."""
+        """Engines that could not load the policy's files -> `PolicyVersions.mark` then; they wait for a new version."""
 
     async def learn(self) -> None:
-        """Ask engines that were there before this server what they hold: it may have been restarted."""
+        """Query running engines for their weights, because this server may have been restarted."""
         urls = self._engines.urls
         await self._engines.all(urls, self._loader.learn)
         await self._engines.all(urls, self._loader.release)
         await self._engines.all(urls, self._loader.learn_start)
         held = {self._versions.held(url) for url in urls}
         if len(held) == 1 and (only := held.pop()) is not None and only != self._versions.now:
-            log.warning("the engines hold version %r from an earlier run of this server: it goes on from there", only)
+            log.warning("the engines hold version %r from an earlier run of this server; continuing with it", only)
             self._versions.advance(only, None)
         elif difference := self._versions.difference(urls):
-            log.error("%s: model calls are refused", difference)
+            log.error("%s: model calls are rejected", difference)
 
     async def register_engine(self, url: str) -> None:
-        """Add an engine that has just been started to the pool, once it holds the policy's weights.
+        """Add an engine that has just started to the pool once it holds the policy's weights.
 
-        Raises Failure when it does not take them; it is not in the pool then. Where the weights came from a trainer and
-        not from a folder, it is added as it is and the gate stays shut until the trainer has sent them again. Where the
-        folder holds other files by now, it waits outside the pool for the next update; as the only engine it is added,
-        and model calls are refused with the reason.
+        Raises Failure if it does not load them; it is then not in the pool. If the weights came from a trainer and not
+        from a folder, the engine is added as is, and the gate stays shut until the trainer sends them again. If the
+        files in the folder have changed, the engine waits outside the pool for the next update; if it is the only one,
+        it is added, and model calls are rejected with the reason.
         """
         await self._jobs.run(self._register_engine(url))
 
     async def register_with_start_weights(self, url: str) -> None:
-        """As `adopt`, for engines whose weights cannot be changed: it holds what it was started with, if the files are
-        the ones from before.
-        """
+        """Add an engine without trainer endpoints to the pool, if the files that it was started with are unchanged."""
         try:
             await self._loader.check_start(url)
         except FilesChanged as changed:
@@ -76,29 +74,29 @@ class JoiningEngines:
             self._engines.add(url)
 
     async def resync(self) -> None:
-        """Bring engines that were started again since they were lost to the policy's weights."""
+        """Load the policy's weights into engines in the pool that were restarted."""
         if self._resyncing is None or self._resyncing.done():
-            if time.monotonic() < self._next_look:
+            if time.monotonic() < self._next_check:
                 return
-            self._resyncing = asyncio.create_task(self._look())
+            self._resyncing = asyncio.create_task(self._resync_waiting())
         await asyncio.shield(self._resyncing)
 
     async def watch(self) -> None:
-        """For ever: bring lost engines back into the pool once they answer and hold the policy's weights, let those go
-        on that gave no answer to a resume, and notice those that were started again behind their address.
+        """Loop indefinitely: return lost engines to the pool once they respond and hold the policy's weights, resume
+        engines that did not respond to a resume, and detect engines that were restarted at the same address.
         """
         while True:
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(CHECK_INTERVAL_S)
             for url in list(self._engines.urls):
                 if self._stopped or self._waits(url) or url in self._versions.invalid:
                     continue
                 if await self._loader.is_new(url):
                     with contextlib.suppress(Failure):
                         await self._jobs.run(self._resync())
-            # Asked outside the queue: one that is still silent must not make a trainer wait.
+            # Queried outside the queue, because an engine that does not respond must not delay a trainer.
             for url in list(self._engines.lost):
                 if not self._stopped and not self._waits(url) and await self._loader.answers(url):
-                    with contextlib.suppress(Failure):  # Jobs logs it
+                    with contextlib.suppress(Failure):  # JobQueue logs it
                         await self._jobs.run(self._rejoin(url))
             for url in list(self._engines.unresumed):
                 if await self._loader.answers(url):
@@ -106,7 +104,7 @@ class JoiningEngines:
                         await self._jobs.run(self._release(url))
 
     async def join(self) -> None:
-        """Take lost engines that answer into the pool as they are: a trainer is about to send them its weights."""
+        """Return responding lost engines to the pool as they are, because a trainer is about to send its weights."""
         for url in list(self._engines.lost):
             if await self._loader.back(url):
                 self._engines.add(url)
@@ -124,20 +122,20 @@ class JoiningEngines:
             return
         self._engines.add(url)
         if difference := self._versions.difference([url]):
-            log.error("%s: model calls are refused until the trainer has sent its weights again", difference)
+            log.error("%s: model calls are rejected until the trainer sends its weights again", difference)
 
-    async def _look(self) -> None:
+    async def _resync_waiting(self) -> None:
         try:
             await self._jobs.run(self._resync())
-        except Failure as failure:  # those that wait look at the difference itself
+        except Failure as failure:  # waiting calls check the difference themselves
             log.error("%s", failure)
         finally:
-            self._next_look = time.monotonic() + LOOK_S
+            self._next_check = time.monotonic() + CHECK_INTERVAL_S
 
     async def _resync(self) -> None:
         for url in self._engines.urls:
             if self._versions.difference([url]) and not self._waits(url) and await self._loader.started_again(url):
-                log.warning("%s was started again: it is brought to version %r", url, self._versions.now)
+                log.warning("%s was restarted; loading version %r", url, self._versions.now)
                 with self._gate.shut_while(RESYNCING):
                     for failure in (await self._engines.all([url], self._catch_up)).values():
                         log.error("%s", failure)
@@ -154,7 +152,7 @@ class JoiningEngines:
             return
         if self._versions.held(url) != self._versions.now:
             if self._versions.folder is None:
-                log.warning("%s answers again, but only the trainer can send it version %r", url, self._versions.now)
+                log.warning("%s responds again, but only the trainer can send it version %r", url, self._versions.now)
                 return
             try:
                 await self._catch_up(url)
@@ -173,10 +171,10 @@ class JoiningEngines:
     def _exclude(self, url: str, changed: FilesChanged) -> None:
         self._waiting[url] = self._versions.mark
         if not self._engines.lose(url, str(changed)):
-            log.error("model calls are refused: %s", changed)
+            log.error("model calls are rejected: %s", changed)
 
     async def _catch_up(self, url: str) -> None:
-        await self._loader.pause(url)  # a call that is tried again may have reached it
+        await self._loader.pause(url)  # a retried model call may have reached it
         try:
             await self._loader.catch_up(url)
         finally:

@@ -1,7 +1,7 @@
-"""Profile: what must not change when a policy's weights do, and whether a checkpoint keeps it.
+"""Compares a checkpoint's configuration, tensors and vocabulary with the model of the engines.
 
-An engine keeps the configuration and the tokenizer that it was started with: a checkpoint of another model is either
-not loaded, and the weights are gone, or loaded and computed wrongly.
+An engine keeps the configuration and the tokenizer that it was started with. Loading a checkpoint of another model
+either fails, which destroys the weights, or succeeds with wrong results.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from rollyard.services.types import Json
 HEAD = "lm_head.weight"
 EMBEDDINGS = "embed_tokens.weight"
 PIECE = 8 * 1024 * 1024
-"""Bytes that are compared at a time."""
+"""Bytes compared at a time."""
 FLOATS = frozenset({"F16", "BF16", "F32", "F64"})
 """Types that an engine converts to its own."""
 _COMPUTED = "rotary_emb.inv_freq"
@@ -37,15 +37,15 @@ class ModelSignature:
     shapes: Mapping[str, tuple[int, ...]]
     dtypes: Mapping[str, str]
     has_own_head: bool
-    """It has an output head, whose weights are not those of the embeddings."""
+    """True if its output head has other weights than the embeddings."""
     vocabulary: str
-    """A hash of which token has which id; empty where the folder holds no tokenizer.json."""
+    """A hash of the mapping from tokens to ids; empty if the folder has no tokenizer.json."""
 
     @property
     def is_tied(self) -> bool:
-        """An engine that is started with it takes the embeddings for the output head.
+        """True if an engine started with it uses the embeddings as the output head.
 
-        transformers writes tie_word_embeddings wherever it is false; vLLM unties a model whose head differs.
+        transformers always writes tie_word_embeddings if it is false; vLLM unties a model whose head differs.
         """
         inner = self.config.get("text_config")
         default = inner.get("tie_word_embeddings") if isinstance(inner, dict) else None
@@ -53,7 +53,7 @@ class ModelSignature:
 
 
 def model_signature(folder: Path, tensors: Mapping[str, Tensor]) -> ModelSignature:
-    """Of a checkpoint whose tensors were read. Raises Failure bad_request."""
+    """Return the signature of a checkpoint with these tensors. Raises Failure bad_request if a file is unreadable."""
     return ModelSignature(
         config=read_json(folder / "config.json"),
         shapes={name: tensor.shape for name, tensor in tensors.items()},
@@ -64,29 +64,29 @@ def model_signature(folder: Path, tensors: Mapping[str, Tensor]) -> ModelSignatu
 
 
 def compare(folder: str, new: ModelSignature, engine: ModelSignature | None) -> list[str]:
-    """Warnings about the checkpoint in `folder`, which goes to engines that were started with the model of `engine`;
-    None where that is not known. Raises Failure bad_request.
+    """Compare the checkpoint in `folder` with the model `engine` that the engines were started with (None if unknown)
+    and return warnings. Raises Failure bad_request if it is another model.
     """
     _check_head(folder, new)
     if engine is None:
-        return ["the model that the engines were started with is not visible here, so the two were not compared"]
-    for name, ours, theirs in config_changes(new.config, engine.config):
-        told = f"{name} is {_cut(ours)} in config.json, and the engines' is {_cut(theirs)}"
+        return ["the model that the engines were started with cannot be read here, so the two were not compared"]
+    for name, new_value, engine_value in config_changes(new.config, engine.config):
+        told = f"{name} is {_abbreviated(new_value)} in config.json, but the engines' is {_abbreviated(engine_value)}"
         raise bad_request(f"{folder} is another model: {told}")
     if new.vocabulary and engine.vocabulary and new.vocabulary != engine.vocabulary:
         raise bad_request(
-            f"{folder} is another model: its tokenizer.json gives tokens other ids than the engines' does"
+            f"{folder} is another model: its tokenizer.json maps tokens to other ids than the engines' does"
         )
     if not engine.shapes:
-        return ["the engines' own folder holds no *.safetensors, so the tensors were not compared"]
+        return ["the engines' own folder has no *.safetensors, so the tensors were not compared"]
     _compare_shapes(folder, new, engine)
     return _compare_types(folder, new, engine)
 
 
 def check_announced(request: Json, engine: ModelSignature | None) -> None:
-    """The tensors that a trainer is about to send its own way, where it names them (`update_info` of vLLM's NCCL
-    transfer). Raises Failure bad_request: one has another shape than the engines' model. Names that are not known here
-    pass: a trainer may send parts that the engine has joined.
+    """Check the tensors that a trainer announces before a transfer (`update_info` of vLLM's NCCL transfer). Raises
+    Failure bad_request if a shape differs from the engines' model. Unknown names pass, because a trainer may send parts
+    that the engine has fused.
     """
     info = request.get("update_info")
     names, shapes = (info.get("names"), info.get("shapes")) if isinstance(info, dict) else (None, None)
@@ -96,17 +96,17 @@ def check_announced(request: Json, engine: ModelSignature | None) -> None:
         known = engine.shapes.get(name) if isinstance(name, str) else None
         if known is not None and list(known) != shape:
             raise bad_request(
-                f"update_info: {name} has the shape {_cut(shape)}, and the engines' model has {list(known)}"
+                f"update_info: {name} has the shape {_abbreviated(shape)}, but the engines' model has {list(known)}"
             )
 
 
 def _check_head(folder: str, new: ModelSignature) -> None:
-    """A load without the head is answered 200 by vLLM, which goes on with the old one."""
+    """Require an output head: if it is missing, vLLM returns 200 and keeps the old one."""
     named = new.config.get("architectures")
     is_causal = isinstance(named, list) and any(str(name).endswith("ForCausalLM") for name in named)
     has_embeddings = any(name.endswith(EMBEDDINGS) for name in new.shapes)
     if is_causal and has_embeddings and not new.is_tied and not any(name.endswith(HEAD) for name in new.shapes):
-        raise bad_request(f"{folder} is not whole: it lacks {HEAD}, and tie_word_embeddings is false")
+        raise bad_request(f"{folder} is incomplete: it lacks {HEAD}, but tie_word_embeddings is false")
 
 
 def _compare_shapes(folder: str, new: ModelSignature, engine: ModelSignature) -> None:
@@ -119,12 +119,12 @@ def _compare_shapes(folder: str, new: ModelSignature, engine: ModelSignature) ->
     if other:
         raise bad_request(f"{folder} is another model: {_some(other)}")
     if missing := [name for name in known if name not in shapes and not _is_optional(name, engine)]:
-        raise bad_request(f"{folder} is not whole: it lacks {_some(missing)}, which the engines' model has")
+        raise bad_request(f"{folder} is incomplete: it lacks {_some(missing)}, which the engines' model has")
     if extra := [name for name in shapes if name not in known and not _is_optional(name, engine)]:
-        raise bad_request(f"{folder} is another model: it has {_some(extra)}, which the engines' model has not")
+        raise bad_request(f"{folder} is another model: it has {_some(extra)}, which the engines' model does not have")
     if new.has_own_head and engine.is_tied:
         raise bad_request(
-            f"{folder} is another model: it has a {HEAD} of its own, and the engines take the embeddings for it"
+            f"{folder} is another model: it has its own {HEAD}, but the engines use the embeddings as output head"
         )
 
 
@@ -135,7 +135,7 @@ def _compare_types(folder: str, new: ModelSignature, engine: ModelSignature) -> 
         raise bad_request(f"{folder} has tensors of another type: {_some(wrong)}")
     if changed:
         name, now, then = changed[0]
-        return [f"{len(changed)} tensors are {now} where the engines' folder has {then} ({name}): engines convert them"]
+        return [f"{len(changed)} tensors are {now}, but {then} in the engines' folder ({name}); engines convert them"]
     return []
 
 
@@ -174,7 +174,7 @@ def _vocabulary(file: Path) -> str:
     return hashlib.sha256(told).hexdigest()
 
 
-def _cut(value: Any) -> str:
+def _abbreviated(value: Any) -> str:
     return repr(value)[:80]
 
 

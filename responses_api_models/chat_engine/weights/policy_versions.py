@@ -1,7 +1,7 @@
-"""Versions: which version the policy has, which each engine holds, which a turn was sampled from.
+"""Tracks the policy's version, the version on each engine, and the version that sampled a turn.
 
-A version is a name. vLLM keeps one too (`/update_weight_version`) and says in token-in answers which tokens were
-sampled under which; its name for the weights that an engine was started with is `default`, ours is the first version.
+A version is a name. vLLM stores one, too (`/update_weight_version`), and its token-in responses report the version of
+each token. vLLM calls the weights that an engine was started with `default`; here they are the first version.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from rollyard.services.rollout_types import PolicyVersion
 STARTED = "default"
 """vLLM's name for the weights that an engine was started with."""
 CHANGING = "changing"
-"""The label of an engine in the middle of an update: who finds it there later knows that the update was broken off."""
+"""The label of an engine during an update; if it is found later, the update was interrupted."""
 
 
 class PolicyVersions:
@@ -29,12 +29,12 @@ class PolicyVersions:
     def __init__(self, first: str, *, ours: bool) -> None:
         self.first = first
         self.folder: str | None = ""
-        """Where the policy's weights can be loaded from: empty for those that the engines were started with, None when
-        a trainer sent them its own way."""
+        """The folder of the policy's weights: empty for the weights that the engines were started with, None if a
+        trainer transferred them."""
         self.root = ""
-        """What the engines were started with, as they name it; empty where that is not visible here."""
+        """The engines' name for the model that they were started with; empty if it cannot be read here."""
         self.invalid: set[str] = set()
-        """Engines that have lost their weights, or are just exchanging them, and so can load no others (loader.py)."""
+        """Engines that have lost their weights or are exchanging them, and so cannot load others (weight_loader.py)."""
         self._ours = ours
         self._past = [first]
         self._held: dict[str, str | None] = {}
@@ -48,65 +48,67 @@ class PolicyVersions:
 
     @property
     def mark(self) -> int:
-        """A point in time, for `sampled`."""
+        """The number of versions before the current one; a point in time for `sampled`."""
         return len(self._past) - 1
 
     @property
     def checkpoint(self) -> Checkpoint | None:
-        """What the policy's version was loaded from; None where that is not known."""
+        """The checkpoint of the policy's version; None if unknown."""
         return self._checkpoints.get(self.now)
 
     def started_with(self, root: str, checkpoint: Checkpoint) -> None:
-        """The first version is what engines load from `root` when they start; the first account of it counts."""
+        """Set the checkpoint of the first version, which engines load from `root` when they start. Later calls are
+        ignored.
+        """
         if self.first not in self._checkpoints:
             self.root = root
             self._checkpoints[self.first] = checkpoint
 
     @property
     def model(self) -> ModelSignature | None:
-        """The model that the engines were started with, or that of the first update where it is not visible here."""
-        return next((known.profile for known in self._checkpoints.values() if known.profile), None)
+        """The model that the engines were started with, or that of the first update if it cannot be read here."""
+        return next((known.signature for known in self._checkpoints.values() if known.signature), None)
 
     def fingerprint(self, version: str | None) -> str:
-        """Of the files that a version was loaded from; empty where they were not seen."""
+        """Return the fingerprint of the files of a version; empty if unknown."""
         known = self._checkpoints.get(version or "")
         return known.fingerprint if known else ""
 
     def check_name(self, version: str, fingerprint: str = "") -> None:
-        """Raises Failure 409: the name belongs to weights that are others, or may be."""
+        """Raise Failure 409 if the name belongs to weights that are, or may be, different."""
         if version not in self._past or (fingerprint and fingerprint == self.fingerprint(version)):
             return
         known = self.fingerprint(version) or "not known"
         raise conflict(
-            f"version {version!r} names weights that the policy had before (fingerprint {known}), and these are others "
-            f"({fingerprint or 'not known'}): each version needs a name of its own"
+            f"version {version!r} is the name of earlier weights (fingerprint {known}), and these differ "
+            f"({fingerprint or 'not known'}): each version needs its own name"
         )
 
     def advance(self, version: str, folder: str | None, checkpoint: Checkpoint | None = None) -> None:
-        """The policy has another version from now on, from that folder."""
+        """Set the policy's new version, loaded from that folder."""
         self._past.append(version)
         self.folder = folder
         if checkpoint is not None:
             self._checkpoints[version] = checkpoint
 
     def hold(self, url: str, version: str | None, why: str = "") -> None:
-        """The engine at `url` holds that version; None when its weights are not known, and why."""
+        """Record the version on the engine at `url`; None, with the reason, if its weights are unknown."""
         self._held[url] = version
         self._why[url] = f" ({why})" if why else ""
 
     def held(self, url: str) -> str | None:
-        """What that engine holds; the first version when nothing else is known of it."""
+        """Return the recorded version of an engine; the first version if none was recorded."""
         return self._held.get(url, self.first)
 
     def named(self, label: Any) -> str | None:
-        """A label of vLLM's as a version of ours."""
+        """Return the version for a label of vLLM; None if an update was interrupted."""
         return self.first if label == STARTED else None if label == CHANGING else str(label)
 
     def difference(self, urls: Iterable[str]) -> str:
-        """Which engines do not hold the policy's version; empty when all do."""
+        """Describe which engines do not hold the policy's version; empty if all do."""
         now = self._past[-1]
         wrong = {url: held for url in urls if (held := self._held.get(url, self.first)) != now}
-        if not wrong:  # at every model call, twice
+        if not wrong:  # the fast path: this runs twice per model call
             return ""
         holds = (
             f"{url} holds {'unknown weights' if held is None else repr(held)}{self._why.get(url, '')}"
@@ -115,33 +117,36 @@ class PolicyVersions:
         return f"the policy is version {now!r}, but {', '.join(holds)}"
 
     def sampled(self, mark: int, spans: Any, url: str | None) -> PolicyVersion:
-        """Of a turn that began at `mark`: its version; its last one where that is another, and vLLM's own `spans` then.
+        """Return the version of a turn that started at `mark`; if the version changed, also the last one and vLLM's
+        `spans`.
 
-        Raises Failure upstream_error when the engine sampled with weights that the policy did not have in that time: it
-        was restarted, or somebody changed it past this server.
+        Raises Failure upstream_error if the engine sampled with weights that the policy did not have during the turn,
+        because it was restarted or changed without this server.
         """
-        begun, now = self._past[mark], self.now
+        start, now = self._past[mark], self.now
         if not isinstance(spans, list) or not spans:
-            return self._named(begun, now)
+            return self._named(start, now)
         if not all(isinstance(span, dict) for span in spans):
             raise malformed("has weight_versions that are not spans", spans)
         spans = [{**span, "version": self.named(span.get("version"))} for span in spans]
         used = [span["version"] for span in spans]
-        strange = [version for version in used if version not in self._past[mark:]]
-        if strange and self._ours:
+        unexpected = [version for version in used if version not in self._past[mark:]]
+        if unexpected and self._ours:
             if url:
                 self.hold(url, used[-1])
-            told = f"{url} sampled with weights {strange[0]!r} while the policy was version {begun!r}"
-            raise Failure(FailureKind.UPSTREAM_ERROR, f"{told}: was it restarted, or changed past this server?")
+            told = f"{url} sampled with weights {unexpected[0]!r} while the policy was version {start!r}"
+            raise Failure(
+                FailureKind.UPSTREAM_ERROR, f"{told}; it may have been restarted, or changed without this server"
+            )
         if len(spans) == 1:
             return self._named(used[0], used[0])
         return {**self._named(used[0], used[-1]), "policy_version_end": used[-1], "weight_versions": spans}
 
-    def _named(self, begun: str | None, end: str | None) -> PolicyVersion:
-        named: PolicyVersion = {"policy_version": begun}
-        if first := self.fingerprint(begun):
+    def _named(self, start: str | None, end: str | None) -> PolicyVersion:
+        named: PolicyVersion = {"policy_version": start}
+        if first := self.fingerprint(start):
             named["policy_fingerprint"] = first
-        if end != begun:
+        if end != start:
             named["policy_version_end"] = end
             if last := self.fingerprint(end):
                 named["policy_fingerprint_end"] = last
@@ -149,12 +154,12 @@ class PolicyVersions:
 
 
 def next_version(previous: str, folder: str) -> str:
-    """The version that comes after `previous` where nobody names one: the next number, else the folder's name."""
+    """Return the default version after `previous`: the next number, else the folder's name."""
     return str(int(previous) + 1) if previous.isdecimal() else PurePath(folder).name
 
 
 def checked_version(version: Any) -> str:
-    """A version as a request names it. Raises Failure bad_request."""
+    """Validate a version in a request. Raises Failure bad_request unless it is a short printable name."""
     if isinstance(version, int) and not isinstance(version, bool):
         version = str(version)
     if (
@@ -164,8 +169,8 @@ def checked_version(version: Any) -> str:
         or not version.isprintable()
         or version != version.strip()
     ):
-        told = f"version: found {str(version)[:100]!r}; a short name of plain letters is expected, e.g. 'step-12'"
+        told = f"version: found {str(version)[:100]!r}; expected a short ASCII name, e.g. 'step-12'"
         raise Failure(FailureKind.BAD_REQUEST, told)
     if version in (STARTED, CHANGING):
-        raise Failure(FailureKind.BAD_REQUEST, f"version: {version!r} means something else to an engine; take another")
+        raise Failure(FailureKind.BAD_REQUEST, f"version: {version!r} is reserved by engines; choose another name")
     return version

@@ -1,15 +1,15 @@
-"""Refusal: a checkpoint or a request of a trainer that is turned down before any engine is asked."""
+"""Failures for a trainer's request or checkpoint that is rejected before any engine is called."""
 
 from __future__ import annotations
 
 from rollyard.services.errors import Failure, FailureKind
 
 
-def bad_request(told: str) -> Failure:
-    """What was asked for can never work: a mistake in the request or in the checkpoint."""
-    return Failure(FailureKind.BAD_REQUEST, told)
+def bad_request(detail: str) -> Failure:
+    """Return the failure for a request or a checkpoint that is invalid."""
+    return Failure(FailureKind.BAD_REQUEST, detail)
 
 
-def conflict(told: str) -> Failure:
-    """It does not fit what the policy is or does now."""
-    return Failure(FailureKind.BAD_REQUEST, told, status=409)
+def conflict(detail: str) -> Failure:
+    """Return the failure for a request that conflicts with the policy's current state."""
+    return Failure(FailureKind.BAD_REQUEST, detail, status=409)

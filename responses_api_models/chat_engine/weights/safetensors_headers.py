@@ -1,7 +1,7 @@
-"""Tensors: what the safetensors files of a checkpoint hold, read from their headers alone.
+"""Reads the tensors of a checkpoint from the headers of its safetensors files.
 
-A file must pass here every test that the safetensors library makes when it opens one: an engine that meets a bad file
-in the middle of a load has already let go of its old weights.
+The checks include all those of the safetensors library, because an engine that finds a bad file during a load has
+already lost its old weights.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ SIZES = {
     **dict.fromkeys(("U32", "I32", "F32"), 4),
     **dict.fromkeys(("U64", "I64", "F64"), 8),
 }
-"""Bytes of one element. Types that are not here are taken as they come."""
+"""Bytes per element. The sizes of other types are not checked."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """One tensor and where its bytes are: from `start` to `end` of the file."""
+    """One tensor, whose bytes are in `file` from `start` to `end`."""
 
     name: str
     dtype: str
@@ -42,26 +42,31 @@ class Tensor:
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """The files that vLLM loads: those the index names, else every *.safetensors. Raises Failure bad_request."""
+    """Return the files that vLLM loads: those in the index, else every *.safetensors.
+
+    Raises Failure bad_request if the index is invalid or ambiguous.
+    """
     if not (folder / INDEX).exists():
         return sorted(folder.glob("*.safetensors"))
     named = _weight_map(folder).values()
     odd = next((name for name in named if not isinstance(name, str) or PurePath(name).name != name), None)
     if odd is not None:
-        raise bad_request(f"{folder / INDEX} names {str(odd)[:100]!r}; the name of a file in that folder is expected")
+        raise bad_request(f"{folder / INDEX} names {str(odd)[:100]!r}; expected the name of a file in that folder")
     if (folder / SINGLE).exists() and SINGLE not in named:
-        told = f"{folder} holds {SINGLE} and an index that names other files, so which of them are meant is unclear"
-        raise bad_request(f"{told}: save each version into an empty folder")
+        detail = f"{folder} has {SINGLE} and an index that names other files, which is ambiguous"
+        raise bad_request(f"{detail}: save each version into an empty folder")
     return [folder / name for name in sorted(set(named))]
 
 
 def read_tensors(folder: Path) -> dict[str, Tensor]:
-    """Every tensor of the folder by name. Raises Failure bad_request: a file is missing, broken or not whole."""
+    """Return the tensors of the folder by name. Raises Failure bad_request if a file is missing or broken."""
     found: dict[str, Tensor] = {}
     for file in weight_files(folder):
         for tensor in read_header(file):
             if tensor.name in found:
-                raise bad_request(f"{tensor.name} is in both {found[tensor.name].file} and {file}: which one is meant?")
+                raise bad_request(
+                    f"{tensor.name} is in both {found[tensor.name].file} and {file}; expected it only once"
+                )
             found[tensor.name] = tensor
     if (folder / INDEX).exists():
         _compare_index(folder, found)
@@ -69,36 +74,36 @@ def read_tensors(folder: Path) -> dict[str, Tensor]:
 
 
 def read_header(file: Path) -> list[Tensor]:
-    """The tensors of one file, in the order of their bytes. Raises Failure bad_request."""
+    """Return the tensors of one file by offset. Raises Failure bad_request if the file is missing or invalid."""
     try:
         with file.open("rb") as opened:
             length = int.from_bytes(opened.read(8), "little")
             if length > LONGEST_HEADER:
                 raise ValueError(f"a header of {length} bytes")
             header: Any = orjson.loads(opened.read(length))
-            tensors = [_tensor(name, entry, file, 8 + length) for name, entry in header.items() if _is_one(name)]
+            tensors = [_tensor(name, entry, file, 8 + length) for name, entry in header.items() if _is_tensor(name)]
             found = file.stat().st_size
     except FileNotFoundError:
-        raise bad_request(f"{file} is missing, though {INDEX} names it") from None
+        raise bad_request(f"{file} is missing, but {INDEX} names it") from None
     except (OSError, ValueError, AttributeError, KeyError, TypeError, OverflowError) as error:
         reason = f"{type(error).__name__}: {error}"[:200]
-        raise bad_request(f"{file} cannot be read as safetensors ({reason}); is it still being written?") from error
+        raise bad_request(f"{file} cannot be read as safetensors ({reason}); it may still be being written") from error
     tensors.sort(key=lambda tensor: (tensor.start, tensor.end))
-    place = 8 + length
+    expected = 8 + length
     for tensor in tensors:
-        if tensor.start != place or tensor.end < place:
+        if tensor.start != expected or tensor.end < expected:
             raise bad_request(
-                f"{file} is damaged: the bytes of {tensor.name} do not follow those of the tensor before it"
+                f"{file} is corrupted: the bytes of {tensor.name} do not follow those of the tensor before it"
             )
-        place = tensor.end
-    if found != place:
+        expected = tensor.end
+    if found != expected:
         raise bad_request(
-            f"{file} is not whole: it has {found} bytes and should have {place}; is it still being written?"
+            f"{file} is incomplete: it has {found} bytes, expected {expected}; it may still be being written"
         )
     return tensors
 
 
-def _is_one(name: str) -> bool:
+def _is_tensor(name: str) -> bool:
     return name != "__metadata__"
 
 
@@ -117,23 +122,23 @@ def _tensor(name: str, entry: Json, file: Path, base: int) -> Tensor:
 def _weight_map(folder: Path) -> Json:
     named = read_json(folder / INDEX).get("weight_map")
     if not isinstance(named, dict) or not named:
-        raise bad_request(f"{folder / INDEX} has no weight_map, which says in which file each tensor is")
+        raise bad_request(f"{folder / INDEX} has no weight_map, which maps each tensor to its file")
     return named
 
 
 def _compare_index(folder: Path, found: dict[str, Tensor]) -> None:
     for name, file in _weight_map(folder).items():
         if name not in found or found[name].file.name != file:
-            raise bad_request(f"{folder / INDEX} says that {name} is in {file}, and it is not there")
+            raise bad_request(f"{folder / INDEX} maps {name} to {file}, but it is not there")
 
 
 def read_json(file: Path) -> Json:
-    """A file with one JSON object. Raises Failure bad_request."""
+    """Read a file with one JSON object. Raises Failure bad_request if it is not one."""
     try:
         value: Any = orjson.loads(file.read_bytes())
     except (OSError, ValueError) as error:
-        told = f"{file} cannot be read ({error}); expected a folder as save_pretrained writes it"
-        raise bad_request(told) from error
+        detail = f"{file} cannot be read ({error}); expected a folder written by save_pretrained"
+        raise bad_request(detail) from error
     if not isinstance(value, dict):
         raise bad_request(f"{file} is not a JSON object")
     return value

@@ -1,7 +1,7 @@
-"""Trainer: tokens in and out, new weights and vLLM's control calls, as endpoints of a model server.
+"""The trainer endpoints of a model server: token-in, weight updates, and vLLM's control calls.
 
-They are closed unless `trainer_endpoints` is set, and that wants a run token: whoever reaches them can change the
-policy of a running collection.
+They are disabled unless `trainer_endpoints` is set, which requires a run token: every caller can change the policy of a
+running collection.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ from rollyard.services.types import Json
 UPDATE = "/weights/update"
 STATUS = "/weights"
 LEASE_HEADER = b"x-rollyard-pause-lease"
-"""Seconds until a pause ends by itself, on the answers to control calls during it."""
-PASSED = {
+"""Seconds until a pause ends automatically, on responses to control calls during the pause."""
+FORWARDED = {
     "/tokenize": "/../tokenize",
     "/detokenize": "/../detokenize",
     "/v1/completions": "/completions",
@@ -47,12 +47,12 @@ PASSED = {
     "/v1/chat/completions/render": "/chat/completions/render",
     "/v1/chat/completions/derender": "/chat/completions/derender",
 }
-"""Path here -> path at one engine, as `Upstream` has it."""
+"""Path on this server -> path on the engine, as in `Upstream`."""
 _SAMPLE = ("/v1/completions", "/inference/v1/generate")
 
 
 class TrainerApi:
-    """What a trainer needs of one model server. `route` and `mount` put it there."""
+    """The trainer interface of one model server."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class TrainerApi:
         locate: Callable[[str], str],
     ) -> None:
         if settings.trainer_endpoints and not context.keys.token:
-            raise OperatorError(f"{settings.token_needed_for}: give the run a token, or leave trainer_endpoints away")
+            raise OperatorError(f"{settings.token_needed_for}: set a run token, or remove trainer_endpoints")
         self._name = context.name
         self._upstream = upstream
         self._model = settings.model
@@ -95,29 +95,29 @@ class TrainerApi:
         self._watching: asyncio.Task[None] | None = None
 
     def guarded(self, path: str, handler: Handler) -> Handler:
-        """The handler of a route: a model call stands behind the gate, a control call must not."""
+        """Put the handler of a model call behind the gate; return the handler of a control call unchanged."""
         return handler if path == UPDATE or path in POSTS else self._gate.guarded(handler)
 
     def mount(self, server: Server) -> None:
-        """Put the endpoints on `server`, or in their place a word about how to open them."""
+        """Register the endpoints on `server`; if they are disabled, register errors that explain how to enable them."""
         server.app.get("/policy_version")(self._policy_version)
         if not self._open:
-            for path in (*PASSED, UPDATE, *POSTS):
+            for path in (*FORWARDED, UPDATE, *POSTS):
                 server.app.post(path, include_in_schema=False)(_closed(self._name))
             for path in (STATUS, *GETS):
                 server.app.get(path, include_in_schema=False)(_closed(self._name))
             return
-        for path, target in PASSED.items():
-            server.route(path, self._passing(path, target), cancellable=True)
+        for path, target in FORWARDED.items():
+            server.route(path, self._forward(path, target), cancellable=True)
         server.route(UPDATE, self._update)
         server.app.get(STATUS)(self._status)
         for path, reason in POSTS.items():
-            server.route(path, self._posting(path, reason))
+            server.route(path, self._control_post(path, reason))
         for path, reason in GETS.items():
-            server.app.get(path, summary=f"On every engine: {reason}")(self._getting(path))
+            server.app.get(path, summary=f"On every engine: {reason}")(self._control_get(path))
 
     async def start(self) -> None:
-        """Ask engines that were there before this server what they hold."""
+        """Query running engines for their weights and devices, and start watching them."""
         if self._open:
             await self._joining_engines.learn()
             await self._cpu.learn(self._engines.urls)
@@ -125,14 +125,14 @@ class TrainerApi:
             self._watching = asyncio.create_task(self._joining_engines.watch())
 
     async def stop(self) -> None:
-        """Bring what was begun to its end."""
+        """Wait for running jobs."""
         if self._watching is not None:
             self._watching.cancel()
         self._protocol.lease.end()
         await self._jobs.settle()
 
     async def register_engine(self, url: str) -> None:
-        """Add an engine to the pool once it holds the policy's weights. Raises Failure."""
+        """Add an engine to the pool once it holds the policy's weights. Raises Failure if it does not load them."""
         if self._open:
             await self._cpu.learn([url])
             await self._joining_engines.register_engine(url)
@@ -140,33 +140,31 @@ class TrainerApi:
             await self._joining_engines.register_with_start_weights(url)
 
     async def started_with(self, root: str) -> None:
-        """Note the files of a folder that engines are about to be started with: others may be there when one of them
-        is started again.
+        """Record the files of a folder before engines are started with it; they may have changed when an engine is
+        restarted.
         """
         await self._loader.started_with(root)
 
     async def takes_seeds(self) -> bool:
-        """Requests may have seeds."""
+        """Return True if requests may have seeds."""
         return not self._open or await self._cpu.takes_seeds(self._engines.urls)
 
     async def check_seed(self, body: Json) -> None:
-        """Raises Failure bad_request: a request with a seed that an update of the weights would turn into the end of
-        its engine.
-        """
+        """Raise Failure bad_request for a request with a seed if a weight update would then crash its engine."""
         if self._open:
             await self._cpu.check_seed(body, self._engines.urls)
 
     def gone(self, url: str) -> None:
-        """Take an engine that has ended out of the pool for good."""
+        """Remove an engine that has exited from the pool."""
         self._engines.forget(url)
 
     async def _policy_version(self) -> Response:
-        """The policy's version; a problem while its engines hold different ones."""
+        """Return the policy's version; a problem while engines hold different versions."""
         await self._gate.look()
         return _response(self._gate.stamped(orjson.dumps({"policy_version": self.versions.now})))
 
     async def _status(self) -> Response:
-        """Which weights the policy has, from which files, what each engine holds, and how long a pause lasts."""
+        """Return the policy's version and files, the version on each engine, and the lease of a pause."""
         versions, lease = self.versions, self._protocol.lease
         urls = self._engines.urls
         now = versions.checkpoint
@@ -184,19 +182,21 @@ class TrainerApi:
         return _response(self._gate.stamped(orjson.dumps(status)))
 
     async def _update(self, call: RawRequest) -> RawResponse:
-        """New weights on every engine: `{"path": a folder, "version": its name}`. In flight is kept, see docs."""
+        """Load new weights on every engine: `{"path": a folder, "version": its name}`. Requests in flight are kept."""
         request = call.json()
         if unknown := request.keys() - {"path", "version"}:
-            raise Failure(FailureKind.BAD_REQUEST, f"found {', '.join(sorted(unknown))}; path and version are expected")
+            raise Failure(
+                FailureKind.BAD_REQUEST, f"found {', '.join(sorted(unknown))}; expected only path and version"
+            )
         folder, version = request.get("path"), request.get("version")
         if not isinstance(folder, str) or not folder:
-            raise Failure(FailureKind.BAD_REQUEST, f"path: found {folder!r}; the folder of the new weights is expected")
+            raise Failure(FailureKind.BAD_REQUEST, f"path: found {folder!r}; expected the folder of the new weights")
         name = checked_version(version) if version is not None else None
         done = await self._protocol.update(lambda: self._weights.update(folder, name))
         return self._gate.stamped(orjson.dumps(done))
 
-    def _passing(self, path: str, target: str) -> Handler:
-        async def passed(call: RawRequest) -> bytes | RawResponse:
+    def _forward(self, path: str, target: str) -> Handler:
+        async def forwarded(call: RawRequest) -> bytes | RawResponse:
             body = call.json()
             body["model"] = self._model
             if path in _SAMPLE:
@@ -211,13 +211,13 @@ class TrainerApi:
             whole = await self._upstream.post(target, orjson.dumps(body), json_bytes, request_context)
             return RawResponse(whole, headers=request_context.answer_headers)
 
-        passed.__doc__ = f"The engine's own {path}: the least busy one's, or the one of the episode (x-session-id)."
-        return passed
+        forwarded.__doc__ = f"The engine's own {path}, on the least busy engine or that of the episode (x-session-id)."
+        return forwarded
 
-    def _posting(self, path: str, reason: str) -> Handler:
+    def _control_post(self, path: str, reason: str) -> Handler:
         async def posted(call: RawRequest) -> RawResponse:
-            said = await self._protocol.post(path, call.query.decode("latin-1"), call.body)
-            status, body, content_type = answer(said)
+            replies = await self._protocol.post(path, call.query.decode("latin-1"), call.body)
+            status, body, content_type = answer(replies)
             lease_s = self._protocol.lease.length_s
             headers = ((LEASE_HEADER, f"{lease_s:g}".encode()),) if lease_s else ()
             return self._gate.stamped(RawResponse(body, status, headers, content_type.encode()))
@@ -225,7 +225,7 @@ class TrainerApi:
         posted.__doc__ = f"On every engine: {reason}."
         return posted
 
-    def _getting(self, path: str) -> Callable[[Request], Awaitable[Response]]:
+    def _control_get(self, path: str) -> Callable[[Request], Awaitable[Response]]:
         async def got(request: Request) -> Response:
             status, body, content_type = answer(await self._protocol.get(path, request.url.query))
             return _response(self._gate.stamped(RawResponse(body, status, content_type=content_type.encode())))
@@ -235,8 +235,8 @@ class TrainerApi:
 
 def _closed(server: str) -> Any:
     async def closed() -> None:
-        told = f"this endpoint is for trainers and closed: set trainer_endpoints: true on {server} and give a run token"
-        raise Failure(FailureKind.BAD_REQUEST, told, status=404)
+        detail = f"this endpoint for trainers is disabled: set trainer_endpoints: true on {server} and set a run token"
+        raise Failure(FailureKind.BAD_REQUEST, detail, status=404)
 
     return closed
 

@@ -1,8 +1,9 @@
-"""Weights: new ones from a folder on every engine, or the old ones on every engine.
+"""Loads new weights from a folder on every engine, or restores the old ones on every engine.
 
-An update pauses all engines (requests in flight are kept), loads on all, and lets them go on only when all have loaded,
-so that at no time two engines sample with different weights. Where one fails, the others go back to the weights before.
-The one whose load failed is spoilt: its requests are ended, and the gate stays shut until it is started again.
+An update pauses all engines (requests in flight are kept), loads the weights on all of them, and resumes them only when
+all have loaded, so that no two engines ever sample with different weights. If one fails, the others restore the
+previous weights. The weights of the failed engine are invalid: its requests are aborted, and the gate stays shut until
+it is restarted.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ log = logging.getLogger(__name__)
 
 
 class WeightUpdates:
-    """Those of one policy, on all its engines."""
+    """Weight updates of one policy on all its engines."""
 
     def __init__(
         self,
@@ -48,59 +49,59 @@ class WeightUpdates:
         self._depth = depth
 
     async def update(self, folder: str, version: str | None) -> Json:
-        """The answer to an update. Raises Failure: why, and what the engines hold now."""
-        began, previous, urls = time.monotonic(), self._versions.now, self._engines.urls
+        """Update the weights and return the response. Raises Failure with the reason and the engines' versions."""
+        started_at, previous, urls = time.monotonic(), self._versions.now, self._engines.urls
         if not urls:
             raise Failure(FailureKind.UNREACHABLE, "no engine is up")
         await self._check_invalid(urls)
         started = self._versions.model
         found = await asyncio.to_thread(checkpoint.check, folder, started, self._depth)
-        await self._cpu.check_head(started or found.profile, urls)
+        await self._cpu.check_head(started or found.signature, urls)
         version = version or next_version(previous, found.folder)
         self._versions.check_name(version, found.fingerprint)
         with self._gate.shut_while(UPDATING):
             await self._change(urls, found, version)
-        seconds = round(time.monotonic() - began, 3)
+        seconds = round(time.monotonic() - started_at, 3)
         log.info("the policy is version %r (before: %r) after %.1f s: %s", version, previous, seconds, found.folder)
-        left = [url for url in urls if url in self._engines.urls]
-        answer = {"version": version, "previous": previous, "seconds": seconds, "engines": len(left)}
+        remaining = [url for url in urls if url in self._engines.urls]
+        answer = {"version": version, "previous": previous, "seconds": seconds, "engines": len(remaining)}
         files = {"path": found.folder, "fingerprint": found.fingerprint} if found.fingerprint else {}
-        lost = {"lost": [url for url in urls if url in self._engines.lost]} if len(left) < len(urls) else {}
+        lost = {"lost": [url for url in urls if url in self._engines.lost]} if len(remaining) < len(urls) else {}
         return {**answer, **files, **lost, "warnings": list(found.warnings)}
 
     async def _check_invalid(self, urls: Sequence[str]) -> None:
         invalid = [url for url in urls if url in self._versions.invalid]
-        left = [url for url in invalid if not await self._loader.started_again(url) and url in self._engines.urls]
-        if left:
-            told = f"{', '.join(left)} lost the weights in an update that failed or is not finished"
-            told += ", and vLLM cannot load others then"
-            raise Failure(FailureKind.UPSTREAM_ERROR, f"{told}: start it again, then update")
+        remaining = [url for url in invalid if not await self._loader.started_again(url) and url in self._engines.urls]
+        if remaining:
+            summary = f"{', '.join(remaining)} lost the weights in an update that failed or is not finished"
+            summary += ", after which vLLM cannot load others"
+            raise Failure(FailureKind.UPSTREAM_ERROR, f"{summary}: restart the engine, then update")
 
     async def _change(self, urls: Sequence[str], found: Checkpoint, version: str) -> None:
-        # Who has stopped them lets them go on.
-        ours = not self._gate.waits_for(PAUSED) and not self._gate.waits_for(ASLEEP)
+        # If a trainer paused the engines, the trainer resumes them.
+        is_ours = not self._gate.waits_for(PAUSED) and not self._gate.waits_for(ASLEEP)
         try:
-            if ours and (failed := await self._engines.all(urls, self._loader.pause)):
+            if is_ours and (failed := await self._engines.all(urls, self._loader.pause)):
                 raise _failed(f"nothing was changed, the policy stays version {self._versions.now!r}", failed.values())
             if changed := await asyncio.to_thread(checkpoint.difference, found):
                 raise conflict(f"nothing was changed, the policy stays version {self._versions.now!r}: {changed}")
-            await self._load(self._here(urls), found, version)
+            await self._load(self._in_pool(urls), found, version)
         except BaseException:
-            if ours:
+            if is_ours:
                 await self._resume(urls)
             raise
-        if ours and (stuck := await self._resume(urls)):
-            raise _failed(f"the policy is version {version!r}, but its engine does not go on (POST /resume)", [stuck])
+        if is_ours and (stuck := await self._resume(urls)):
+            raise _failed(f"the policy is version {version!r}, but its engine did not resume (POST /resume)", [stuck])
 
     async def _load(self, urls: Sequence[str], found: Checkpoint, version: str) -> None:
         failed = await self._engines.all(urls, lambda url: self._loader.bring(url, found, version))
         self._end_invalid(url for url in urls if url in self._engines.lost)
-        if failed or version not in map(self._versions.held, self._here(urls)):
-            await self._take_back(self._here(urls), version, failed)
-        # Before they go on: what is in flight then ends under the new version.
+        if failed or version not in map(self._versions.held, self._in_pool(urls)):
+            await self._roll_back(self._in_pool(urls), version, failed)
+        # Before the engines resume, so that requests in flight end under the new version.
         self._versions.advance(version, found.folder, found)
 
-    def _here(self, urls: Sequence[str]) -> list[str]:
+    def _in_pool(self, urls: Sequence[str]) -> list[str]:
         return [url for url in urls if url in self._engines.urls]
 
     def _end_invalid(self, urls: Iterable[str]) -> None:
@@ -109,8 +110,8 @@ class WeightUpdates:
                 self._on_invalid(url)
 
     async def _resume(self, urls: Sequence[str]) -> Failure | None:
-        """Let them go on. One that refuses is out of the pool; where it is the only one, model calls wait for it."""
-        for url, failure in (await self._engines.all(self._here(urls), self._loader.resume)).items():
+        """Resume the engines. One that refuses leaves the pool; if it is the only one, model calls wait for it."""
+        for url, failure in (await self._engines.all(self._in_pool(urls), self._loader.resume)).items():
             if isinstance(failure, EngineUnreachable):
                 self._engines.unresumed.add(url)
             elif self._engines.lose(url, str(failure)):
@@ -120,8 +121,8 @@ class WeightUpdates:
             return failure
         return None
 
-    async def _take_back(self, urls: Sequence[str], version: str, failures: Mapping[str, Failure]) -> None:
-        """All engines that can to the weights before. Raises Failure, always."""
+    async def _roll_back(self, urls: Sequence[str], version: str, failures: Mapping[str, Failure]) -> None:
+        """Restore the previous weights on all engines that can load them. Always raises Failure."""
         previous = self._versions.now
 
         async def restore(url: str) -> None:
@@ -129,18 +130,18 @@ class WeightUpdates:
                 await self._loader.restore(url)
 
         failed = [*failures.values(), *(await self._engines.all(urls, restore)).values()]
-        left = self._here(urls)
-        told = f"the update to {version!r} failed"
-        if not (difference := self._versions.difference(left)):
-            raise _failed(f"{told} and was taken back, the policy stays version {previous!r}", failed)
-        invalid = [url for url in left if url in self._versions.invalid]
-        # A request that runs on weights which are not there ends vLLM's process: those in flight end here.
+        remaining = self._in_pool(urls)
+        summary = f"the update to {version!r} failed"
+        if not (difference := self._versions.difference(remaining)):
+            raise _failed(f"{summary} and was rolled back, the policy stays version {previous!r}", failed)
+        invalid = [url for url in remaining if url in self._versions.invalid]
+        # A request that runs on invalid weights crashes vLLM, so those in flight are aborted.
         await self._engines.all(invalid, self._loader.abort)
         self._end_invalid(invalid)
-        again = f"; {', '.join(invalid)} must be started again" if invalid else ""
-        raise _failed(f"{told}: {difference}{again}", failed)
+        again = f"; {', '.join(invalid)} must be restarted" if invalid else ""
+        raise _failed(f"{summary}: {difference}{again}", failed)
 
 
-def _failed(told: str, failures: Iterable[Failure]) -> Failure:
+def _failed(summary: str, failures: Iterable[Failure]) -> Failure:
     reasons = "; ".join(dict.fromkeys(failure.problem.detail for failure in failures))
-    return Failure(FailureKind.UPSTREAM_ERROR, f"{told}: {reasons or 'no engine is left'}")
+    return Failure(FailureKind.UPSTREAM_ERROR, f"{summary}: {reasons or 'no engine is left'}")

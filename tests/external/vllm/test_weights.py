@@ -164,7 +164,7 @@ async def test_a_load_that_fails_ends_what_was_in_flight_and_not_the_engine(engi
         while engine.gauge("vllm:generation_tokens_total") - before < 50:
             await asyncio.sleep(0.02)
         status, said = await made.update("/nowhere/to/be/seen")
-        assert (status, f"{engine.url}/v1 must be started again" in said["detail"]) == (502, True)
+        assert (status, f"{engine.url}/v1 must be restarted" in said["detail"]) == (502, True)
         assert await calling == 503
         assert (await made.asked())[0] == 503
         assert engine.client.get("/health").status_code == 200

@@ -171,8 +171,8 @@ async def test_a_first_start_that_fails_names_phase_cause_and_log(crash: str, tm
         assert list(bearers(made.mark)) == []
         assert made.up == []
     told = str(raised.value)
-    assert "engine 0 ended with exit status 1 while importing vLLM" in told
-    assert "the GPU's memory ran out: lower max_model_len" in told
+    assert "engine 0 exited with status 1 while importing vLLM" in told
+    assert "the GPU ran out of memory: lower max_model_len" in told
     assert "  | (APIServer pid=1) RuntimeError" in told
     assert str(made.plan.log_file) in told
 

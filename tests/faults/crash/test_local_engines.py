@@ -75,8 +75,8 @@ async def test_a_start_that_fails_shows_cause_and_log_to_the_user_who_started_th
     with pytest.raises(RunError) as raised:
         async with processes(a_run(tmp_path, {"FAKE_FAILS": str(crash)}), tmp_path):
             pass
-    assert "engine 0 ended with exit status 1 while importing vLLM" in str(raised.value)
-    assert "the GPU's memory ran out" in str(raised.value)
+    assert "engine 0 exited with status 1 while importing vLLM" in str(raised.value)
+    assert "the GPU ran out of memory" in str(raised.value)
     assert "policy_model-engine-0.log" in str(raised.value)
     await all_gone(tmp_path.name)
 

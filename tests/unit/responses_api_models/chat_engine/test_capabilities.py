@@ -34,7 +34,7 @@ async def test_an_engine_with_another_logprobs_mode_than_the_settings_demand_is_
     async with playing(TokenEngine([WORDS], processed=processed), logprobs_mode=wanted) as player:
         status, problem = await player.send("/v1/responses", {"input": "go"})
     assert (status, problem["type"]) == (400, "urn:rollyard:upstream_refused")
-    assert f"runs with --logprobs-mode {found}; {wanted} is expected" in problem["detail"]
+    assert f"runs with --logprobs-mode {found}; expected {wanted}" in problem["detail"]
 
 
 async def test_each_engines_own_logprobs_mode_is_on_record() -> None:
@@ -57,7 +57,7 @@ async def test_an_engine_that_gives_logits_is_refused() -> None:
     async with playing(Logits([WORDS])) as player:
         status, problem = await player.send("/v1/responses", {"input": "go"})
     assert status == 400
-    assert "--logprobs-mode processed_logits; raw_logprobs or processed_logprobs is expected" in problem["detail"]
+    assert "--logprobs-mode processed_logits; expected raw_logprobs or processed_logprobs" in problem["detail"]
 
 
 async def test_of_an_engine_that_cannot_be_asked_the_mode_of_the_settings_is_on_record() -> None:

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rollyard.responses_api_models.builtin_model.app import BuiltinModel
-from rollyard.responses_api_models.chat_engine.token_backends.completions import _in_words
+from rollyard.responses_api_models.chat_engine.token_backends.completions import _with_texts
 from rollyard.responses_api_models.openai_model.app import OpenaiModel
 from rollyard.responses_api_models.vllm_model.app import VllmModel
 from rollyard.services.http.client import AddressBook, ServerClient
@@ -96,7 +96,7 @@ async def test_a_malformed_chat_request_is_refused_by_the_name_of_its_field(
 
 
 async def test_top_logprobs_of_an_engine_that_leaves_them_null_are_none() -> None:
-    read = _in_words({"tokens": ["a"], "token_logprobs": [-1.0], "top_logprobs": None})
+    read = _with_texts({"tokens": ["a"], "token_logprobs": [-1.0], "top_logprobs": None})
     assert [(entry["token"], entry["top_logprobs"]) for entry in read] == [("a", [])]
 
 

@@ -118,8 +118,14 @@ def test_rays_workers_on_other_machines_get_no_folder_of_this_one() -> None:
     ("mistake", "told"),
     [
         ({"replicas": 2}, "set engine_replicas instead"),
-        ({"extra_flags": {"port": 8000}}, "--port does not belong here; set nothing: each engine takes a free port"),
-        ({"extra_flags": ["--served-model-name=x"]}, "--served-model-name does not belong here; set served_model_name"),
+        (
+            {"extra_flags": {"port": 8000}},
+            "--port is not allowed in extra_flags; set nothing: each engine takes a free port",
+        ),
+        (
+            {"extra_flags": ["--served-model-name=x"]},
+            "--served-model-name is not allowed in extra_flags; set served_model_name",
+        ),
         ({"tensor_paralel_size": 2}, "did you mean 'tensor_parallel_size'?"),
         ({"gpu_memory_utilization": 90}, "'gpu_memory_utilization' is 90, but"),
     ],
@@ -149,9 +155,9 @@ def test_without_a_gpu_and_on_a_ray_cluster_vllm_decides() -> None:
 @pytest.mark.parametrize(
     ("more", "told"),
     [
-        ({"tensor_parallel_size": 4}, "one engine needs 4 GPUs .*, this machine offers 2 .0, 1.*set ray_address"),
-        ({"engine_replicas": 3}, "engine_replicas=3 engines of 1 GPUs need 3, .* at most engine_replicas=2"),
-        ({"gpus": []}, "this machine offers 0 .gpus is empty"),
+        ({"tensor_parallel_size": 4}, "one engine needs 4 GPUs .*, but this host has 2 .0, 1.*set ray_address"),
+        ({"engine_replicas": 3}, "engine_replicas=3 engines of 1 GPUs need 3, .* set engine_replicas to at most 2"),
+        ({"gpus": []}, "but this host has 0 .gpus is empty"),
     ],
 )
 def test_too_few_gpus_are_named_with_what_would_fit(more: dict[str, Any], told: str) -> None:

@@ -50,31 +50,31 @@ def test_progress_within_a_phase_is_the_same_kind_of_phase() -> None:
 CORE = "(EngineCore pid=2) ERROR 11-21 19:26:09 [core.py:1201] "
 API = "(APIServer pid=1) "
 CAUSES = [
-    ("keeper: cannot start 'vllm': No such file or directory", "there is no command vllm (No such file"),
-    ("vllm: error: unrecognized arguments: --enable-scale-out", "does not know --enable-scale-out: it is too old"),
+    ("reaper: cannot start 'vllm': No such file or directory", "there is no command vllm (No such file"),
+    ("vllm: error: unrecognized arguments: --enable-scale-out", "does not support --enable-scale-out: it is too old"),
     (
         "vllm serve: error: argument --dtype: invalid choice: 'float99' (choose from 'auto', 'half')",
-        "vLLM refuses --dtype: invalid choice: 'float99' (choose from 'auto', 'half')",
+        "vLLM rejects --dtype: invalid choice: 'float99' (choose from 'auto', 'half')",
     ),
     (
         API + "KeyError: 'invalid tool call parser: nope (chose from { hermes,mistral })'",
-        "no tool_call_parser nope; there are hermes,mistral",
+        "there is no tool_call_parser nope; available are hermes,mistral",
     ),
     (
         API + "KeyError: \"Reasoning parser 'nope' not found. Available parsers: deepseek_r1, qwen3\"",
-        "no reasoning_parser nope; there are deepseek_r1, qwen3",
+        "there is no reasoning_parser nope; available are deepseek_r1, qwen3",
     ),
     (API + "OSError: [Errno 98] Address already in use", PORT_TAKEN),
     (API + "RuntimeError: Failed to infer device type, please set the environment variable", "vLLM finds no GPU"),
     (CORE + "RuntimeError: No CUDA GPUs are available", "vLLM finds no GPU"),
     (
         API + "ValueError: World size (8) is larger than the number of available GPUs (4) in this node. If this",
-        "it needs 8 GPUs and finds 4",
+        "it needs 8 GPUs but finds 4",
     ),
     (
         CORE + "ValueError: Free memory on device cuda:0 (12.5/79.2 GiB) on startup is less than desired GPU memory "
         "utilization (0.92, 72.86 GiB). Decrease GPU memory utilization",
-        "12.5 of 79.2 GiB are free on cuda:0 and gpu_memory_utilization=0.92 asks for 72.86",
+        "12.5 of 79.2 GiB are free on cuda:0, but gpu_memory_utilization=0.92 requires 72.86",
     ),
     (
         CORE + "ValueError: Available memory on node 0 (8.71/23.5 GiB) on startup is less than desired CPU memory "
@@ -84,19 +84,19 @@ CAUSES = [
     (
         CORE + "ValueError: To serve at least one request with the model's max seq len (40960), (5.62 GiB KV cache is "
         "needed, which is larger than the available KV cache memory (2.17 GiB). Based on",
-        "max_model_len=40960 needs 5.62 GiB of KV cache and there are 2.17",
+        "max_model_len=40960 needs 5.62 GiB of KV cache, but there are 2.17",
     ),
     (CORE + "ValueError: No available memory for the cache blocks. Try increasing", "leaves no memory for a KV cache"),
-    (CORE + "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 GiB", "the GPU's memory ran out"),
+    (CORE + "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 GiB", "the GPU ran out of memory"),
     (
         API + "huggingface_hub.errors.HFValidationError: Repo id must be in the form 'repo_name'",
-        "neither a folder with a config.json nor a name on the hub",
+        "neither a folder with a config.json nor the name of a hub model",
     ),
-    ("huggingface_hub.errors.LocalEntryNotFoundError: Cannot find an appropriate cached", "the hub is out of reach"),
-    ("requests.exceptions.HTTPError: 404 Client Error: Not Found for url", "nor a name on the hub"),
+    ("huggingface_hub.errors.LocalEntryNotFoundError: Cannot find an appropriate cached", "the hub cannot be reached"),
+    ("requests.exceptions.HTTPError: 404 Client Error: Not Found for url", "nor the name of a hub model"),
     ("huggingface_hub.errors.GatedRepoError: 401 Client Error.", "accept its licence"),
-    (CORE + "RuntimeError: Cannot find any model weights with `/models/x`", "/models/x holds no weights"),
-    (API + "OSError: Can't load tokenizer for '/models/x'. If you were", "holds no tokenizer that can be read"),
+    (CORE + "RuntimeError: Cannot find any model weights with `/models/x`", "/models/x contains no weights"),
+    (API + "OSError: Can't load tokenizer for '/models/x'. If you were", "contains no readable tokenizer"),
     (API + "ModuleNotFoundError: No module named 'flash_attn'", "vLLM's environment lacks a package"),
 ]
 

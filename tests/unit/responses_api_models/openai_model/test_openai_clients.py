@@ -134,7 +134,7 @@ async def test_the_model_is_listed_and_found_by_its_name(name: str) -> None:
 
 async def test_a_model_that_is_not_there_is_not_found() -> None:
     async with door() as (client, _):
-        with pytest.raises(NotFoundError, match="no model 'gpt-9' here") as caught:
+        with pytest.raises(NotFoundError, match="has no model 'gpt-9'") as caught:
             await client.models.retrieve("gpt-9")
     assert caught.value.code == "model_not_found"
 

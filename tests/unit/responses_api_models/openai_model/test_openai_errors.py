@@ -80,7 +80,7 @@ async def test_a_request_that_cannot_be_read_is_a_bad_request_of_ours() -> None:
     async with door() as (client, engine):
         error = await raised(client, previous_response_id="resp_0")
     assert (type(error), error.code, engine.asked) == (BadRequestError, "bad_request", [])
-    assert "previous_response_id: no conversation is kept here" in error.message
+    assert "previous_response_id: this server stores no conversations" in error.message
 
 
 async def test_a_path_that_is_not_served_is_not_found() -> None:

@@ -215,6 +215,6 @@ async def test_a_stream_is_asked_for_again_until_it_begins(ask: Any, step: Step)
 async def test_an_endpoint_that_does_not_stream_is_an_error_that_says_so() -> None:
     step = Step(headers={"content-type": "application/json"})
     async with door(step, kind=VllmModel, max_attempts=1) as (client, _):
-        with pytest.raises(InternalServerError, match="no stream of events") as caught:
+        with pytest.raises(InternalServerError, match="without an event stream") as caught:
             await respond(client)
     assert caught.value.code == "malformed_answer"

@@ -235,7 +235,7 @@ def test_what_is_no_part_of_an_answer_is_a_failure(chunk: Json, kind: FailureKin
 def test_a_stream_without_a_finish_reason_is_not_whole() -> None:
     made = ResponseEvents({"input": "hi"}, PLAIN)
     made.chunk(chunks({"content": "a"})[1])  # type: ignore[arg-type]
-    with pytest.raises(Failure, match="ended before its answer"):
+    with pytest.raises(Failure, match="ended before its response"):
         made.end()
 
 

@@ -49,7 +49,7 @@ async def test_a_request_with_a_seed_is_refused_where_updates_on_a_cpu_may_come(
     engine = WeightEngine(device="cpu")
     async with door(engine) as policy:
         status, said = await policy.post(path, body)
-        assert (status, "ends vLLM while a request with a seed runs" in said["detail"]) == (400, True)
+        assert (status, "crashes vLLM while a request with a seed runs" in said["detail"]) == (400, True)
         assert (path not in engine.paths, await policy.asked()) == (True, (200, STARTED))
 
 

@@ -43,7 +43,7 @@ async def test_a_name_stays_with_its_files_and_the_same_files_may_come_again(tmp
         run.engines[0].calls.clear()
         status, said = await policy.update(run.step(2), version="a")
         assert (status, set(run.engines[0].paths) <= UNTOUCHED) == (409, True)
-        assert "each version needs a name of its own" in said["detail"]
+        assert "each version needs its own name" in said["detail"]
         assert (await policy.update(run.base, version="0"))[0] == 200
         assert await policy.asked() == (200, run.base)
 
@@ -93,7 +93,7 @@ async def test_the_only_engine_is_refused_by_name_until_the_next_update(tmp_path
         await policy.server.register_engine(address(0))
         status, why = await policy.asked()
         assert (status, "version 'a' cannot be loaded again" in why, engine.weights) == (503, True, run.base)
-        assert "save each version into a folder of its own" in why
+        assert "save each version into its own folder" in why
         assert "cannot be loaded again" in (await policy.get("/weights"))[1]["difference"]
         assert (await policy.update(run.step(3), version="b"))[0] == 200
         assert await policy.asked() == (200, str(tmp_path / "step-3"))
@@ -207,7 +207,7 @@ async def test_files_that_change_while_engines_load_them_are_taken_back(tmp_path
         folder = run.reused(1)
         run.engines[1].on_load = lambda: run.reused(2) if run.engines[1].weights == folder else None
         status, said = await policy.update(folder)
-        assert (status, "while the engine loaded it" in said["detail"], "was taken back" in said["detail"]) == (
+        assert (status, "while the engine loaded it" in said["detail"], "was rolled back" in said["detail"]) == (
             502,
             True,
             True,

@@ -41,7 +41,7 @@ def test_one_weight_that_is_not_a_finite_number_is_found_wherever_it_is(
     monkeypatch.setattr(finite_weights, "PIECE", 24)  # so that a tensor takes several
     folder = written(tmp_path / "new", dtype=dtype)
     poke(tmp_path / "new" / ONE, "model.layers.1.weight", value, place)
-    with pytest.raises(Failure, match=r"model\.layers\.1\.weight in .* holds a NaN or an infinity"):
+    with pytest.raises(Failure, match=r"model\.layers\.1\.weight in .* contains a NaN or an infinity"):
         check(folder, None)
     assert check(folder, None, "headers").fingerprint
 

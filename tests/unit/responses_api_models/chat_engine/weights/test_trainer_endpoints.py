@@ -10,7 +10,7 @@ import orjson
 import pytest
 
 from rollyard.responses_api_models.chat_engine.weights.control_endpoints import GETS, POSTS
-from rollyard.responses_api_models.chat_engine.weights.training_routes import PASSED
+from rollyard.responses_api_models.chat_engine.weights.training_routes import FORWARDED
 from rollyard.responses_api_models.vllm_model.app import VllmModelSettings
 from rollyard.services.errors import OperatorError
 from rollyard.services.server.settings import parse_settings
@@ -22,7 +22,7 @@ from tests.support.weight_engine import ODD_STREAM, STARTED, WeightEngine, addre
 VERSION = "x-rollyard-policy-version"
 
 
-@pytest.mark.parametrize("path", [*PASSED, "/weights/update", *POSTS])
+@pytest.mark.parametrize("path", [*FORWARDED, "/weights/update", *POSTS])
 async def test_without_the_setting_an_endpoint_is_closed_and_says_which_setting_opens_it(path: str) -> None:
     engine = WeightEngine()
     async with door(engine, trainer_endpoints=False, token=None) as policy:
@@ -52,21 +52,21 @@ async def test_a_closed_endpoint_is_in_no_document_and_an_open_one_is() -> None:
 
 
 async def test_a_start_without_a_run_token_is_refused() -> None:
-    with pytest.raises(OperatorError, match="give the run a token"):
+    with pytest.raises(OperatorError, match="set a run token"):
         async with door(WeightEngine(), token=None):
             pass
 
 
 def test_settings_with_two_model_servers_are_refused() -> None:
     settings = {"base_url": address(0), "model": "tiny", "trainer_endpoints": True, "replicas": 2}
-    with pytest.raises(OperatorError, match=r"policy_model: trainer_endpoints with replicas=2.*use one"):
+    with pytest.raises(OperatorError, match=r"policy_model: trainer_endpoints is set with replicas=2.*use one"):
         parse_settings(VllmModelSettings, settings, "policy_model")
 
 
 async def test_a_whole_run_without_a_token_is_refused_with_the_same_words(tmp_path: Path) -> None:
     settings = {"entrypoint": "app.py", "base_url": address(0), "model": "tiny", "trainer_endpoints": True}
     config = {"policy_model": {"responses_api_models": {"vllm_model": settings}}}
-    with pytest.raises(OperatorError, match="give the run a token"):
+    with pytest.raises(OperatorError, match="set a run token"):
         async with colocated(configured(config=config, tmp_path=tmp_path), tmp_path):
             pass
 
@@ -79,7 +79,7 @@ async def test_a_caller_without_the_token_is_refused(path: str) -> None:
     assert (status, engine.calls) == (401, [])
 
 
-@pytest.mark.parametrize("path", PASSED)
+@pytest.mark.parametrize("path", FORWARDED)
 async def test_a_call_passes_with_its_unknown_fields_its_query_and_the_answers_bytes(path: str) -> None:
     engine = WeightEngine()
     engine.answers[path] = (200, b' {"tokens": [1,  2], "odd": 1}\n')
@@ -147,7 +147,7 @@ async def test_where_one_of_several_engines_refuses_the_answer_is_a_problem_that
     async with door(one, two) as policy:
         status, said = await policy.post("/reset_prefix_cache")
     assert (status, [engine["status"] for engine in said["engines"]]) == (502, [200, 500])
-    assert "1 of 2 engines did not do it" in said["detail"]
+    assert "the call failed on 1 of 2 engines" in said["detail"]
 
 
 async def test_an_engine_that_is_not_there_is_a_problem_of_ours() -> None:

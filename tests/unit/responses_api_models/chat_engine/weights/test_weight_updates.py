@@ -117,7 +117,7 @@ async def test_a_failure_that_was_fixed_by_going_back_refuses_no_request() -> No
         status, said = await policy.update(NEW)
         assert (status, await policy.version()) == (502, "0")
         assert [await policy.asked() for _ in range(2)] == [(200, STARTED)] * 2
-    assert "was taken back, the policy stays version '0'" in said["detail"]
+    assert "was rolled back, the policy stays version '0'" in said["detail"]
     assert (good.label, bad.label) == ("0", "0")
 
 
@@ -129,11 +129,11 @@ async def test_an_engine_that_loses_its_weights_shuts_the_gate_and_the_others_go
         refused, asked = await policy.asked(), await policy.get("/policy_version")
     assert (good.weights, good.paused, bad.paused, bad.dead) == (NEW, False, False, False)
     difference = f"the policy is version '1', but {address(1)} holds unknown weights"
-    assert (status, f"failed: {difference}; {address(1)} must be started again: " in said["detail"]) == (502, True)
+    assert (status, f"failed: {difference}; {address(1)} must be restarted: " in said["detail"]) == (502, True)
     assert "Worker failed with /weights/torn" in said["detail"]
     assert refused[0] == asked[0] == 503
     assert refused[1] == asked[1]["detail"]
-    assert refused[1].startswith(f"no model call now: {difference}")
+    assert refused[1].startswith(f"model calls are rejected: {difference}")
 
 
 async def test_weights_are_not_loaded_on_an_engine_that_lost_them_before() -> None:
@@ -142,7 +142,7 @@ async def test_weights_are_not_loaded_on_an_engine_that_lost_them_before() -> No
         await policy.update(TORN)
         status, said = await policy.update(NEW)
         assert (await policy.asked())[0] == 503
-    assert (status, "start it again, then update" in said["detail"]) == (502, True)
+    assert (status, "restart the engine, then update" in said["detail"]) == (502, True)
     assert engine.weights is None
 
 
