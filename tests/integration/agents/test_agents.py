@@ -191,7 +191,7 @@ async def test_a_reward_that_is_no_finite_number_is_a_failure_and_not_a_reward()
     async with playing(Script([[says("hm")]])) as stack:
         failure = await failure_of(stack, {**ROW, "nan": True})
     assert (failure.kind, failure.terminal, failure.problem.server) == (FailureKind.MALFORMED_ANSWER, False, "world")
-    assert failure.problem.detail == "/verify answered reward nan; expected a finite number of at most 1e+60"
+    assert failure.problem.detail == "/verify returned reward nan; expected a finite number of at most 1e+60"
 
 
 @pytest.mark.parametrize("row", [{}, {"responses_create_params": {}}, {"responses_create_params": []}])

@@ -88,7 +88,7 @@ def test_a_tool_may_not_take_a_name_of_the_wire_format(name: str) -> None:
         return "never"
 
     method.__name__ = name
-    with pytest.raises(TypeError, match=f"POST /{name} belongs to the wire format"):
+    with pytest.raises(TypeError, match=f"POST /{name} is part of the wire format"):
         tools_of(type("World", (), {name: tool(method)}))
 
 

@@ -169,7 +169,7 @@ async def test_a_boolean_or_a_string_of_a_row_is_not_a_number(name: str, wrong: 
 
 def test_a_boolean_of_a_config_is_not_a_number() -> None:
     for name in ("max_rows", "max_boxes", "max_search_depth", "solver_states", "tile_px", "max_steps"):
-        with pytest.raises(ValidationError, match="found true, a number is expected"):
+        with pytest.raises(ValidationError, match="found true, expected a number"):
             SokobanSettings.model_validate({"entrypoint": "app.py", name: True})
 
 
