@@ -246,8 +246,10 @@ class ResourcesServer(Server):
     async def _list_examples(self) -> list[Json]:
         return example_rows(self.folder)
 
-    def _with_cookie(self, call: RawRequest, session: OpenEpisode[Environment[Any]], body: bytes) -> bytes | RawResponse:
-        """Build the response. Clients of other stacks get the cookie again: some keep only the last response's cookies."""
+    def _with_cookie(
+        self, call: RawRequest, session: OpenEpisode[Environment[Any]], body: bytes
+    ) -> bytes | RawResponse:
+        """Build the response. Clients of other stacks get the cookie again, as some keep only the last cookies."""
         if call.header(RUN_HEADER.encode()) is not None:
             return body
         return RawResponse(body, headers=((b"set-cookie", self._sessions.cookie(session)),))

@@ -66,8 +66,10 @@ def _print_line(line: str) -> None:
 
 
 @contextlib.contextmanager
-def rows_from(locations: DataLocations, wanted: Wanted = ANY, report: Callable[[str], None] = _print_line) -> Iterator[RawRows]:
-    """Read the rows of the first location that has them. Raises OperatorError or RunError with every location's reason."""
+def rows_from(
+    locations: DataLocations, wanted: Wanted = ANY, report: Callable[[str], None] = _print_line
+) -> Iterator[RawRows]:
+    """Read the rows of the first location that has them. Raises OperatorError, RunError with each location's reason."""
     with tempfile.TemporaryDirectory(prefix="rollyard-rows-") as folder:
         yield RawRows(_fetched(locations, wanted, Path(folder), report))
 
@@ -101,7 +103,9 @@ def source_options(description: str | None) -> argparse.ArgumentParser:
     """Build the parser with the options that every `prepare.py` has."""
     parser = ScriptParser(description=description)
     parser.add_argument("--output", type=Path, required=True, help="the JSONL file to write")
-    parser.add_argument("--local", type=Path, help="file or folder to try first, such as a clone of the hub's repository")
+    parser.add_argument(
+        "--local", type=Path, help="file or folder to try first, such as a clone of the hub's repository"
+    )
     parser.add_argument("--s3", help="s3://bucket/key, or a prefix that ends with /; tried after --local")
     parser.add_argument("--offline", action="store_true", help="do not fall back to the Hugging Face hub")
     parser.add_argument("--limit", type=positive, help="most rows to write (default: all)")
@@ -129,9 +133,7 @@ def _made(rows: RawRows, make: Callable[[int, Json], Json | None]) -> Iterator[J
         except (KeyError, TypeError, ValueError) as error:
             found = ", ".join(sorted(row)) or "nothing"
             why = f"no {error}" if isinstance(error, KeyError) else str(error)
-            raise OperatorError(
-                f"row {number} of {rows.file} (with {found}) is not as expected: {why}"
-            ) from error
+            raise OperatorError(f"row {number} of {rows.file} (with {found}) is not as expected: {why}") from error
 
 
 def _fetched(locations: DataLocations, wanted: Wanted, folder: Path, report: Callable[[str], None]) -> list[Path]:

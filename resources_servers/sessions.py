@@ -96,8 +96,7 @@ class Sessions(Generic[T]):
         return session
 
     async def set_up(self, session: OpenEpisode[T], work: Coroutine[Any, Any, R]) -> R:
-        """Run the set-up `work` and return its result. The session is closed if it fails; `close` cancels the work.
-        """
+        """Run the set-up `work` and return its result. The session is closed if it fails; `close` cancels the work."""
         try:
             async with session.turn:
                 session.setup = setup = asyncio.create_task(work)

@@ -19,7 +19,9 @@ from rollyard.services.types import Json
 SYSTEM = r"First, think step by step. Then put your final answer inside \boxed{...}."
 MAX_OUTPUT_TOKENS = 512
 _HASHES = re.compile(r"#### (-?[0-9.,]+)")
-_ANSWER_IS = re.compile(r"The answer is (-?[0-9.,]+).")  # as in the harness, the last dot is unescaped and matches any character
+_ANSWER_IS = re.compile(
+    r"The answer is (-?[0-9.,]+)."
+)  # as in the harness, the last dot is unescaped and matches any character
 _LEADING = re.compile(r"[^\d\-.$]*((?:-\s?)?\$?\s?-?(?:\d[\d,]*(?:\.\d+)?|\.\d+)(?:\s*/\s*\d+)?%?)")
 _VARIABLE = re.compile(r"[xyn]\b")
 _RANGE = re.compile(r"[$ ]{0,3}[\d.,]{1,40}(?: ?(?:to|-|–|;) ?|, ?(?<=[, ]))\$?\d[^=]*$")

@@ -19,7 +19,7 @@ from rollyard.resources_servers.python_answers.program_extraction import (
     joined,
     parsed,
     shortened,
-    spoken,
+    visible_text,
 )
 from rollyard.services.types import Json
 
@@ -43,11 +43,11 @@ def lm_eval_program(prompt: str, text: str) -> str:
 
 
 def program(prompt: str, entry_point: str, text: str) -> Program | None:
-    """Extract the program from `text`: a complete function after the prompt's other definitions, or a function's rest."""
+    """Extract the program from `text`: a complete function after the prompt's other definitions, or the rest of one."""
     whole = find(text, (entry_point,))
     if whole is not None and entry_point in defined(whole.code):
         return Program(joined([_before(prompt, entry_point), whole.code]), f"{whole.method}, whole function")
-    bodies = [Program(body, method) for body, method in _bodies(spoken(text))]
+    bodies = [Program(body, method) for body, method in _bodies(visible_text(text))]
     cut_off = (candidate for body in bodies for candidate in shortened(body.code, prompt))
     for candidate in chain(bodies, cut_off):
         code = prompt + candidate.code

@@ -47,7 +47,7 @@ def blocks(text: str, is_complete: Callable[[str], bool]) -> list[Block]:
 
 
 def _ends(text: str, opening: re.Match[str]) -> Iterator[tuple[str, int]]:
-    """Yield the block's possible code and its end: at a fence on its own line, otherwise at a fence that ends a line."""
+    """Yield the block's possible code and its end: at a fence on its own line, otherwise one at the end of a line."""
     begin, fence = opening.end(), re.escape(opening.group(1))
     quoted = ">" in opening.group().partition(opening.group(1))[0]
     own_line, last_line = (re.compile(rf"{before}{fence}[`~]*[ \t]*$", re.MULTILINE) for before in ("^[ \\t>]*+", ""))

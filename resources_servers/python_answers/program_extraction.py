@@ -76,15 +76,15 @@ def defined(code: str) -> frozenset[str]:
     return frozenset(found)
 
 
-def spoken(text: str) -> str:
+def visible_text(text: str) -> str:
     """Return the text after the model's reasoning, with line ends normalized to `\\n`."""
     return without_reasoning(text).replace("\r\n", "\n").replace("\r", "\n").removeprefix("\ufeff")
 
 
 def find(text: str, wanted: Sequence[str]) -> Program | None:
-    """Return the program in `text` that defines all names of `wanted`, otherwise the first valid one, otherwise None."""
+    """Return the program in `text` that defines all names of `wanted`, else the first valid one, else None."""
     names, first, seen = set(wanted), None, {""}
-    for program in _candidates(spoken(text)):
+    for program in _candidates(visible_text(text)):
         if program.code in seen or not program.code.strip() or not parsed(program.code):
             continue
         if names <= defined(program.code):
@@ -143,7 +143,8 @@ def clean(code: str) -> str:
 
 def shortened(text: str, before: str = "") -> Iterator[Program]:
     """Yield `text` cut before the top-level statement that is not valid Python after `before`. Base models continue
-    after their answer and are truncated."""
+    after their answer and are truncated.
+    """
     above = before.count("\n")
     for _ in range(_MOST_CUTS):
         error_line = _tree_or_line(before + text)

@@ -98,22 +98,22 @@ def test_every_public_row_that_crashes_the_reference_is_refused() -> None:
 @pytest.mark.parametrize(
     ("dim_room", "boxes", "depth", "reason"),
     [
-        ((4, 4), 1, 100, "interior of 2x2 cells holds 0 boxes at most"),
-        ((4, 6), 3, 100, "interior of 2x4 cells holds 2 boxes at most"),
-        ((6, 4), 3, 100, "interior of 4x2 cells holds 2 boxes at most"),
-        ((3, 9), 2, 100, "interior of 1x7 cells holds 1 box at most"),
+        ((4, 4), 1, 100, "interior of 2x2 cells has room for at most 0 boxes"),
+        ((4, 6), 3, 100, "interior of 2x4 cells has room for at most 2 boxes"),
+        ((6, 4), 3, 100, "interior of 4x2 cells has room for at most 2 boxes"),
+        ((3, 9), 2, 100, "interior of 1x7 cells has room for at most 1 box"),
         ((8, 8), 18, 100, "holds 17 boxes at most"),
         ((2, 9), 1, 100, "3 rows and 3 columns"),
         ((9, 0), 1, 100, "3 rows and 3 columns"),
         ((-5, 9), 1, 100, "3 rows and 3 columns"),
-        ((6, 6), 0, 100, "one box at least"),
-        ((6, 6), 2, 3, "search depth of 4 at least"),
+        ((6, 6), 0, 100, "at least one box"),
+        ((6, 6), 2, 3, "search depth of at least 4"),
     ],
 )
 def test_an_impossible_geometry_is_refused_with_the_reason_and_the_way_out(
     dim_room: tuple[int, int], boxes: int, depth: int, reason: str
 ) -> None:
-    with pytest.raises(InfeasibleRoom, match=f"{reason}.*ask for a larger board, fewer boxes or a deeper search"):
+    with pytest.raises(InfeasibleRoom, match=f"{reason}.*use a larger board, fewer boxes or a deeper search"):
         generate(RoomSpec(1, dim_room, boxes, depth))
 
 

@@ -113,7 +113,7 @@ def test_levels_are_left_out_by_size_boxes_band_and_as_twins(
     ]
     said = capsys.readouterr().out
     for words in ("1: the same puzzle", "1: over 10 rows or columns", "1: not difficulty easy"):
-        assert f"left out {words}" in said
+        assert f"skipped {words}" in said
     (two,) = level_rows(tmp_path, "--input", str(path), "--min-boxes", "2")
     assert (two["source"], two["difficulty"]) == ("five.xsb, level 3", "medium")
 
@@ -133,7 +133,7 @@ def test_a_wrong_level_ends_the_script_with_its_place_and_no_file(tmp_path: Path
 
 
 def test_a_file_without_levels_and_one_that_is_not_there_end_the_script_with_words(tmp_path: Path) -> None:
-    with pytest.raises(OperatorError, match="holds no level"):
+    with pytest.raises(OperatorError, match="contains no level"):
         level_rows(tmp_path, "--input", str(written(tmp_path / "empty.txt", "no level here")))
     with pytest.raises(OperatorError, match=r"nowhere\.xsb cannot be read: No such file"):
         level_rows(tmp_path, "--input", str(tmp_path / "nowhere.xsb"))

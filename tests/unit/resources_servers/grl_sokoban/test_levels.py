@@ -82,12 +82,12 @@ def test_what_the_player_cannot_reach_is_wall() -> None:
         ("#####\n#@\t$.#\n#####", r"unknown symbols '\\t'"),
         ("#####\n#@\u00a0$.#\n#####", r"unknown symbols '\\xa0'"),
         ("#####\n#@$.\n#####", "hole: the player could leave by row 1, column 4"),
-        ("#####\n# $.#\n#####", "one player; this has 0"),
-        ("######\n#@@$.#\n######", "one player; this has 2"),
+        ("#####\n# $.#\n#####", "one player; found 0"),
+        ("######\n#@@$.#\n######", "one player; found 2"),
         ("######\n#@$$.#\n######", "1 players, 2 boxes, 1 targets"),
         ("######\n#@#$.#\n######", "the box in row 1, column 3"),
         ("#####\n#@ *#\n#####", "nothing to solve"),
-        ("", "one player; this has 0"),
+        ("", "one player; found 0"),
     ],
 )
 def test_a_wrong_level_is_refused_and_says_what_is_wrong(text: str, words: str) -> None:

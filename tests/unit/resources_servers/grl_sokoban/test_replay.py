@@ -74,8 +74,8 @@ def test_each_move_of_a_call_is_a_frame_of_its_own() -> None:
         ("", None, ""),
         ("Left", 1, ""),
         ("Up", 1, ""),
-        ("Right", 1, "lost: no play solves it any more"),
-        ("Right", 1, "blocked, lost: no play solves it any more"),
+        ("Right", 1, "lost: can no longer be solved"),
+        ("Right", 1, "blocked, lost: can no longer be solved"),
     ]
     assert [frame.board for frame in found.frames] == [START, after(3), after(3, 1), after(3, 1, 4), after(3, 1, 4)]
     assert [frame.reward for frame in found.frames] == [None, -0.1, -0.1, -0.1, -0.1]
@@ -130,7 +130,10 @@ def test_what_shaping_and_the_verdict_add_to_the_moves_is_told_and_is_no_contrad
     output = [call(0), answer(0, observation=START), call(1, "Up"), shown]
     found = replay(played(*output, **ROW, shaping_reward=0.2, reward=-9.8))
     assert found is not None
-    assert found.note == "Shaping adds 0.2 to the rewards of the moves. The steps earned 0.1; the verdict paid -9.8."
+    assert (
+        found.note
+        == "Shaping adds 0.2 to the rewards of the moves. The steps earned 0.1; the verdict's reward is -9.8."
+    )
 
 
 def test_boards_told_in_coordinates_are_replayed_wherever_the_room_came_from() -> None:

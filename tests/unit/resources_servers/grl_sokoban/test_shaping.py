@@ -90,8 +90,8 @@ def test_a_detour_earns_nothing_by_shaping() -> None:
 @pytest.mark.parametrize(
     ("shaping", "words"),
     [
-        ({"gamma": 0.9}, "gamma 0.9 would pay for standing still"),
-        ({"gamma": 0.99, "scale": 1}, "take a gamma above 0.998"),
+        ({"gamma": 0.9}, "gamma 0.9 would reward standing still"),
+        ({"gamma": 0.99, "scale": 1}, "use a gamma above 0.998"),
         ({"gamma": 0}, "greater than 0"),
         ({"gamma": 1.1}, "less than or equal to 1"),
         ({"scale": 0}, "greater than 0"),

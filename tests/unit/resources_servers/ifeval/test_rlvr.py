@@ -121,7 +121,7 @@ def test_a_long_text_costs_each_function_little(name: str) -> None:
         ({"func_name": "verify_nonsense"}, "verify_nonsense"),
         ({"func_name": ["verify_keywords"]}, "whose func_name is one of"),
         ({"func_name": "verify_bullet_points"}, "verify_bullet_points: N: Field required"),
-        ({"func_name": "verify_bullet_points", "N": True}, "N: found True, expected a whole number"),
+        ({"func_name": "verify_bullet_points", "N": True}, "N: found True, expected an integer"),
         ({"func_name": "verify_keywords", "keyword_list": ["a", " "]}, "found ' ', expected some text"),
         ({"func_name": "verify_letter_frequency", "letter": "ab", "N": 1}, "letter: String should have at most 1"),
         ({"func_name": "validate_word_constraint", "N": 3, "quantifier": "exactly"}, "found 'exactly'"),
@@ -178,6 +178,6 @@ def test_rows_of_the_hub_become_task_rows_and_those_that_cannot_be_scored_are_le
     assert [row["id"] for row in made] == ["ifeval_train_0", "ifeval_train_2"]
     assert made[0]["responses_create_params"] == {"input": [{"role": "user", "content": "Write a poem."}]}
     assert made[0]["ground_truth"] == rows[0]["ground_truth"]
-    assert "left out 1 rows that cannot be scored; the first: row 1: validate_choice: options: Field" in (
+    assert "skipped 1 rows that cannot be scored; the first: row 1: validate_choice: options: Field" in (
         capsys.readouterr().err
     )

@@ -51,12 +51,12 @@ def test_a_null_in_place_of_kwargs_is_no_kwargs(tmp_path: Path) -> None:
 UNREADABLE = [
     (["nonsense"], [{}], "instruction 'nonsense' is unknown; known: change_case:"),
     ([["a"]], [{}], "instruction ['a'] is unknown"),
-    ([WORDS], "[{}]", "kwargs '[{}]'; expected two lists of one length, not empty"),
+    ([WORDS], "[{}]", "kwargs '[{}]'; expected two non-empty lists of equal length"),
     ([WORDS], [], "and kwargs []; expected two lists"),
     ([WORDS], ["x"], f"{WORDS}: its kwargs are 'x'; expected an object"),
     ([WORDS], [{"num_words": 3}], f"{WORDS}: relation: Field required"),
     ([WORDS], [{"num_words": None, "relation": "at least"}], f"{WORDS}: num_words: Field required"),
-    ([WORDS], [{"num_words": True, "relation": "at least"}], "num_words: found True, expected a whole number"),
+    ([WORDS], [{"num_words": True, "relation": "at least"}], "num_words: found True, expected an integer"),
     ([WORDS], [{"num_words": 3.5, "relation": "at least"}], "found 3.5"),
     ([WORDS], [{"num_words": -1, "relation": "at least"}], "num_words: Input should be greater than or equal to 0"),
     ([WORDS], [{"num_words": 3, "relation": "around"}], "found 'around'"),
@@ -64,9 +64,9 @@ UNREADABLE = [
     ([KEYWORDS], [{"keywords": ["a", " "]}], "keywords: 1: found ' ', expected some text"),
     (["keywords:frequency"], [{"keyword": " ", "frequency": 1, "relation": "at least"}], "found ' '"),
     (["startend:end_checker"], [{"end_phrase": ""}], "found '', expected some text"),
-    (["language:response_language"], [{"language": "zh"}], "found 'zh', expected a code that langdetect knows: af"),
+    (["language:response_language"], [{"language": "zh"}], "found 'zh', expected a code that langdetect supports: af"),
     (["length_constraints:number_paragraphs"], [{"num_paragraphs": 0}], "found 0"),
-    (["length_constraints:nth_paragraph_first_word"], [NTH], "paragraph 4 of 3: no text can follow it"),
+    (["length_constraints:nth_paragraph_first_word"], [NTH], "paragraph 4 of 3: no text can satisfy this"),
 ]
 
 

@@ -146,7 +146,7 @@ def test_examples_that_cannot_be_drawn_are_told_by_subject(tmp_path: Path) -> No
     pool = tmp_path / "pool.jsonl"
     drawn = ("--form", "lm_eval_hendrycks", "--shots", "1", "--shots-from", str(pool))
     for text, words in (
-        ("", "--shots 1 of Precalculus are wanted, --shots-from has 0"),
+        ("", "--shots 1 exceeds the 0 rows of Precalculus in --shots-from"),
         ('{"problem": "x", "solution": "no box", "type": "Algebra"}', "has no \\\\boxed{} to show"),
         ('{"question": "x"}', "expected problem and solution"),
     ):
