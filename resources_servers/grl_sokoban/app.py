@@ -138,7 +138,7 @@ class GrlSokoban(Environment[SokobanSettings]):
 
 
 def read_move(text: str) -> int | None:
-    """Parse the move in a message: from the first `<action>` tag, otherwise the first bare word or digit that is one."""
+    """Parse the move in a message: from the first `<action>` tag, otherwise from the first bare word or digit."""
     tag = _ACTION_TAG.search(text)
     found = tag.group(1) if tag else next((match.group(1) for match in _BARE_ACTION.finditer(text)), "")
     try:

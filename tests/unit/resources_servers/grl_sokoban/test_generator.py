@@ -1,4 +1,4 @@
-"""Rooms from seeds: the reference's where it has one, a sure answer where it has none."""
+"""Rooms from seeds: identical to the reference's, and a definite error if no room exists."""
 
 import os
 import subprocess
@@ -110,7 +110,7 @@ def test_every_public_row_that_crashes_the_reference_is_refused() -> None:
         ((6, 6), 2, 3, "search depth of at least 4"),
     ],
 )
-def test_an_impossible_geometry_is_refused_with_the_reason_and_the_way_out(
+def test_an_impossible_geometry_is_rejected_with_reason_and_advice(
     dim_room: tuple[int, int], boxes: int, depth: int, reason: str
 ) -> None:
     with pytest.raises(InfeasibleRoom, match=f"{reason}.*use a larger board, fewer boxes or a deeper search"):
@@ -118,7 +118,7 @@ def test_an_impossible_geometry_is_refused_with_the_reason_and_the_way_out(
 
 
 @pytest.mark.parametrize(("height", "width"), [(1, 3), (1, 6), (2, 2), (2, 3), (2, 4), (2, 5), (3, 3)])
-def test_the_refusals_agree_with_a_search_through_every_placing(height: int, width: int) -> None:
+def test_the_rejections_agree_with_an_exhaustive_search(height: int, width: int) -> None:
     cells = height * width
     for boxes in range(1, (cells - 1) // 2 + 1):
         possible = any(holds(height, width, targets) for targets in combinations(range(cells), boxes))

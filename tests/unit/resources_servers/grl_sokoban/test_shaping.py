@@ -1,4 +1,4 @@
-"""Shaping: a potential, its bounds, and what a whole play earns by it."""
+"""Reward shaping: the potential, its bounds, and the shaping reward of an episode."""
 
 from __future__ import annotations
 
@@ -99,6 +99,6 @@ def test_a_detour_earns_nothing_by_shaping() -> None:
         ({"sclae": 3}, "sclae"),
     ],
 )
-def test_shaping_that_makes_no_sense_is_refused_at_the_start(shaping: object, words: str) -> None:
+def test_invalid_shaping_is_rejected_at_the_start(shaping: object, words: str) -> None:
     with pytest.raises(OperatorError, match=words):
         parse_settings(SokobanSettings, {"shaping": shaping}, "grl_sokoban")

@@ -1,4 +1,4 @@
-"""RLVR-IFEval's functions: rows to train on that are not the test set's."""
+"""The functions and rows of the training set RLVR-IFEval."""
 
 from __future__ import annotations
 
@@ -92,14 +92,14 @@ def follows(name: str, told: Json, text: str) -> bool:
 
 
 @pytest.mark.parametrize(("name", "told", "right", "wrong"), CASES)
-def test_a_function_holds_for_answers_that_do_what_the_prompt_says_and_for_no_others(
+def test_a_function_accepts_only_answers_that_follow_the_prompt(
     name: str, told: Json, right: list[str], wrong: list[str]
 ) -> None:
     assert [text for text in right if not follows(name, told, text)] == []
     assert [text for text in [*wrong, "", " \n"] if follows(name, told, text)] == []
 
 
-def test_every_function_of_the_data_set_is_known_and_tried() -> None:
+def test_every_function_of_the_dataset_is_supported_and_tested() -> None:
     assert {name for name, *_ in CASES} == set(FUNCTIONS)
     assert len(FUNCTIONS) == 25
 
@@ -164,7 +164,7 @@ def source_row(prompt: str, told: Json) -> Json:
     }
 
 
-def test_rows_of_the_hub_become_task_rows_and_those_that_cannot_be_scored_are_left_out_by_name(
+def test_hub_rows_become_task_rows_and_unscorable_ones_are_skipped_with_a_message(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rows = [

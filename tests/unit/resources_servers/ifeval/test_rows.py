@@ -1,4 +1,4 @@
-"""Rows of the data set in the forms it is published in, and rows that cannot be scored."""
+"""Rows of the dataset in its published formats, and rows that cannot be scored."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ NTH = {"num_paragraphs": 3, "nth_paragraph": 4, "first_word": "a"}
 
 
 def as_a_table(row: Json) -> Json:
-    """The row as the hub's Parquet has it: every kind's keys, null where they are another's, and 3.0 for 3."""
+    """Return the row as in the hub's Parquet file: with the keys of all kinds, null if unused, and 3.0 for 3."""
     kwargs = [{key: about.get(key) for key in EVERY_KEY} for about in row["kwargs"]]
     return {**row, "kwargs": [{k: float(v) if isinstance(v, int) else v for k, v in about.items()} for about in kwargs]}
 
 
-def test_every_row_reads_the_same_with_the_keys_of_all_kinds_null_filled() -> None:
+def test_null_keys_of_other_kinds_do_not_change_a_row() -> None:
     assert [instructions(as_a_table(row)) for row in ROWS] == [instructions(row) for row in ROWS]
     assert (len(ROWS), sum(len(instructions(row)) for row in ROWS)) == (541, 834)
 
@@ -39,7 +39,7 @@ def test_every_value_of_the_rows_is_in_its_instruction() -> None:
             assert read.model_dump() == about, row["key"]
 
 
-def test_a_null_in_place_of_kwargs_is_no_kwargs(tmp_path: Path) -> None:
+def test_null_kwargs_mean_no_kwargs(tmp_path: Path) -> None:
     source, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
     source.write_bytes(
         orjson.dumps({"key": 1, "prompt": "p", "instruction_id_list": ["punctuation:no_comma"], "kwargs": [None]})
@@ -71,7 +71,7 @@ UNREADABLE = [
 
 
 @pytest.mark.parametrize(("kinds", "told", "words"), UNREADABLE)
-async def test_a_row_that_no_text_could_follow_or_every_text_would_is_a_failure_that_names_it(
+async def test_a_row_that_no_text_or_every_text_follows_is_a_failure_that_names_it(
     kinds: object, told: object, words: str
 ) -> None:
     row: Json = {"id": "ifeval_7", "instruction_id_list": kinds, "kwargs": told}
