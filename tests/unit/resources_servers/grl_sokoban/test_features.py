@@ -169,22 +169,22 @@ async def test_a_symmetry_turns_the_room_and_keeps_its_optimum() -> None:
 @pytest.mark.parametrize(
     ("row", "words"),
     [
-        ({"level_file": "../secret.xsb", "level_index": 0}, "no file below"),
-        ({"level_file": "link.xsb", "level_index": 0}, "no file below"),
-        ({"level_file": "/etc/passwd", "level_index": 0}, "no file below"),
-        ({"level_file": ".", "level_index": 0}, "no file below"),
+        ({"level_file": "../secret.xsb", "level_index": 0}, "not a file below"),
+        ({"level_file": "link.xsb", "level_index": 0}, "not a file below"),
+        ({"level_file": "/etc/passwd", "level_index": 0}, "not a file below"),
+        ({"level_file": ".", "level_index": 0}, "not a file below"),
         ({"level_file": "", "level_index": 0}, "level_file"),
         ({"level_file": "a\0.xsb", "level_index": 0}, "level_file"),
         ({"level_file": "a" * 201, "level_index": 0}, "level_file"),
-        ({"level_file": "none.xsb", "level_index": 0}, "no file below"),
-        ({"level_file": "a.xsb", "level_index": 7}, "holds 2 levels, counted from 0"),
+        ({"level_file": "none.xsb", "level_index": 0}, "not a file below"),
+        ({"level_file": "a.xsb", "level_index": 7}, "the file has 2 levels, from 0"),
         ({"level_file": "a.xsb", "level_index": 1}, "a.xsb, level 1 (line 5): the wall has a hole"),
         ({"level_file": "a.xsb"}, "must be set together"),
         ({"level_file": "a.xsb", "level_index": -1}, "level_index"),
         ({"level": XSB, "seed": 3}, "found seed and level"),
         ({"level": XSB, "symmetry": "upside_down"}, "symmetry"),
         ({"level": "#####\n#$  #\n# @.#\n#####"}, "level: a box is in a cell from which it cannot"),
-        ({"level": f"{'#' * 14}\n#@$.{' ' * 9}#\n{'#' * 14}"}, "cap of 10"),
+        ({"level": f"{'#' * 14}\n#@$.{' ' * 9}#\n{'#' * 14}"}, "limit of 10"),
         ({"level": "########\n#@$$$$$#\n#......#\n########".replace("......", "..... ")}, "num_boxes 5"),
         ({"level": "#" * 10_001}, "level"),
         ({"level": 3}, "level"),
@@ -202,14 +202,14 @@ async def test_an_invalid_level_is_rejected_with_the_reason(tmp_path: Path, row:
 
 
 async def test_without_a_folder_no_level_file_is_read() -> None:
-    assert "no levels_folder" in await refused({"level_file": "a.xsb", "level_index": 0})
+    assert "levels_folder is not set" in await refused({"level_file": "a.xsb", "level_index": 0})
 
 
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"observations": []}, "each once"),
-        ({"observations": ["text", "text"]}, "each once"),
+        ({"observations": []}, "without duplicates"),
+        ({"observations": ["text", "text"]}, "without duplicates"),
         ({"observations": ["sound"]}, "observations"),
         ({"tile_px": 4}, "tile_px"),
         ({"deadlock": "maybe"}, "'flag' or 'end'"),

@@ -174,7 +174,7 @@ def test_a_room_that_the_seed_does_not_make_is_taken_from_the_record() -> None:
     found = replay(played(call(0), answer(0, observation=start), call(1, "Right"), done, **ROW))
     assert found is not None
     assert [frame.board for frame in found.frames] == [start, after(4, start=start)]
-    assert "another room" in found.note
+    assert "a different room" in found.note
 
 
 def test_boards_that_the_rules_do_not_lead_to_are_shown_as_they_were_recorded() -> None:

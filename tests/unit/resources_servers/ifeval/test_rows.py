@@ -52,7 +52,7 @@ UNREADABLE = [
     (["nonsense"], [{}], "instruction 'nonsense' is unknown; known: change_case:"),
     ([["a"]], [{}], "instruction ['a'] is unknown"),
     ([WORDS], "[{}]", "kwargs '[{}]'; expected two non-empty lists of equal length"),
-    ([WORDS], [], "and kwargs []; expected two lists"),
+    ([WORDS], [], "and kwargs []; expected two non-empty lists"),
     ([WORDS], ["x"], f"{WORDS}: its kwargs are 'x'; expected an object"),
     ([WORDS], [{"num_words": 3}], f"{WORDS}: relation: Field required"),
     ([WORDS], [{"num_words": None, "relation": "at least"}], f"{WORDS}: num_words: Field required"),
