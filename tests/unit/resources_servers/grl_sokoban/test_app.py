@@ -134,9 +134,9 @@ async def test_an_episode_that_never_acted_has_reward_zero() -> None:
     [
         ({"seed": 1, "dim_room": [4, 4]}, "4x4"),
         ({"seed": 1, "dim_room": [4, 6], "num_boxes": 3}, "4x6"),
-        ({"seed": 1, "dim_room": [40, 40]}, "cap of 10"),
-        ({"seed": 1, "num_boxes": 9}, "cap of 4"),
-        ({"seed": 1, "search_depth": 5000}, "cap of 300"),
+        ({"seed": 1, "dim_room": [40, 40]}, "limit of 10"),
+        ({"seed": 1, "num_boxes": 9}, "limit of 4"),
+        ({"seed": 1, "search_depth": 5000}, "limit of 300"),
         ({"seed": -1}, "seed"),
         ({"seed": 2**32}, "seed"),
         ({}, "seed"),

@@ -112,11 +112,11 @@ def test_a_step_outside_the_four_directions_is_refused_and_not_counted(action: i
     ("board", "reason"),
     [
         ("#####\n#POX?\n#####", "unknown symbols"),
-        ("#####\n#POX#\n####", "one length"),
-        ("#####\n#POX_\n#####", "edge"),
+        ("#####\n#POX#\n####", "equal lengths"),
+        ("#####\n#POX_\n#####", "surrounded by wall"),
         ("#####\n#_OX#\n#####", "0 players"),
         ("#####\n#POO#\n#####", "0 boxes, 2 targets"),
-        ("", "edge"),
+        ("", "surrounded by wall"),
     ],
 )
 def test_an_invalid_board_is_rejected_with_the_reason(board: str, reason: str) -> None:

@@ -122,7 +122,7 @@ def test_levels_are_skipped_by_size_boxes_difficulty_and_as_duplicates(
     ("level", "words"),
     [
         (EASY.replace("$", "?"), r"bad.xsb, level 1 \(line 8\): unknown symbols \?"),
-        (LOST, r"bad.xsb, level 1 \(line 8\): .*can never be pushed"),
+        (LOST, r"bad.xsb, level 1 \(line 8\): .*cannot be pushed"),
     ],
 )
 def test_an_invalid_level_ends_the_script_with_its_location_and_no_file(tmp_path: Path, level: str, words: str) -> None:

@@ -190,7 +190,7 @@ def test_boards_that_the_rules_do_not_lead_to_are_shown_as_they_were_recorded() 
 def test_rewards_on_record_that_are_not_those_of_the_rules_are_named() -> None:
     shown = answer(1, observation=after(1), reward=5.0, total_reward=5.0)
     found = replay(played(call(0), answer(0, observation=START), call(1, "Up"), shown, **ROW))
-    assert found is not None and "recorded is 5" in found.note
+    assert found is not None and "the recorded total is 5" in found.note
 
 
 @pytest.mark.parametrize("way", ["{}", "The board:\n{}\nYour move?", "```\n{}\n```"])
