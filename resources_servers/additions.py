@@ -1,11 +1,11 @@
-"""Additions: what an environment adds to the request of a row that leaves it open.
+"""Adds an environment's prompts and tools to the requests of rows that do not have their own.
 
-A row may be `{"question": "...", "answer": "..."}`. The answers to `/seed_session` and `/reset` then carry
+A row may be `{"question": "...", "answer": "..."}`. The responses of `/seed_session` and `/reset` then contain
 
     "additions": {"input": [...], "tools": [...]}
 
-`input` goes before the row's own items, `tools` are offered to the model. Either key is left out where the row brings
-its own. Agents of other stacks do not read `additions`; rows for them bring their own input and tools.
+`input` is prepended to the row's own items, and `tools` are offered to the model. A key is absent if the row has its
+own. Agents of other stacks ignore `additions`, so rows for them must contain input and tools.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ _BRACES = re.compile(r"\{\{|\}\}|\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 @dataclass(frozen=True)
 class Additions:
-    """The prompts and tools of one server's environment; None or empty where it has none."""
+    """The prompts and tools of one server's environment; None or empty if it has none."""
 
     system_prompt: str | None
     user_template: str | None
     tools: Sequence[Json]
 
     def for_row(self, row: Mapping[str, Any], *, with_tools: bool = True) -> Json:
-        """What the row leaves open. Raises BadTask where it lacks a field of the user template."""
+        """Return what the row lacks. Raises BadTask if a field of the user template is missing."""
         given = row.get("responses_create_params")
         params: Mapping[str, Any] = given if isinstance(given, Mapping) else {}
         added: Json = {}
@@ -49,15 +49,15 @@ class Additions:
         if self.system_prompt and not _has_system_prompt(params):
             items.append({"role": "system", "content": self.system_prompt})
         if self.user_template and params.get("input") is None:
-            items.append({"role": "user", "content": filled(self.user_template, row)})
+            items.append({"role": "user", "content": fill(self.user_template, row)})
         return items
 
 
-def filled(template: str, row: Mapping[str, Any]) -> str:
-    r"""The template with each `{name}` replaced by the row's field of that name; values that are not text as JSON.
+def fill(template: str, row: Mapping[str, Any]) -> str:
+    r"""Replace each `{name}` in the template with the row's field of that name; values other than strings become JSON.
 
-    `{{` and `}}` stand for one brace. Any other brace stands for itself, so that `\boxed{}` needs no care, and values
-    are not searched for further names. Raises BadTask that names a field which is missing or null.
+    `{{` and `}}` stand for one brace. Any other brace is kept, so `\boxed{}` needs no escaping. Values are not expanded
+    again. Raises BadTask with the name of a field that is missing or null.
     """
 
     def value(found: re.Match[str]) -> str:

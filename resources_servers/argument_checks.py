@@ -1,4 +1,4 @@
-"""Arguments: values that no tool should have to expect, whatever its signature says."""
+"""Rejects argument values that no tool should have to handle, regardless of its signature."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from pydantic import AfterValidator, BeforeValidator
 
 MAX_DEPTH = 64
-"""Nesting that a tool may be given; serializers and recursive functions give up somewhat above."""
+"""Deepest nesting of an argument; serializers and recursive functions fail a little above it."""
 MAX_INTEGER = 2**63 - 1
-"""What JSON, databases and numpy agree on."""
+"""The largest integer that JSON parsers, databases and numpy all support."""
 
 
 def check_values(value: Any, depth: int = 0) -> None:
-    """Raises ValueError for parsed JSON that is nested deeper than any tool needs."""
+    """Raises ValueError for parsed JSON that is nested deeper than MAX_DEPTH."""
     if isinstance(value, dict | list):
         if depth == MAX_DEPTH:
             raise ValueError(f"nested deeper than {MAX_DEPTH} levels")
@@ -26,7 +26,7 @@ def check_values(value: Any, depth: int = 0) -> None:
 
 
 def exact(annotation: Any) -> Any:
-    """The annotation, whose numbers take no truth values and no integers beyond 64 bits."""
+    """Return the annotation with numbers that accept neither booleans nor integers beyond 64 bits."""
     if annotation is int:
         return Annotated[int, BeforeValidator(no_bool), AfterValidator(_bounded)]
     if annotation is float:
@@ -45,16 +45,16 @@ def exact(annotation: Any) -> Any:
 
 
 def no_bool(value: Any) -> Any:
-    """Raises ValueError for true and false, which Python takes for 1 and 0."""
+    """Raises ValueError for true and false, which Python treats as 1 and 0."""
     if isinstance(value, bool):
-        raise ValueError(f"found {str(value).lower()}, a number is expected")
+        raise ValueError(f"found {str(value).lower()}, expected a number")
     return value
 
 
 def only_number(value: Any) -> Any:
-    """Raises ValueError for truth values and for strings, which pydantic reads as numbers."""
+    """Raises ValueError for booleans and for strings, which pydantic would parse as numbers."""
     if isinstance(value, str):
-        raise ValueError(f"found {json.dumps(value[:40])}, a number is expected")
+        raise ValueError(f"found {json.dumps(value[:40])}, expected a number")
     return no_bool(value)
 
 
@@ -65,4 +65,4 @@ def _bounded(value: int) -> int:
 
 
 Integer = Annotated[int, BeforeValidator(only_number)]
-"""A whole number written as one, for a row or a tool that wants no other: `2` or `2.0`, not `true` or `"2"`."""
+"""A strict integer for a row or a tool: accepts `2` and `2.0`, rejects `true` and `"2"`."""

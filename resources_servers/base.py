@@ -1,7 +1,7 @@
-"""How to write an environment: the module to import from.
+"""The module that an environment's author imports from.
 
-What you write: an `Environment`; one object is one episode, its state sits on `self`, no HTTP, no cookies, no locks.
-What is done for you: `ResourcesServer` opens, finds, times out and closes sessions and speaks the wire format.
+You write an `Environment`. One object is one episode and keeps its state on `self`: no HTTP, no cookies, no locks.
+`ResourcesServer` opens, looks up, times out and closes the sessions and implements the wire format.
 
     class Guess(Environment[EnvironmentSettings]):
         user_template = "{question}"
@@ -69,11 +69,11 @@ T = TypeVar("T")
 
 
 class ResourcesServer(Server):
-    """Hosts one Environment class; `serve` makes a subclass for it."""
+    """Serves one Environment class; `serve` creates a subclass per environment."""
 
     environment: ClassVar[type[Environment[Any]]]
     folder: ClassVar[Path | None]
-    """Of the environment's module."""
+    """Folder of the environment's module."""
 
     def __init__(self, settings: ServerSettings, context: Context) -> None:
         assert isinstance(settings, EnvironmentSettings)
@@ -81,8 +81,8 @@ class ResourcesServer(Server):
         self._environment = environment = bind(self.environment, models=Models(self.client))
         self._lifespan = self._new_lifespan()
         tools = tools_of(environment).items()
-        self._tools: dict[str, Tool] = {name: made for name, made in tools if environment.offers(name, settings)}
-        self._schemas = [known.schema() for known in self._tools.values()]
+        self._tools: dict[str, Tool] = {name: each for name, each in tools if environment.offers(name, settings)}
+        self._schemas = [each.schema() for each in self._tools.values()]
         prompts = (
             environment.system_prompt if settings.system_prompt is None else settings.system_prompt,
             environment.user_template if settings.user_template is None else settings.user_template,
@@ -92,7 +92,7 @@ class ResourcesServer(Server):
             context.keys.secret, idle_s=settings.session_idle_s, limit=settings.max_sessions
         )
         self._orphans = OrphanedSessions(self._sessions, self.client.book.current, settings.orphan_s)
-        self._watching: list[asyncio.Task[None]] = []
+        self._watchers: list[asyncio.Task[None]] = []
         routes: list[tuple[str, Handler]] = [
             ("/seed_session", self._seed),
             ("/reset", self._reset),
@@ -110,48 +110,48 @@ class ResourcesServer(Server):
 
     @property
     def sessions(self) -> int:
-        """Episodes open now."""
+        """Number of open episodes."""
         return len(self._sessions)
 
     async def start(self) -> None:
-        """Enter the environment's lifespan, then begin to look for forgotten sessions."""
+        """Enter the environment's lifespan, then start to look for idle and orphaned sessions."""
         self._environment.shared = await self._lifespan.enter()
-        self._watching = [asyncio.create_task(self._sessions.reap()), asyncio.create_task(self._orphans.watch())]
+        self._watchers = [asyncio.create_task(self._sessions.reap()), asyncio.create_task(self._orphans.watch())]
 
     async def stop(self) -> None:
         """Close every episode, then leave the lifespan."""
-        for task in self._watching:
+        for task in self._watchers:
             task.cancel()
         await self._sessions.close_all()
         await self._lifespan.leave()
 
     async def check(self) -> None:
-        """Enter and leave the environment's lifespan. Raises what stops a start."""
+        """Enter and leave the environment's lifespan. Raises the errors that would stop a start."""
         await self._new_lifespan().check()
 
     def _new_lifespan(self) -> Lifespan:
         return Lifespan(self.environment.__name__, lambda: self._environment.lifespan(self.settings))
 
     async def _seed(self, call: RawRequest) -> RawResponse:
-        """Open a session for a data set row; its id comes back in a signed cookie."""
+        """Open a session for a dataset row and return its id in a signed cookie."""
         row = call.json()
         added = self._added(row, with_tools=True)
-        session = self._begin(call, row)
-        observation = await self._sessions.set_up(session, _refusing(session.episode.seed()))
+        session = self._open_session(call, row)
+        observation = await self._sessions.set_up(session, _bad_task_as_failure(session.episode.seed()))
         answer = {"observation": observation, **added} if observation else added
         return RawResponse(orjson.dumps(answer), headers=((b"set-cookie", self._sessions.cookie(session)),))
 
     async def _reset(self, call: RawRequest) -> RawResponse:
-        """Turn-based: open a session for a row and answer the first observation."""
+        """Turn-based form: open a session for a row and return the first observation."""
         row = call.json()
         added = self._added(row, with_tools=False)
-        session = self._begin(call, row, turn_based=True)
+        session = self._open_session(call, row, turn_based=True)
 
         async def set_up() -> tuple[str, Json]:
             await session.episode.seed()
             return await session.episode.reset()
 
-        observation, info = await self._sessions.set_up(session, _refusing(set_up()))
+        observation, info = await self._sessions.set_up(session, _bad_task_as_failure(set_up()))
         answer = {"observation": observation, "info": {"supports_explicit_close": True, **info}, **added}
         return RawResponse(orjson.dumps(answer), headers=((b"set-cookie", self._sessions.cookie(session)),))
 
@@ -163,35 +163,35 @@ class ResourcesServer(Server):
         return {"additions": added} if added else {}
 
     async def _act(self, call: RawRequest) -> bytes | RawResponse:
-        """What the model does. How its session was opened decides what it means, and nothing that the model wrote:
-        after `/seed_session` the tool of the path's name, after `/reset` one turn at `/step`.
+        """Execute the model's action. Only the way in which the session was opened decides what the path means:
+        after `/seed_session` it is the name of a tool, after `/reset` it must be `/step` and takes one turn.
         """
         session = self._sessions.find(call)
         if session.turn_based:
             body = await self._take_turn(call, session)
         else:
             body = await self._call_tool(call, session)
-        return self._told(call, session, body)
+        return self._with_cookie(call, session, body)
 
     async def _take_turn(self, call: RawRequest, session: OpenEpisode[Environment[Any]]) -> bytes:
         if call.path != "/step" or not isinstance(call.json().get("response"), dict):
             detail = (
-                "this session was opened by /reset: it takes POST /step with the model's `response`, /verify, /close"
+                "this session was opened by /reset: it accepts POST /step with the model's `response`, /verify, /close"
             )
             raise Failure(FailureKind.BAD_REQUEST, detail)
         async with self._sessions.turn(session):
             try:
                 with as_invalid_tool_call("the message"):
                     turn = await session.episode.turn(Verification(call.body).text)
-            except InvalidToolCall as mistake:
-                turn = Turn(str(mistake), 0.0, False, False, {})
-        # An agent of this stack asks for the verdict first, and ends the session with it.
+            except InvalidToolCall as error:
+                turn = Turn(str(error), 0.0, False, False, {})
+        # A Rollyard agent (`session.named`) requests the verdict first, and that call ends the session.
         if (turn.terminated or turn.truncated) and not session.named:
             await self._sessions.close(session.id)
         return orjson.dumps(turn)
 
     async def _call_tool(self, call: RawRequest, session: OpenEpisode[Environment[Any]]) -> bytes:
-        """The tool's answer; a mistake of the model is answered with words for it."""
+        """Return the tool's result; an invalid call returns an error message for the model."""
         name = call.path[1:]
         try:
             if (used := self._tools.get(name)) is None:
@@ -200,59 +200,61 @@ class ResourcesServer(Server):
             arguments = used.parse(call.body)
             async with self._sessions.turn(session):
                 return await used.call(session.episode, arguments)
-        except InvalidToolCall as mistake:
-            return orjson.dumps({"error": str(mistake)})
+        except InvalidToolCall as error:
+            return orjson.dumps({"error": str(error)})
 
     async def _verify(self, call: RawRequest) -> bytes | RawResponse:
-        """The verdict on the session's episode, beside everything that was sent."""
+        """Return the verdict on the session's episode together with all fields of the request."""
         verification = Verification(call.body)
         session = self._sessions.find(call)
         if session.turn_based and self._environment.verify is Environment.verify:
-            # As NeMo Gym's gymnasium-style servers answer: the reward is what the steps earned.
+            # NeMo Gym's gymnasium-style servers respond the same way: the reward is the sum of the steps.
             return RawResponse(
                 b'{"detail":"this environment has no verify: its reward is the sum of its steps"}', status=404
             )
         async with self._sessions.turn(session):
-            verdict = _on_the_wire(await _judged(session.episode.verify(verification)))
+            verdict = _verdict_json(await _checked_verdict(session.episode.verify(verification)))
         if call.header(SESSION_END_HEADER.encode()) is None:
-            return self._told(call, session, orjson.dumps({**verification.row, **verdict}))
-        # Our own agents ask for the verdict alone and say that the episode ends here: two big bodies and a hop less.
+            return self._with_cookie(call, session, orjson.dumps({**verification.row, **verdict}))
+        # Rollyard's agents send this header: they need only the verdict, and the episode ends here. This saves two
+        # large bodies and a request.
         await self._sessions.close(session.id)
         return orjson.dumps(verdict)
 
     async def _close(self, call: RawRequest) -> bytes:
-        """End the session; ending it twice, or before it begins, is fine."""
+        """End the session. Ending it twice, or before it is opened, is no error."""
         await self._sessions.close_for(call)
         return b'{"closed":true}'
 
     async def _aggregate_metrics(self, call: RawRequest) -> bytes:
-        """Mean of every number over `{"verify_responses": [...]}`, in NeMo Gym's shape."""
+        """Return the mean of every numeric field over `{"verify_responses": [...]}` in NeMo Gym's format."""
         values: dict[str, list[float]] = {}
         rows = call.json().get("verify_responses")
         if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-            raise Failure(FailureKind.BAD_REQUEST, "expected {verify_responses: [...]}, a list of /verify answers")
+            raise Failure(FailureKind.BAD_REQUEST, "expected {verify_responses: [...]}, a list of /verify responses")
         for row in rows:
             for key, value in row.items():
                 if isinstance(value, int | float) and not key.startswith("_"):
                     values.setdefault(key, []).append(float(value))
-        means = {f"mean/{key}": sum(found) / len(found) for key, found in values.items()}
+        means = {f"mean/{key}": sum(numbers) / len(numbers) for key, numbers in values.items()}
         return orjson.dumps({"agent_metrics": means, "key_metrics": means, "group_level_metrics": []})
 
     async def _list_tools(self) -> list[Json]:
-        """The tools as Responses function tools, ready for a data set's rows."""
+        """Return the tools as Responses function tools, ready for a dataset's rows."""
         return self._schemas
 
     async def _list_examples(self) -> list[Json]:
-        """The environment's example rows."""
         return example_rows(self.folder)
 
-    def _told(self, call: RawRequest, session: OpenEpisode[Environment[Any]], body: bytes) -> bytes | RawResponse:
-        """The answer; for clients of other stacks with the cookie again: some keep only the last answer's cookies."""
+    def _with_cookie(
+        self, call: RawRequest, session: OpenEpisode[Environment[Any]], body: bytes
+    ) -> bytes | RawResponse:
+        """Build the response. Clients of other stacks get the cookie again, as some keep only the last cookies."""
         if call.header(RUN_HEADER.encode()) is not None:
             return body
         return RawResponse(body, headers=((b"set-cookie", self._sessions.cookie(session)),))
 
-    def _begin(self, call: RawRequest, row: Json, *, turn_based: bool = False) -> OpenEpisode[Environment[Any]]:
+    def _open_session(self, call: RawRequest, row: Json, *, turn_based: bool = False) -> OpenEpisode[Environment[Any]]:
         name = call.header(SESSION_HEADER.encode())
         owner = call.header(OWNER_HEADER.encode()) or ""
         try:
@@ -263,33 +265,33 @@ class ResourcesServer(Server):
             raise Failure(FailureKind.BAD_TASK, str(error)) from error
 
 
-async def _refusing(work: Awaitable[T]) -> T:
+async def _bad_task_as_failure(work: Awaitable[T]) -> T:
     try:
         return await work
     except BadTask as error:
         raise Failure(FailureKind.BAD_TASK, str(error)) from error
 
 
-async def _judged(work: Awaitable[Verdict]) -> Verdict:
-    """Raises Failure bad_task as `_refusing` does, malformed_answer for a Verdict with a reward that is not one."""
+async def _checked_verdict(work: Awaitable[Verdict]) -> Verdict:
+    """Raises Failure: bad_task like `_bad_task_as_failure`, malformed_answer for a Verdict with an invalid reward."""
     try:
-        return await _refusing(work)
+        return await _bad_task_as_failure(work)
     except ValidationError as error:
         wrong = [each["input"] for each in error.errors() if each["loc"] == ("reward",) and each["type"] != "missing"]
         if not wrong or error.title != Verdict.__name__:
             raise
-        detail = f"/verify answered reward {wrong[0]!r:.100}; {EXPECTED}"
+        detail = f"/verify returned reward {wrong[0]!r:.100}; {EXPECTED}"
         raise Failure(FailureKind.MALFORMED_ANSWER, detail) from error
 
 
-def _on_the_wire(verdict: Verdict) -> Json:
-    """The verdict as JSON, without the standard fields that the environment has no notion of."""
+def _verdict_json(verdict: Verdict) -> Json:
+    """Return the verdict as JSON, without the standard fields that the environment does not define."""
     absent = {"success", "reward_components"} - verdict.model_fields_set
     return verdict.model_dump(exclude={name for name in absent if getattr(verdict, name) is None})
 
 
 def serve(environment: type[Environment[Any]]) -> type[ResourcesServer]:
-    """The server class for an Environment: the one line at the end of an environment's `app.py`."""
+    """Return the server class for an Environment: the last line of an environment's `app.py`."""
     members = {
         "environment": environment,
         "folder": folder_of(environment),

@@ -1,11 +1,11 @@
-"""Where the rows of the worlds' `prepare.py` come from: a local file, S3, the Hugging Face hub, in that order.
+"""Reads the source rows of the environments' `prepare.py` from a local file, S3 or the Hugging Face hub, in that order.
 
-Each place may be one file, or a data set of splits and subsets, of which one is taken by the same rule everywhere
-(`services/datasets/splits.py`). Downloads go to a temporary folder that is removed, and the output appears whole or not
-at all, so nothing half-made is ever taken for data. Files may be .jsonl or .json (a list), each also compressed,
-.parquet or .arrow. S3 needs the extra `aws`; the hub, Parquet and Arrow need the extra `hub`, .zst files `zstd`.
+Each location may be one file, or a dataset with splits and subsets, of which one is chosen by the same rule everywhere
+(`services/datasets/splits.py`). Downloads go to a temporary folder that is removed, and the output is written
+atomically, so partial data is never used. Files may be .jsonl or .json (a list), also compressed, .parquet or .arrow.
+S3 needs the extra `aws`; the hub, Parquet and Arrow need the extra `hub`; .zst files need `zstd`.
 
-    with rows_from(Places(local=Path("clone"), hub=Hub("openai/gsm8k")), SplitSelection(split="test")) as rows:
+    with rows_from(DataLocations(local=Path("clone"), hub=Hub("openai/gsm8k")), SplitSelection(split="test")) as rows:
         write_rows(Path("out.jsonl"), (made(row) for row in rows))
 """
 
@@ -38,13 +38,13 @@ from rollyard.services.rollouts.rollout_files import check_output
 from rollyard.services.types import Json
 
 DESCRIPTIONS = ("config.json", "dataset_info.json", "dataset_infos.json", "state.json", "dataset_dict.json")
-"""What the hub and `save_to_disk` keep beside the rows: JSON, and no rows."""
+"""JSON files of the hub and of `save_to_disk` that contain metadata instead of rows."""
 ANY = SplitSelection()
 
 
 @dataclass(frozen=True)
 class Hub:
-    """A data set on the Hugging Face hub."""
+    """A dataset on the Hugging Face hub."""
 
     repo: str
     revision: str = "main"
@@ -52,7 +52,7 @@ class Hub:
 
 @dataclass(frozen=True)
 class DataLocations:
-    """Where rows may be; the first that has them is used, and those that failed before it are said."""
+    """Locations to try in order. The first one with rows is used; failures before it are reported."""
 
     local: Path | None = None
     """A file or a folder."""
@@ -61,21 +61,21 @@ class DataLocations:
     hub: Hub | None = None
 
 
-def _say(line: str) -> None:
+def _print_line(line: str) -> None:
     print(plain(line), file=sys.stderr)
 
 
 @contextlib.contextmanager
 def rows_from(
-    places: DataLocations, selection: SplitSelection = ANY, say: Callable[[str], None] = _say
+    locations: DataLocations, selection: SplitSelection = ANY, report: Callable[[str], None] = _print_line
 ) -> Iterator[RawRows]:
-    """The rows of the first place that has them. Raises OperatorError, RunError: each one's reason if none has."""
+    """Read the rows of the first location that has them. Raises OperatorError, RunError with each location's reason."""
     with tempfile.TemporaryDirectory(prefix="rollyard-rows-") as folder:
-        yield RawRows(_fetched(places, selection, Path(folder), say))
+        yield RawRows(_fetched(locations, selection, Path(folder), report))
 
 
 def read_rows(path: Path, selection: SplitSelection = ANY) -> Iterator[Json]:
-    """The rows of a file, or of one split and subset of a folder. Raises OperatorError: none, or it is ambiguous."""
+    """Read the rows of a file, or of one split and subset of a folder. Raises OperatorError: none, or ambiguous."""
     try:
         files = _from_local(path, selection)
     except OSError as error:
@@ -84,7 +84,7 @@ def read_rows(path: Path, selection: SplitSelection = ANY) -> Iterator[Json]:
 
 
 def write_rows(path: Path, rows: Iterable[Json]) -> int:
-    """Write JSON Lines that appear whole or not at all; how many. A failing iterator leaves what was there before."""
+    """Write JSON Lines atomically and return the number of rows. If the iterator fails, an existing file is kept."""
     count = 0
 
     def lines() -> Iterator[bytes]:
@@ -100,27 +100,29 @@ def write_rows(path: Path, rows: Iterable[Json]) -> int:
 
 
 def source_options(description: str | None) -> argparse.ArgumentParser:
-    """The options that every `prepare.py` has."""
+    """Build the parser with the options that every `prepare.py` has."""
     parser = ScriptParser(description=description)
     parser.add_argument("--output", type=Path, required=True, help="the JSONL file to write")
-    parser.add_argument("--local", type=Path, help="a file or folder to read first, such as a clone of the hub's")
-    parser.add_argument("--s3", help="s3://bucket/key, or a prefix ending with /, read if there is no local file")
-    parser.add_argument("--offline", action="store_true", help="do not ask the Hugging Face hub when neither has rows")
-    parser.add_argument("--limit", type=positive, help="rows to write (default: all)")
-    parser.add_argument("--subset", "--config", help=f"of a folder, prefix or hub data set with several; or {ALL}")
+    parser.add_argument(
+        "--local", type=Path, help="file or folder to try first, such as a clone of the hub's repository"
+    )
+    parser.add_argument("--s3", help="s3://bucket/key, or a prefix that ends with /; tried after --local")
+    parser.add_argument("--offline", action="store_true", help="do not fall back to the Hugging Face hub")
+    parser.add_argument("--limit", type=positive, help="most rows to write (default: all)")
+    parser.add_argument("--subset", "--config", help=f"subset to read if the dataset has several; or {ALL}")
     return parser
 
 
 def prepare(
     options: argparse.Namespace, hub: Hub, selection: SplitSelection, make: Callable[[int, Json], Json | None]
 ) -> None:
-    """Write the rows that `make` builds from each source row and its number (None: left out).
+    """Write the rows that `make` builds from each source row's number and the row; a None is skipped.
 
-    Raises OperatorError for a source that is not there or not as expected, RunError where a download failed.
+    Raises OperatorError if a source is missing or has unexpected rows, RunError if a download failed.
     """
     check_output(options.output, [options.local] if options.local else ())
-    places = DataLocations(options.local, options.s3, None if options.offline else hub)
-    with rows_from(places, selection) as rows:
+    locations = DataLocations(options.local, options.s3, None if options.offline else hub)
+    with rows_from(locations, selection) as rows:
         made = (row for row in _made(rows, make) if row is not None)
         count = write_rows(options.output, islice(made, options.limit))
     print(f"{count} rows -> {options.output}")
@@ -133,38 +135,38 @@ def _made(rows: RawRows, make: Callable[[int, Json], Json | None]) -> Iterator[J
         except (KeyError, TypeError, ValueError) as error:
             found = ", ".join(sorted(row)) or "nothing"
             why = f"no {error}" if isinstance(error, KeyError) else str(error)
-            raise OperatorError(
-                f"row {number} of {rows.file} (with {found}) is not what was expected: {why}"
-            ) from error
+            raise OperatorError(f"row {number} of {rows.file} (with {found}) is not as expected: {why}") from error
 
 
-def _fetched(places: DataLocations, selection: SplitSelection, folder: Path, say: Callable[[str], None]) -> list[Path]:
-    """The files that hold the rows, downloaded into `folder` if need be."""
-    ways: list[tuple[str, Callable[[Path], list[Path]]]] = []
-    if places.local is not None:
-        local = places.local
-        ways.append((f"local file {local}", lambda _: _from_local(local, selection)))
-    if places.s3 is not None:
-        ways.append((places.s3, partial(_from_s3, places.s3, selection)))
-    if places.hub is not None:
-        ways.append((f"hub's {places.hub.repo}", partial(_from_hub, places.hub, selection)))
+def _fetched(
+    locations: DataLocations, selection: SplitSelection, folder: Path, report: Callable[[str], None]
+) -> list[Path]:
+    """Return the files with the rows, downloaded into `folder` if necessary."""
+    sources: list[tuple[str, Callable[[Path], list[Path]]]] = []
+    if locations.local is not None:
+        local = locations.local
+        sources.append((f"local file {local}", lambda _: _from_local(local, selection)))
+    if locations.s3 is not None:
+        sources.append((locations.s3, partial(_from_s3, locations.s3, selection)))
+    if locations.hub is not None:
+        sources.append((f"hub's {locations.hub.repo}", partial(_from_hub, locations.hub, selection)))
     reasons: list[str] = []
-    mistaken = not ways
-    for number, (name, fetch) in enumerate(ways):
+    configuration_error = not sources
+    for number, (name, fetch) in enumerate(sources):
         try:
             target = folder / str(number)
             target.mkdir()
             return fetch(target)
         except AmbiguousFiles:
-            raise  # the rows are there: another place would be read in their stead
-        except Exception as error:  # a library's own error, whichever: the reason is told, the next place is tried
+            raise  # the rows exist here, so another location must not replace them
+        except Exception as error:  # libraries raise their own errors; report the reason and try the next location
             reasons.append(f"{name}: {error}")
-            mistaken = mistaken or isinstance(error, OperatorError | FileNotFoundError)
-            if number + 1 < len(ways):
-                say(f"{reasons[-1]}; next: {ways[number + 1][0]}")
-    # What was named and is not there is the operator's to mend; a download that failed may work the next time.
-    raise (OperatorError if mistaken else RunError)(
-        "no rows found. " + ("; ".join(reasons) or "No place was named: give --local or --s3")
+            configuration_error = configuration_error or isinstance(error, OperatorError | FileNotFoundError)
+            if number + 1 < len(sources):
+                report(f"{reasons[-1]}; next: {sources[number + 1][0]}")
+    # The operator must fix a location that does not exist; a failed download may succeed the next time.
+    raise (OperatorError if configuration_error else RunError)(
+        "no rows found. " + ("; ".join(reasons) or "No location was given: pass --local or --s3")
     )
 
 
@@ -174,10 +176,10 @@ def _from_local(path: Path, selection: SplitSelection) -> list[Path]:
             raise FileNotFoundError("no such file or folder")
         check_file(str(path), selection)
         return [path]
-    # Downloaders keep books of their own in hidden folders.
+    # `_with_rows` skips hidden folders, in which downloaders keep metadata.
     found = _with_rows(file.relative_to(path).as_posix() for file in path.rglob("*"))
     if not found:
-        raise OperatorError(f"{path} holds no {', '.join(READABLE)} file")
+        raise OperatorError(f"{path} contains no {', '.join(READABLE)} file")
     card = path / CARD
     text = card.read_text(encoding="utf-8", errors="replace") if card.is_file() else ""
     return [path / name for name in select_files(str(path), found, text, selection)]
@@ -220,7 +222,7 @@ def _from_hub(hub: Hub, selection: SplitSelection, folder: Path) -> list[Path]:
 
 
 def _with_rows(names: Iterable[str]) -> list[str]:
-    """The paths below a data set's folder that may hold rows."""
+    """Select the paths below a dataset's folder that may contain rows."""
     known = set(names)
     return [
         name

@@ -1,17 +1,17 @@
-"""Environment: what the author of an environment writes. No HTTP here.
+"""Defines `Environment`, the class that the author of an environment extends. Nothing here knows about HTTP.
 
 The protocol between an environment, its agent and the tools that read rollouts:
 
-`done`               A tool whose answer is an object with `"done": true` ends the episode (the game agent looks for it,
-                     the simple agent does not). Return such an object, or a `ToolResult`. In the turn-based form
-                     `Turn.terminated` and `Turn.truncated` say it.
-`reward`             A finite number: `Verdict.reward`, and `Turn.reward` step by step in the turn-based form.
-`success`            `Verdict.success`: whether the task was solved. Success rates and pass@k are counted from it; leave
-                     it out where the environment has no such notion.
-`reward_components`  `Verdict.reward_components`: the parts of the reward by name. They land on the rollout row.
-`Verdict(**more)`    Every further field lands on the rollout row under its own name.
-`Verification`       What `verify` is given: `text`, the model's last message; `response`, the whole episode as an
-                     OpenAI Response; `row`, the row's keys beside it.
+`done`               A tool that returns an object with `"done": true` ends the episode (the game agent checks it, the
+                     simple agent does not). Return such an object, or a `ToolResult`. The turn-based form uses
+                     `Turn.terminated` and `Turn.truncated` instead.
+`reward`             A finite number: `Verdict.reward`, and `Turn.reward` per step in the turn-based form.
+`success`            `Verdict.success`: whether the task was solved. Success rates and pass@k are computed from it. Omit
+                     it if the environment does not define success.
+`reward_components`  `Verdict.reward_components`: the parts of the reward by name. They are stored on the rollout row.
+`Verdict(**more)`    Every further field is stored on the rollout row under its own name.
+`Verification`       The argument of `verify`: `text`, the model's last message; `response`, the complete episode as an
+                     OpenAI Response; `row`, the request with the row's keys.
 """
 
 from __future__ import annotations
@@ -31,14 +31,15 @@ from rollyard.services.types import Json, Verdict
 
 
 class BadTask(Exception):
-    """Raise it from an Environment when the row cannot be played at all: a terminal failure, never a reward.
+    """Raise it from an Environment if the row is unusable. The rollout fails permanently and gets no reward.
 
-    From a tool or a turn the model reads its text: there the row was good, and nothing that a model does may void it.
+    If a tool or a turn raises it, the model reads its text instead: the row was valid when the session was opened, and
+    nothing that a model does may invalidate it.
     """
 
 
 class EnvironmentSettings(ServerSettings):
-    """What the settings of every environment share."""
+    """Settings that every environment has."""
 
     NOT_IDENTITY: ClassVar[frozenset[str]] = ServerSettings.NOT_IDENTITY | {
         "session_idle_s",
@@ -47,15 +48,15 @@ class EnvironmentSettings(ServerSettings):
     }
 
     session_idle_s: float = Field(default=1800.0, gt=0)
-    """A session that was not used for so long is closed; longer than a model call may take."""
+    """A session that was idle for this many seconds is closed. Must exceed the longest model call."""
     orphan_s: float = Field(default=15.0, gt=0)
-    """A session that nothing has used for so long is closed if the process of its agent has ended."""
+    """A session that was idle for this many seconds is closed if the process of its agent has exited."""
     max_sessions: int = Field(default=100_000, ge=1)
-    """More than that are refused."""
+    """Most open sessions; further ones are rejected."""
     system_prompt: str | None = None
-    """In place of the environment's own system prompt; an empty text switches that off."""
+    """Replaces the environment's system prompt; an empty string disables it."""
     user_template: str | None = None
-    """In place of the environment's own user template, such as `{question}`; an empty text switches that off."""
+    """Replaces the environment's user template, such as `{question}`; an empty string disables it."""
 
 
 S = TypeVar("S", bound=EnvironmentSettings)
@@ -63,26 +64,26 @@ S = TypeVar("S", bound=EnvironmentSettings)
 
 @dataclass(frozen=True)
 class Turn:
-    """Answer of a turn-based step, Gymnasium's five values."""
+    """Result of a turn-based step: Gymnasium's five values."""
 
     observation: str
     """What the model reads next."""
     reward: float
-    """Of this step alone."""
+    """Reward of this step only."""
     terminated: bool
     """The environment has ended the episode."""
     truncated: bool
     """A limit has ended the episode."""
     info: Json
-    """Facts for the record; the model does not read them."""
+    """Extra fields for the recorded rollout; the model does not see them."""
 
 
 @dataclass(frozen=True)
 class ToolResult:
-    """What a tool may return to say whether the episode is over.
+    """Result of a tool that also states whether the episode is over.
 
-    On the wire: an object gets the key `done`, a list of content parts (images) one more part, and anything else, such
-    as a text, becomes `{"output": ..., "done": ...}`.
+    In the response an object gets the key `done`, a list of content parts (images) gets one more part if the episode
+    is over, and anything else, such as a string, becomes `{"output": ..., "done": ...}`.
     """
 
     output: Any
@@ -90,12 +91,12 @@ class ToolResult:
 
     @property
     def json(self) -> Json | list[Json]:
-        """The tool's answer on the wire."""
+        """The result as it is sent to the agent."""
         if isinstance(self.output, Mapping):
             return {**self.output, "done": self.done}
         if isinstance(self.output, list) and self.output and all(map(_is_part, self.output)):
-            told = {"type": "input_text", "text": '{"done": true}'}
-            return [*self.output, told] if self.done else self.output
+            done_part = {"type": "input_text", "text": '{"done": true}'}
+            return [*self.output, done_part] if self.done else self.output
         return {"output": self.output, "done": self.done}
 
 
@@ -105,27 +106,27 @@ def _is_part(item: object) -> bool:
 
 @dataclass(frozen=True)
 class Verification:
-    """What `/verify` was sent. The body is parsed when a member is read for the first time."""
+    """The request to `/verify`. The body is parsed on first access."""
 
     body: bytes
 
     @cached_property
     def row(self) -> Json:
-        """The whole request: the row's keys beside `response`. Raises Failure bad_request."""
+        """The complete request: the row's keys and `response`. Raises Failure bad_request."""
         return read_object(self.body)
 
     @property
     def response(self) -> Json:
-        """The episode as an OpenAI Responses object; its `output` holds every turn in order."""
+        """The episode as an OpenAI Response; its `output` contains every turn in order."""
         response = self.row.get("response")
         return response if isinstance(response, dict) else {}
 
     @property
     def text(self) -> str:
-        """The model's last message, as text; empty when it wrote none."""
+        """The text of the model's last message; empty if there is none."""
         output = self.response.get("output")
         for item in reversed(output if isinstance(output, list) else []):
-            # A turn-based episode holds the environment's observations, too: messages of the user.
+            # A turn-based episode also contains the environment's observations as user messages.
             if isinstance(item, dict) and item.get("type") == "message" and item.get("role") in (None, "assistant"):
                 return _text_of(item.get("content"))
         return ""
@@ -139,12 +140,12 @@ def _text_of(content: object) -> str:
 
 
 class Environment(Generic[S]):
-    """One episode. Single use: made for a row, seeded, played, verified, closed."""
+    """One episode, for a single use: created for a row, seeded, run, verified and closed."""
 
-    # --- what you write ---------------------------------------------------------------------------------------------
+    # --- required -----------------------------------------------------------------------------------------------
 
     def __init__(self, task: Mapping[str, Any], settings: S) -> None:
-        """`task` is the data set's row. Check it here: raise BadTask with what was found and what was expected."""
+        """`task` is the dataset row. Check it here: raise BadTask with what was found and what was expected."""
         self.task = task
         self.settings = settings
 
@@ -152,61 +153,61 @@ class Environment(Generic[S]):
         """Score the finished episode."""
         raise NotImplementedError(f"{type(self).__name__} must define verify")
 
-    # --- what you may write -----------------------------------------------------------------------------------------
+    # --- optional -----------------------------------------------------------------------------------------------
 
     system_prompt: ClassVar[str | None] = None
-    """Goes before the input of rows that bring neither `instructions` nor a system or developer message."""
+    """Prepended to the input of rows that have neither `instructions` nor a system or developer message."""
     user_template: ClassVar[str | None] = None
-    """The user message of rows without `responses_create_params.input`: `{question}` is the row's field `question`."""
+    """User message for rows without `responses_create_params.input`: `{question}` is the row's field `question`."""
 
     @classmethod
     @asynccontextmanager
     async def lifespan(cls, settings: S) -> AsyncIterator[Any]:
-        """What all episodes of a server share, such as a pool of processes: yield it, and find it as `self.shared`.
+        """Yield what all episodes of a server share, such as a process pool. Episodes read it from `self.shared`.
 
-        Entered when the server starts, before it is ready, and left when it stops; `ng_run` also enters and leaves it
-        when it checks a config. Raise OperatorError, with what to do, to stop the start.
+        Entered when the server starts, before it is ready, and left when it stops. `ng_run` also enters and leaves it
+        when it checks a config. To stop the start, raise OperatorError with a message that explains what to do.
         """
         yield None
 
     @classmethod
     def offers(cls, name: str, settings: S) -> bool:
-        """Whether the tool of this name exists under these settings; every one does unless you say otherwise."""
+        """Return whether the tool `name` is available with these settings; by default every tool is."""
         return True
 
     async def seed(self) -> list[Json]:
-        """Set the environment up. Items returned are appended to the conversation before the model's first turn."""
+        """Set up the environment. Returned items are appended to the conversation before the model's first turn."""
         return []
 
     async def reset(self) -> tuple[str, Json]:
-        """Turn-based form: the first observation and an info dictionary, after `seed`."""
+        """Turn-based form: return the first observation and an info dictionary. Called after `seed`."""
         raise BadTask(f"{type(self).__name__} is not turn-based: it has no /reset")
 
     async def turn(self, text: str) -> Turn:
-        """Turn-based form: the model's whole message is the action."""
+        """Turn-based form: take one step; the model's complete message is the action."""
         raise BadTask(f"{type(self).__name__} is not turn-based: it takes no messages at /step")
 
     async def close(self) -> None:
-        """Give back what the episode holds. Called exactly once, whatever happened."""
+        """Release the episode's resources. Called exactly once, also after failures."""
 
-    # --- what is done for you ---------------------------------------------------------------------------------------
+    # --- provided ---------------------------------------------------------------------------------------------------
 
     shared: ClassVar[Any] = None
-    """What `lifespan` yielded on this server. Narrow its type in your class: `shared: ClassVar[Pool]`."""
+    """The value that `lifespan` yielded on this server. Narrow its type in your class: `shared: ClassVar[Pool]`."""
     models: ClassVar[Models]
-    """The model servers of the run, for a judge; there from the beginning of `lifespan`."""
+    """The model servers of the run, for example for a judge. Available from the start of `lifespan`."""
 
 
 E = TypeVar("E", bound=Environment[Any])
 
 
 def bind(environment: type[E], **members: Any) -> type[E]:
-    """The environment for one server: a subclass, so that what one server shares does not reach another's episodes."""
+    """Return a subclass for one server, so that servers in the same process do not share class attributes."""
     names = {name: getattr(environment, name) for name in ("__module__", "__qualname__", "__doc__")}
     return type(environment.__name__, (environment,), {**names, **members})
 
 
 def settings_of(environment: type[Environment[Any]]) -> type[EnvironmentSettings]:
-    """The type argument of `Environment[...]`, of the class itself or the nearest one that it extends."""
+    """Return the type argument of `Environment[...]`, from the class itself or its nearest base class."""
     found = (settings_argument(kind, EnvironmentSettings) for kind in environment.__mro__)
     return next(filter(None, found), EnvironmentSettings)

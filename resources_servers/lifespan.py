@@ -1,4 +1,4 @@
-"""Lifespan: enters an environment's `lifespan` when its server starts and leaves it when the server stops."""
+"""Enters an environment's `lifespan` when its server starts and leaves it when the server stops."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from rollyard.services.errors import Failure, FailureKind, OperatorError, Rollya
 log = logging.getLogger(__name__)
 
 CHECK_S = 60.0
-"""How long the check of a config waits for a lifespan."""
+"""How long a config check waits for a lifespan."""
 LEAVE_S = 10.0
-"""How long leaving may take; the server's process is ended soon after."""
+"""How long leaving may take; the server's process is killed soon after."""
 
 
 class Lifespan:
-    """One lifespan, in a task of its own.
+    """Runs one lifespan in its own task.
 
-    A server may be started in one task and stopped in another. Task groups, timeouts and anyio's cancel scopes must be
-    left in the task that entered them.
+    A server may be started in one task and stopped in another, but task groups, timeouts and anyio's cancel scopes
+    must be left in the task that entered them.
     """
 
     def __init__(self, name: str, make: Callable[[], AbstractAsyncContextManager[Any]]) -> None:
@@ -34,16 +34,16 @@ class Lifespan:
         self._shared: Any = None
 
     async def enter(self) -> Any:
-        """What the lifespan yields. Raises its RollyardError as it is, anything else as RunError."""
+        """Return the value that the lifespan yields. Raises its RollyardError unchanged, anything else as RunError."""
         try:
-            return await self._begin()
+            return await self._enter()
         except RunError as error:
-            if error.__cause__ is not None:  # the server's log gets the traceback, the terminal of a check does not
+            if error.__cause__ is not None:  # the traceback belongs in the server's log, not in the terminal of a check
                 log.error("%s", error, exc_info=error.__cause__)
             raise
 
-    async def _begin(self) -> Any:
-        self._task = asyncio.create_task(self._live())
+    async def _enter(self) -> Any:
+        self._task = asyncio.create_task(self._run())
         self._task.add_done_callback(self._ended)
         entering = asyncio.create_task(self._entered.wait())
         try:
@@ -60,16 +60,16 @@ class Lifespan:
         raise RunError(f"{self._name}.lifespan failed: {type(error).__name__}: {error}") from error
 
     async def check(self) -> None:
-        """Enter and leave it. Raises as `enter`.
+        """Enter and leave it. Raises the same errors as `enter`.
 
-        One that takes longer than CHECK_S passes, because a start has a deadline of its own; so does one that fails
-        because no other server of the run is up yet.
+        The check passes if entering takes longer than CHECK_S, because a start has its own deadline, and if it fails
+        because the run's other servers are not up yet.
         """
         try:
             async with asyncio.timeout(CHECK_S):
-                await self._begin()
+                await self._enter()
         except TimeoutError:
-            log.info("%s.lifespan takes more than %g s and is not checked further", self._name, CHECK_S)
+            log.info("%s.lifespan takes longer than %g s and is not checked further", self._name, CHECK_S)
         except Failure as failure:
             if failure.kind not in (FailureKind.UNKNOWN_SERVER, FailureKind.UNREACHABLE):
                 raise
@@ -77,7 +77,7 @@ class Lifespan:
             await self.leave()
 
     async def leave(self) -> None:
-        """Run what follows the yield, within LEAVE_S. Logs what goes wrong there, and does not raise it."""
+        """Run the code after the yield, within LEAVE_S. Errors are logged, not raised."""
         if self._task is None:
             return
         self._leaving.set()
@@ -85,10 +85,10 @@ class Lifespan:
             self._task.cancel()
         await asyncio.wait({self._task}, timeout=LEAVE_S)
         if not self._task.done():
-            log.error("%s.lifespan was not left within %g s and is given up", self._name, LEAVE_S)
+            log.error("%s.lifespan did not exit within %g s and is abandoned", self._name, LEAVE_S)
             self._task.cancel()
 
-    async def _live(self) -> None:
+    async def _run(self) -> None:
         lifespan = self._make()
         if not isinstance(lifespan, AbstractAsyncContextManager):
             raise OperatorError(
@@ -102,5 +102,5 @@ class Lifespan:
     def _ended(self, task: asyncio.Task[None]) -> None:
         error = None if task.cancelled() else task.exception()
         if error is not None and self._entered.is_set():
-            when = "when it was left" if self._leaving.is_set() else "while the server was running"
+            when = "while exiting" if self._leaving.is_set() else "while the server was running"
             log.error("%s.lifespan failed %s", self._name, when, exc_info=error)

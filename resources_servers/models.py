@@ -1,4 +1,4 @@
-"""Models: how an environment asks a model server of its own run, such as the judge that grades an answer."""
+"""Lets an environment call the model servers of its run, for example a judge that grades an answer."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ RESPOND_S = 900.0
 
 
 class Models:
-    """The model servers of the run, by the names that the config gives them."""
+    """The model servers of the run, by their names in the config."""
 
     def __init__(self, client: ServerClient) -> None:
         self._client = client
 
     async def respond(self, server: str, request: Json, *, timeout_s: float = RESPOND_S) -> Json:
-        """The Response object of the model server `server` for an OpenAI Responses create request.
+        """Send an OpenAI Responses create request to the model server `server` and return the Response object.
 
-        `timeout_s` is the deadline of the whole call, the model server's own retries included. Raises Failure with the
-        server's name: let it pass, so that the rollout is recorded as failed and gets no reward.
+        `timeout_s` is the deadline of the whole call, including the model server's retries. Raises Failure with the
+        server's name. Do not catch it, so that the rollout is recorded as failed and gets no reward.
         """
         answer = await self._client.post(server, "/v1/responses", orjson.dumps(request), timeout_s)
         return read_response(answer.body, server)

@@ -1,7 +1,7 @@
-"""Orphans: sessions whose agent's process has ended: nothing will ever close them.
+"""Closes orphaned sessions: those whose agent process has exited, so that nothing else would close them.
 
-An agent names itself with `/seed_session` (OWNER_HEADER). The run's directory lists every registered instance, silent
-ones too; one that is on it no more has ended.
+An agent sends its instance id with `/seed_session` (OWNER_HEADER). The run's directory lists every registered
+instance, unresponsive ones too, so an instance that is no longer listed has exited.
 """
 
 from __future__ import annotations
@@ -21,25 +21,24 @@ log = logging.getLogger(__name__)
 
 
 class OrphanedSessions:
-    """Ends the sessions of agents that are gone for `grace_s`, unless something still uses them."""
+    """Ends the sessions of agents that exited at least `grace_s` ago, unless a client still uses them."""
 
     def __init__(self, sessions: Sessions[Any], directory: Callable[[], Awaitable[Directory]], grace_s: float) -> None:
         self._sessions = sessions
         self._directory = directory
         self._grace_s = grace_s
         self._known: set[str] = set()
-        """Instances that were on the directory: an agent of another run never is, and its sessions are left alone."""
+        """Instances that were listed before. An agent of another run never is, so its sessions are left alone."""
         self._missed: dict[str, float] = {}
 
     async def watch(self) -> None:
-        """For ever."""
         while True:
             await asyncio.sleep(min(self._grace_s / 4, 5.0))
             with contextlib.suppress(Failure):
                 self.look(set((await self._directory()).instances))
 
     def look(self, present: set[str]) -> None:
-        """End what is left of instances that have been gone for long enough."""
+        """End the sessions of instances that are missing from `present` for at least the grace period."""
         now = time.monotonic()
         self._known |= present
         gone = {session.owner for session in self._sessions.open_now} & self._known - present
@@ -47,5 +46,5 @@ class OrphanedSessions:
         for session in self._sessions.open_now:
             since = self._missed.get(session.owner)
             if since is not None and now - max(since, session.touched) > self._grace_s:
-                log.warning("session %s is closed: its agent %s has ended", session.id, session.owner)
+                log.warning("session %s is closed: its agent %s has exited", session.id, session.owner)
                 self._sessions.end(session.id)

@@ -1,12 +1,12 @@
-"""Rubric: a reward made of weighted parts.
+"""Computes a reward from weighted parts.
 
     RUBRIC = Rubric(correct=(1.0, check_answer), format=(0.2, has_box), success="correct")
 
     async def verify(self, response: Verification) -> Verdict:
         return await RUBRIC.verdict(self, response)
 
-A part is a function of the subject (whatever `verdict` was given first: the environment, or its task) and the
-Verification. It returns a score from 0 to 1, a truth value, or a `Score` with fields for the rollout; it may be async.
+A part is a function of the subject (the first argument of `verdict`: the environment, or its task) and the
+Verification. It returns a score from 0 to 1, a boolean, or a `Score` with fields for the rollout. It may be async.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """What a part may return instead of a number: the number, and what the rollout shall tell about it."""
+    """A part's score with further fields that are stored on the rollout."""
 
     value: float
     fields: Json = field(default_factory=dict)
@@ -41,12 +41,12 @@ _OWN = frozenset({"reward", "reward_components", "scores", "success"})
 
 
 class Rubric:
-    """Weighted parts, checked when it is made. A part of weight 0 is only reported; a negative weight is a penalty."""
+    """Weighted parts, checked on construction. A part of weight 0 is only reported; a negative weight is a penalty."""
 
     def __init__(self, *, success: str | float | None = None, **parts: tuple[float, Part]) -> None:
-        """`success`: the part that must have its full score, or the least reward; None reports no success.
+        """`success` is the part that must get its full score, or the lowest successful reward. None reports no success.
 
-        Raises OperatorError for a weight that is not a finite number, and for a `success` that names no part.
+        Raises OperatorError for a weight that is not a finite number, and for a `success` that is not a part's name.
         """
         if not parts:
             raise OperatorError("a Rubric needs at least one part: Rubric(correct=(1.0, check_answer))")
@@ -62,21 +62,21 @@ class Rubric:
         self._success = success
 
     async def verdict(self, subject: Any, response: Verification) -> Verdict:
-        """The sum of the weighted scores.
+        """Return the sum of the weighted scores.
 
-        Beside `reward` it has `reward_components` (weight times score, they add up to the reward), `scores` (each from
-        0 to 1), `success` where one was asked for, and the fields of the parts' `Score`s. Raises Failure, naming the
-        part, if one raises or returns anything but a score.
+        The verdict contains `reward`, `reward_components` (weight times score; their sum is the reward), `scores` (each
+        from 0 to 1), `success` if it was configured, and the fields of the parts' `Score`s. Raises Failure with the
+        part's name if a part raises or does not return a score.
         """
         scores = await self._scores(subject, response)
         components = {name: self._weights[name] * score.value + 0.0 for name, score in scores.items()}
         reward = sum(components.values())
-        told: Json = {"reward_components": components, "scores": {name: one.value for name, one in scores.items()}}
+        fields: Json = {"reward_components": components, "scores": {name: one.value for name, one in scores.items()}}
         if isinstance(self._success, str):
-            told["success"] = scores[self._success].value == 1.0
+            fields["success"] = scores[self._success].value == 1.0
         elif self._success is not None:
-            told["success"] = reward >= self._success
-        return Verdict(reward=reward, **told, **_fields_of(scores))
+            fields["success"] = reward >= self._success
+        return Verdict(reward=reward, **fields, **_fields_of(scores))
 
     async def _scores(self, subject: Any, response: Verification) -> dict[str, Score]:
         tasks: list[asyncio.Task[Score]] = []
@@ -98,7 +98,7 @@ async def _score(name: str, part: Part, subject: Any, response: Verification) ->
     except (Failure, BadTask):
         raise
     except (RecursionError, MemoryError, OverflowError) as error:
-        # The answer chose the size of what was worked on. As a failure it would buy the model a second try.
+        # The model's answer determines the size of the input. A failure would give the model a second attempt.
         log.warning("part %r of the rubric raised %r: the answer scores 0", name, error)
         return Score(0.0)
     except Exception as error:
@@ -107,7 +107,7 @@ async def _score(name: str, part: Part, subject: Any, response: Verification) ->
         raise Failure(FailureKind.SERVER_ERROR, detail) from error
     score = found if isinstance(found, Score) else Score(found) if isinstance(found, bool | int | float) else None
     if score is None or not _is_number(score.value, allow_bool=True) or not 0 <= score.value <= 1:
-        detail = f"part {name!r} of the rubric returned {found!r:.200}; expected a number from 0 to 1 or a truth value"
+        detail = f"part {name!r} of the rubric returned {found!r:.200}; expected a number from 0 to 1 or a boolean"
         raise Failure(FailureKind.SERVER_ERROR, detail)
     return Score(float(score.value), score.fields)
 

@@ -1,4 +1,4 @@
-"""A method becomes a tool: its signature is the JSON schema, and a bad argument comes back as a sentence."""
+"""Turns methods into tools: the signature becomes the JSON schema, and invalid arguments become readable messages."""
 
 from __future__ import annotations
 
@@ -26,15 +26,16 @@ _MARK = "__rollyard_tool__"
 
 
 class InvalidToolCall(ValueError):
-    """The model called a tool wrongly. Its text is what the model reads; nothing was executed."""
+    """The model made an invalid tool call. The model reads the text; nothing was executed."""
 
 
 def tool(method: Method) -> Method:
     """Mark an async method of an Environment as a tool that the model may call.
 
-    Its name, docstring and signature are the tool's name, description and schema. What it returns is the tool's
-    output, as JSON; of a string the model reads the text itself. `"done": true` in an object, or a ToolResult, ends
-    the episode. Raising InvalidToolCall answers with words; any other exception is a failure of the environment.
+    Its name, docstring and signature become the tool's name, description and schema. The returned value is the tool's
+    output as JSON; a string is shown to the model as plain text. An object with `"done": true`, or a ToolResult, ends
+    the episode. InvalidToolCall becomes an error message for the model; any other exception is a failure of the
+    environment.
     """
     setattr(method, _MARK, True)
     return method
@@ -42,7 +43,7 @@ def tool(method: Method) -> Method:
 
 @dataclass(frozen=True)
 class Tool:
-    """One tool of an Environment class: how to read its arguments, how to describe it."""
+    """One tool of an Environment class."""
 
     name: str
     description: str
@@ -50,29 +51,29 @@ class Tool:
     method: Callable[..., Awaitable[Any]]
 
     def parse(self, body: bytes) -> dict[str, Any]:
-        """Keyword arguments from the JSON text the model wrote. Raises InvalidToolCall in words for the model."""
+        """Parse the model's JSON into keyword arguments. Raises InvalidToolCall with a message for the model."""
         body = body or b"{}"
         try:
-            # What pydantic lets through where the signature says nothing: NaN, half a surrogate pair, endless depth.
+            # Pydantic accepts these for untyped parameters: NaN, half a surrogate pair, unlimited nesting.
             check_values(orjson.loads(body))
-            read = self.arguments.model_validate_json(body)
+            parsed = self.arguments.model_validate_json(body)
         except ValidationError as error:
             first = error.errors(include_url=False, include_input=False)[0]
-            # Of a union, pydantic names the branch beside the place: our validators' names tell a model nothing.
+            # For a union, pydantic adds the branch to the location. The names of validators mean nothing to a model.
             parts = [str(part) for part in first["loc"] if not str(part).startswith("function-")]
-            where = ".".join(parts)[:200] or "the arguments"
-            raise InvalidToolCall(self._explain(f"{where}: {first['msg'].removeprefix('Value error, ')}")) from error
+            location = ".".join(parts)[:200] or "the arguments"
+            raise InvalidToolCall(self._explain(f"{location}: {first['msg'].removeprefix('Value error, ')}")) from error
         except ValueError as error:
             raise InvalidToolCall(self._explain(f"the arguments: {error}")) from error
-        return {field.alias or name: getattr(read, name) for name, field in self.arguments.model_fields.items()}
+        return {field.alias or name: getattr(parsed, name) for name, field in self.arguments.model_fields.items()}
 
     async def call(self, owner: object, arguments: dict[str, Any]) -> bytes:
-        """What the tool answers to parsed arguments, as JSON. Raises InvalidToolCall in words for the model."""
+        """Call the tool and return its result as JSON. Raises InvalidToolCall with a message for the model."""
         with as_invalid_tool_call(f"the call of {self.name}", sized=bool(arguments)):
             return _as_json(await self.method(owner, **arguments))
 
     def schema(self) -> Json:
-        """The tool as a Responses function tool, ready for `responses_create_params.tools`."""
+        """Return the tool as a Responses function tool, ready for `responses_create_params.tools`."""
         parameters = self.arguments.model_json_schema()
         parameters.pop("title", None)
         for field in parameters.get("properties", {}).values():
@@ -90,16 +91,16 @@ class Tool:
             f"{name}: {orjson.dumps(field).decode()}"
             for name, field in self.schema()["parameters"]["properties"].items()
         )
-        wanted = f"Expected a JSON object with {expected or 'nothing'}."
-        return f"Invalid call of {self.name}: {found}. {wanted}"
+        return f"Invalid call of {self.name}: {found}. Expected a JSON object with {expected or 'nothing'}."
 
 
 @contextlib.contextmanager
 def as_invalid_tool_call(what: str, *, sized: bool = True) -> Iterator[None]:
-    """Raises what can only be the model's fault as InvalidToolCall: none of it may void or repeat the rollout.
+    """Convert errors that only the model can have caused into InvalidToolCall, so that they neither invalidate nor
+    repeat the rollout.
 
-    That is a refusal of the row, which was good when the session was opened, and, where the model chose the size of
-    what was worked on, running out of numbers, stack or memory.
+    These are BadTask and its Failure, because the row was valid when the session was opened, and, if the model chose
+    the size of the input (`sized`), an overflow, too deep recursion and a lack of memory.
     """
     try:
         yield
@@ -112,14 +113,14 @@ def as_invalid_tool_call(what: str, *, sized: bool = True) -> Iterator[None]:
     except (OverflowError, RecursionError, MemoryError) as error:
         if not sized:
             raise
-        log.warning("%s raised %r: the model reads that it is too large", what, error)
+        log.warning("%s raised %r; the model is told that it is too large", what, error)
         raise InvalidToolCall(f"{what} is too large: {type(error).__name__}") from error
 
 
 def tools_of(owner: type) -> dict[str, Tool]:
-    """The tools of an Environment class, by name; inherited ones too.
+    """Return the tools of an Environment class by name, including inherited ones.
 
-    Raises TypeError for a sync method, a name that is taken by the wire format, and a parameter without a name in JSON.
+    Raises TypeError for a sync method, a name that the wire format reserves, and a parameter that JSON cannot name.
     """
     found: dict[str, Tool] = {}
     for name, method in inspect.getmembers(owner, inspect.isfunction):
@@ -128,7 +129,7 @@ def tools_of(owner: type) -> dict[str, Tool]:
         if not inspect.iscoroutinefunction(method):
             raise TypeError(f"tool {owner.__name__}.{name} must be an async method")
         if name.lower() in WORLD_PATHS:
-            raise TypeError(f"tool {owner.__name__}.{name} needs another name: POST /{name} belongs to the wire format")
+            raise TypeError(f"tool {owner.__name__}.{name} needs another name: POST /{name} is part of the wire format")
         found[name] = Tool(name, inspect.getdoc(method) or name, _arguments(name, method), method)
     return found
 
@@ -138,15 +139,15 @@ def _as_json(result: Any) -> bytes:
         result = result.json
     try:
         return orjson.dumps(result)
-    except TypeError:  # integers beyond 64 bits, half a surrogate pair, deep nesting: the standard library writes them
+    except TypeError:  # the standard library supports integers beyond 64 bits, half a surrogate pair and deep nesting
         try:
             return json.dumps(result).encode()
-        except ValueError as error:  # more digits than Python writes
+        except ValueError as error:  # the integer has more digits than Python converts
             raise OverflowError(str(error)) from error
 
 
 def _arguments(name: str, method: Callable[..., Any]) -> type[BaseModel]:
-    """A model of the method's parameters. Arguments that the tool does not know are the model's mistake."""
+    """Build a pydantic model of the method's parameters. Unknown arguments are invalid."""
     hints = get_type_hints(method, include_extras=True)
     fields: dict[str, Any] = {}
     for number, parameter in enumerate(list(inspect.signature(method).parameters.values())[1:]):
@@ -156,6 +157,6 @@ def _arguments(name: str, method: Callable[..., Any]) -> type[BaseModel]:
                 f"tool {name}: {parameter} is {kind}, which a JSON object cannot name; use plain parameters"
             )
         default = ... if parameter.default is parameter.empty else parameter.default
-        # Under an alias any name works: as fields, `_x` would be private and `schema` a method of pydantic's.
+        # With an alias any name works. As a field name, `_x` would be private and `schema` a pydantic method.
         fields[f"p{number}"] = (exact(hints.get(parameter.name, Any)), Field(default, alias=parameter.name))
     return create_model(f"{name}_arguments", __config__=ConfigDict(extra="forbid", allow_inf_nan=False), **fields)

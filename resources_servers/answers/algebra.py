@@ -1,4 +1,4 @@
-"""Whether an answer means the gold one, by math-verify. May take for ever: run it in a worker."""
+"""Compares an answer with the gold answer using math-verify. May run indefinitely, so run it in a worker process."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from rollyard.resources_servers.answers.latex import normalized
 from rollyard.resources_servers.answers.quantity import quantity
 
 TINY = 1e-9
-"""Numbers below it are compared by their ratio, to as many digits."""
+"""Smaller numbers are compared by their relative difference, with the same tolerance."""
 _SLASHED = re.compile(r"(?<![\w.}^_/])(\d+)/(\d+)(?=\s*(?:\\(?!frac|times|cdot)|[a-zA-Z]))")
 _TRIGONOMETRY = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc)(?![a-z])")
 _APPLIED_PI = re.compile(r"\\pi\s*\(")
-"""Not a function of what follows."""
+r"""`\pi(...)` is a product, not a function call."""
 _TIMES_GROUP = re.compile(r"(?<=\d) *\((?=[^(),]*\))")
-"""The parser takes `2(6)` for the mixed number 2 + 6."""
+"""The parser would read `2(6)` as the mixed number 2 + 6."""
 _DEGREES = re.compile(r"(\d+(?:\.\d+)?) *\^\\circ")
 _JUNCTION = re.compile(r"(?:<|>|\\[lg]e).*\b(or|and)\b")
 _RELATION = re.compile(r"=|<|>|\\(?:le|ge|ne|in)(?![a-z])|\\text\s*\{[^{}]*(?:or|and)[^{}]*\}")
 
 
 def compare_symbolically(gold: str, answer: str, problem: str = "") -> Comparison:
-    """math-verify's opinion on a pair that `quick` left open."""
+    """Compare a pair that `compare_without_algebra` left undecided with math-verify."""
     try:
         found = claim(gold, answer, problem)
     except Refused as refused:
@@ -50,7 +50,7 @@ def compare_symbolically(gold: str, answer: str, problem: str = "") -> Compariso
     gold, answer = _ordered_alike(found.gold, found.answer)
     if (same := _compared(gold, answer)).equal or (rewritten := _SLASHED.sub(r"\\frac{\1}{\2}", answer)) == answer:
         return same
-    return _compared(gold, rewritten)  # `1/2x` is x/2 to some and 1/(2x) to others
+    return _compared(gold, rewritten)  # `1/2x` can mean x/2 or 1/(2x)
 
 
 def _compared(gold: str, answer: str) -> Comparison:
@@ -64,18 +64,20 @@ def _compared(gold: str, answer: str) -> Comparison:
 
 
 def check_gold(gold: str) -> Comparison:
-    """Reads a gold answer and compares it with a number, to learn whether it is what costs too much."""
+    """Parse a gold answer and compare it with a number, to find out whether the gold answer itself is too expensive."""
     return _compared(claim(gold, gold).gold, "12345678")
 
 
 def silence_math_verify() -> None:
-    """Keep math-verify from writing what it reads into logs. For the process that calls `thorough`."""
+    """Stop math-verify from logging the texts that it parses. For the process that calls `compare_symbolically`."""
     logging.disable(logging.CRITICAL)
     warnings.simplefilter("ignore")
 
 
 def _ordered_alike(gold: str, answer: str) -> tuple[str, str]:
-    """A pair without its parentheses would be read as a set, whose order is lost; a list in them as a pair."""
+    """Give both the same parentheses: math-verify reads a pair without them as an unordered set, a list in them as a
+    pair.
+    """
     gold, answer = normalized(gold), normalized(answer)
     if "," in gold and "," in answer and not _RELATION.search(gold + answer):
         if brackets(gold) == "(" and not brackets(answer) and "(" not in answer and "[" not in answer:
@@ -87,19 +89,19 @@ def _ordered_alike(gold: str, answer: str) -> tuple[str, str]:
 
 @lru_cache(maxsize=256)
 def read(text: str) -> tuple[Any, ...]:
-    """What `text` is to math-verify: expressions of sympy, then the text itself; empty when it is nothing."""
+    """Parse `text` with math-verify: sympy expressions, followed by the text itself; empty if it is not parsable."""
     from math_verify import LatexExtractionConfig, parse  # type: ignore[import-untyped]
 
     text = _TIMES_GROUP.sub(r"\\cdot (", _APPLIED_PI.sub(r"\\pi \\cdot (", text))
     if _TRIGONOMETRY.search(text):
         text = _DEGREES.sub(r"(\\frac{\1\\pi}{180})", text)
-    # A worker has limits of its own, on CPU time; the library's are on wall time, and a busy machine would decide.
+    # Workers limit CPU time. The library's limits are on wall time and would make verdicts depend on the load.
     found = parse(f"\\boxed{{{text}}}", extraction_config=[LatexExtractionConfig()], parsing_timeout=None)
     return tuple(_joined(_with_one_i(part), text) for part in found)
 
 
 def _joined(expression: Any, text: str) -> Any:
-    r"""The numbers for which `x < 2 \text{ or } x > 3` holds; other expressions as they are."""
+    r"""Convert `x < 2 \text{ or } x > 3` to the set of its solutions; return other expressions unchanged."""
     from sympy import And, FiniteSet, Or, Rel  # type: ignore[import-untyped]
 
     word = _JUNCTION.search(text)
@@ -110,7 +112,7 @@ def _joined(expression: Any, text: str) -> Any:
 
 
 def _with_one_i(expression: Any) -> Any:
-    """`i` as the imaginary unit, and other variables as real ones: the parser's own choice hangs on spaces."""
+    """Treat `i` as the imaginary unit and other variables as real. The parser's own choice depends on spaces."""
     from sympy import Eq, I, Symbol
 
     symbols = getattr(expression, "free_symbols", ())
@@ -118,15 +120,19 @@ def _with_one_i(expression: Any) -> Any:
         return expression
     known = {old: I if old.name == "i" else Symbol(old.name, real=True) for old in symbols}
     try:
-        if isinstance(expression, Eq):  # `2i = i + i` would come to no more than True
+        if isinstance(expression, Eq):  # otherwise `2i = i + i` would evaluate to True
             return Eq(expression.lhs.subs(known), expression.rhs.subs(known), evaluate=False)
         return expression.subs(known)
-    except (TypeError, ValueError, AttributeError):  # x < i means nothing, and is no answer that cannot be verified
+    except (
+        TypeError,
+        ValueError,
+        AttributeError,
+    ):  # x < i has no meaning; it is a wrong answer, not a failure to verify
         return expression
 
 
 def _tiny_and_unlike(gold: Any, answer: Any) -> bool:
-    """True for numbers so small that math-verify takes their difference for nothing."""
+    """Return whether the numbers differ but are so small that math-verify would ignore their difference."""
     from sympy import Expr
 
     if not (isinstance(gold, Expr) and isinstance(answer, Expr) and gold.is_number and answer.is_number):

@@ -1,6 +1,6 @@
-r"""What may surround an answer without belonging to it: `x =`, `The answer is`, `\pmod{23}`, `\{x \mid ...\}`.
+r"""Removes text around an answer that is not part of it: `x =`, `The answer is`, `\pmod{23}`, `\{x \mid ...\}`.
 
-A left side may only be a name, or what the problem asks for: `x = 7` is 7, `-x = 7` and `x^2 = 7` are not.
+A left side must be a name, or what the problem asks for: `x = 7` is 7, `-x = 7` and `x^2 = 7` are not.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _EMPHASIS = re.compile(r"\\(?:underline|uline|emph|textup|texttt|mathtt|mathnorm
 
 
 def without_wrapping(text: str) -> str:
-    """`text` without an announcement, and of a set built from a condition the condition."""
+    """Return `text` without an announcement; for a set that is defined by a condition, return the condition."""
     text = _CONCLUSION.sub("", _PROVEN.sub("", normalized(text)))
     if emphasized := _EMPHASIS.fullmatch(text):
         text = normalized(emphasized[1])
@@ -74,13 +74,13 @@ def without_wrapping(text: str) -> str:
 
 
 def without_modulus(gold: str, answer: str, problem: Problem) -> str:
-    r"""`answer` without its `\pmod{23}`, unless the gold answer has one."""
+    r"""Return `answer` without its `\pmod{23}`, unless the gold answer has one."""
     found = None if residue(gold, Problem()) else residue(answer, problem)
     return answer if found is None else found[1]
 
 
 def is_name(text: str, problem: Problem) -> bool:
-    """True for a plain name and for what the problem asks for."""
+    """Return whether `text` is a plain name or what the problem asks for."""
     text = text.strip()
     if len(text) > _LONGEST:
         return False
@@ -95,7 +95,7 @@ def is_name(text: str, problem: Problem) -> bool:
         return False
     if _PLAIN_WORDS.fullmatch(text) and 1 < len(text) < 4 and not text.isupper():
         return False
-    # Another value of a function than the one that is asked for.
+    # `f(3)` is not a name if the problem contains it but asks for another value of `f`.
     return not (_OF_NUMBER.fullmatch(bare) and bare in problem.formulas)
 
 
@@ -109,7 +109,7 @@ def _reordered(names: list[str], problem: Problem) -> bool:
 
 
 def ordered_names(names: list[str], problem: Problem) -> list[str]:
-    """The names as the problem's own tuple has them, otherwise in the order of the alphabet."""
+    """Return the names in the order of the problem's tuple, otherwise in alphabetical order."""
     for other in problem.tuples:
         listed = other.strip("()").split(",")
         if sorted(listed) == sorted(names):

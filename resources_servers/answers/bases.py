@@ -1,4 +1,4 @@
-"""Numbers with a base: `52_8`, `(52)_{\\text{eight}}`, `52 \\text{ base } 8`."""
+"""Parses numbers with a base: `52_8`, `(52)_{\\text{eight}}`, `52 \\text{ base } 8`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _REMARK = re.compile(r"(_\{?(\d+)\}?)\\text\{\(?base\2\)?\}$")
 
 
 def based(text: str) -> tuple[str, int] | None:
-    """Digits and base; None for what is not a number with a base."""
+    """Return the digits and the base; None if `text` is not a number with a base."""
     match = _BASED.fullmatch(_REMARK.sub(r"\1", without_spaces(text)))
     if match is None:
         return None
@@ -27,9 +27,9 @@ def based(text: str) -> tuple[str, int] | None:
 
 
 def in_base_ten(text: str) -> str:
-    """The decimal number that a number with a base is; `text` when it is none."""
+    """Convert a number with a base to decimal; return any other text unchanged."""
     number = based(text)
     try:
         return str(int(*number)) if number and 2 <= number[1] <= 36 else text
-    except ValueError:  # a digit that the base does not have, or a radix point
+    except ValueError:  # a digit that is invalid in the base, or a radix point
         return text

@@ -1,4 +1,4 @@
-"""The brackets around an answer and in it: what kind of thing it is, and whether it is one at all."""
+"""Checks the brackets in an answer and determines which brackets enclose it."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import re
 from rollyard.resources_servers.answers.latex import normalized
 
 _SIGNS = re.compile(r"^\s*--\s*\d|^-?[\d.,]+\s*'+$|=\s*-?[\d.,]+\s*'+$")
-"""`--7` and `7'` are no spellings of 7."""
+"""`--7` and `7'` are not accepted as 7."""
 DEEPEST = 10
-"""Brackets in brackets; the parser's time doubles with each."""
+"""Deepest nesting of brackets; each level doubles the parser's time."""
 
 
 def bracket_error(answer: str) -> str | None:
-    """What is wrong with the brackets; None when nothing is."""
+    """Return what is wrong with the brackets; None if they are valid."""
     depth = deepest = 0
     for character in answer:
         depth += (character in "([{") - (character in ")]}")
@@ -26,13 +26,13 @@ def bracket_error(answer: str) -> str | None:
 
 
 def half_open(text: str) -> bool:
-    """True for what looks like `[1, 2)` or `(1, 2]`."""
+    """Return whether `text` looks like `[1, 2)` or `(1, 2]`."""
     text = normalized(text)
     return text[:1] + text[-1:] in ("[)", "(]")
 
 
 def brackets(text: str) -> str:
-    """The bracket that holds all of `text`: `(`, `[`, `{`, or nothing."""
+    """Return the bracket that encloses the whole `text`: `(`, `[`, `{`, or an empty string."""
     text = normalized(text).replace(r"\{", "⟨").replace(r"\}", "⟩")
     depth = 0
     for place, character in enumerate(text):

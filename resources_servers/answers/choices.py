@@ -1,4 +1,4 @@
-"""Answers of multiple choice: `(C)`, `\\textbf{(C) }15`, `Option C`, `C. 15`."""
+"""Parses multiple-choice answers: `(C)`, `\\textbf{(C) }15`, `Option C`, `C. 15`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _ANOTHER = re.compile(r"\([A-Z]\)|\b(?:or|not|and|but|maybe|either)\b|\b[A-Z]\)|
 
 
 def choice(text: str) -> tuple[str, str] | None:
-    """The letter of an answer that chooses one, and the value behind it; None for what does not choose exactly one."""
+    """Return the chosen letter and the value after it; None if the answer does not choose exactly one."""
     bare = _TEXT.sub(r"\1", normalized(text)).strip()
     match = _CHOICE.fullmatch(bare)
     if match is None or not (letter := match[1] or match[2] or match[3]).isupper() or _ANOTHER.search(match[4]):

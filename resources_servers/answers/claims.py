@@ -1,6 +1,6 @@
-"""What an answer claims to be the answer: names, announcements, harmless words and steps on the way taken off.
+"""Determines the value that an answer claims, without names, announcements, harmless words and intermediate steps.
 
-`x = 7`, `The area is 7 \\text{ cm}^2` and `14/2 = 7` claim 7; `x^2 = 7`, `x > 7`, `18 or 19` and `maybe 7` are refused.
+`x = 7`, `The area is 7 \\text{ cm}^2` and `14/2 = 7` claim 7. Rejected: `x^2 = 7`, `x > 7`, `18 or 19` and `maybe 7`.
 """
 
 from __future__ import annotations
@@ -43,23 +43,23 @@ _POINT = re.compile(r"^[A-Z](?=\()")
 
 
 class Refused(ValueError):
-    """The answer is wrong whatever its value is; the message says why."""
+    """The answer is wrong regardless of its value; the message states why."""
 
 
 @dataclass(frozen=True)
 class Claim:
-    """Two formulas to compare, and pairs that the answer says are equal."""
+    """Two formulas to compare, and pairs that are equal according to the answer."""
 
     gold: str
     answer: str
     steps: tuple[tuple[str, str], ...] = ()
     nearly: tuple[tuple[str, str], ...] = ()
-    """An exact side and the decimal that is given for it."""
+    """Pairs of an exact side and its decimal approximation in the answer."""
 
 
 @lru_cache(maxsize=512)
 def claim(gold: str, answer: str, problem_text: str = "") -> Claim:
-    """What is to be compared with what. Raises Refused."""
+    """Return the formulas to compare. Raises Refused."""
     problem = read_problem(problem_text)
     gold, answer = with_usual_sets(gold), with_usual_sets(answer)
     if words(gold) is not None:
@@ -87,7 +87,7 @@ def claim(gold: str, answer: str, problem_text: str = "") -> Claim:
 
 
 def _as_asked(found: Claim, problem: Problem) -> Claim:
-    """Without a percent sign that the problem asks for. Raises Refused for another unit than the problem's."""
+    """Remove a percent sign that the problem asks for. Raises Refused for a unit other than the problem's."""
     wanted, given = quantity(found.gold), quantity(found.answer)
     if problem.percent and wanted and given and given.percent and not wanted.percent and abs(wanted.value) >= 1:
         return replace(found, answer=found.answer.replace("%", ""))
@@ -113,7 +113,7 @@ def _worded(gold: str, answer: str, problem: Problem) -> str:
 
 
 def _named(text: str, problem: Problem) -> tuple[str, str] | None:
-    """Name and value of `x = 2` or `x \\in \\{2, 3\\}`."""
+    """Return the name and the value of `x = 2` or `x \\in \\{2, 3\\}`; None for anything else."""
     found = links(text)
     if len(found) != 2 or found[1][0] not in ("=", r"\in"):
         return None
@@ -122,7 +122,7 @@ def _named(text: str, problem: Problem) -> tuple[str, str] | None:
 
 
 def _as_list(gold: str, answer: str, problem: Problem) -> Claim | None:
-    """Named values (`x = 2, y = 3`), in the order of the gold answer; None for everything else."""
+    """Return named values (`x = 2, y = 3`) in the order of the gold answer; None for anything else."""
     wanted, given = _assignments(gold, problem), _assignments(answer, problem)
     if given is None:
         return None
@@ -197,7 +197,9 @@ def _as_value(gold: str, answer: str, problem: Problem) -> Claim:
 
 
 def _as_named(gold: str, answer: str, problem: Problem) -> Claim:
-    """Against `y = 2x + 3`: the right side alone, the same name, or another form of the equation."""
+    """Compare with a gold answer such as `y = 2x + 3`: accepts the right side alone, the same name, or an equivalent
+    equation.
+    """
     name, value = (side for _, side in links(gold))
     found = links(answer)
     if is_name(name, Problem()) and len(found) <= 2:
@@ -218,7 +220,7 @@ def _as_named(gold: str, answer: str, problem: Problem) -> Claim:
 
 
 def _is_same_function(one: str, other: str) -> bool:
-    """True for `y` and `f(x)`."""
+    """Return whether the names can denote the same function, as `y` and `f(x)` do."""
     return "y" in (one, other) and (_APPLIED.fullmatch(one) or _APPLIED.fullmatch(other)) is not None
 
 
@@ -228,7 +230,9 @@ def _in_interval(gold: str, answer: str, problem: Problem) -> str:
 
 
 def _chain(gold: str, answer: str, problem: Problem) -> Claim:
-    """`A = \\pi r^2 = 9\\pi`, `\\sqrt{2} \\approx 1.414`: every link must hold, and the last exact side counts."""
+    """Parse a chain such as `A = \\pi r^2 = 9\\pi` or `\\sqrt{2} \\approx 1.414`. Every link must hold, and the last
+    exact side is the value.
+    """
     found = links(answer)
     if len(found) == 1:
         value = _worded(gold, answer, problem)
@@ -250,7 +254,7 @@ def _chain(gold: str, answer: str, problem: Problem) -> Claim:
     if named and (is_other_quantity(found[0][1], problem) or ("," in found[0][1] and "," not in found[-1][1])):
         raise Refused(f"{found[0][1]} is not what is asked for")
     letters = set(_LETTERS.findall(gold))
-    if named:  # a formula on the way, such as \pi r^2
+    if named:  # drop intermediate formulas, such as \pi r^2
         sides = [(sign, side) for sign, side in sides if set(_LETTERS.findall(_unworded(side))) <= letters]
     if not sides and named:
         sides = found[-1:]  # z = i

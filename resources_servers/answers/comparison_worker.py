@@ -1,9 +1,9 @@
-"""A process that compares answers with math-verify and may be ended at any time: `python -m` this module.
+"""A worker process that compares answers with math-verify and can be killed at any time: run it with `python -m`.
 
-It reads one JSON line `{gold, answer, problem, cpu_s}` at a time and answers each with one line; an answer of null
-asks whether the gold answer alone can be read. The comparing is done by a child forked after the slow imports: the
-kernel ends it when its CPU time is over, even inside one long multiplication, and the next one is there in
-milliseconds. CPU time, because by wall time the machine's load would decide.
+It reads JSON lines `{gold, answer, problem, cpu_s}` and responds to each with one line. If `answer` is null, it checks
+whether the gold answer alone can be parsed. A child that is forked after the slow imports does the comparison: the
+kernel kills it when its CPU time is used up, even during one long multiplication, and the next child is ready within
+milliseconds. The limit is on CPU time, so that the load of the host does not affect verdicts.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from rollyard.services.io.lines import with_offsets
 
 MEMORY_BYTES = 1024**3
 BROKEN_OFF = 3
-"""Exit status of a child that has answered with an error: sympy's caches may hold what it left half done."""
+"""Exit status of a child after an error: sympy's caches may contain incomplete results, so it is not reused."""
 
 
 def main() -> None:
-    """Serve until standard input ends. Every death of a child is answered with a line that names its signal."""
-    sys.set_int_max_str_digits(0)  # a long number is slow, not wrong: the CPU limit is what ends it
+    """Serve until standard input ends. If a child is killed, the response line contains its signal."""
+    sys.set_int_max_str_digits(0)  # a long number is slow but valid; the CPU limit stops it
     silence_math_verify()
-    compare_symbolically(r"\sqrt{4}", "3-1")  # imports, grammars and caches, once for all children
+    compare_symbolically(r"\sqrt{4}", "3-1")  # loads imports, grammars and caches once for all children
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     while True:
@@ -40,32 +40,32 @@ def main() -> None:
             return
         if os.WIFEXITED(status) and os.WEXITSTATUS(status) == BROKEN_OFF:
             continue
-        _say({"died": os.WTERMSIG(status) if os.WIFSIGNALED(status) else -os.WEXITSTATUS(status)})
+        _write({"died": os.WTERMSIG(status) if os.WIFSIGNALED(status) else -os.WEXITSTATUS(status)})
 
 
 def _serve() -> None:
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
-    # Python's own buffering could take a second line that dies with this child.
+    # Unbuffered: a buffer could contain a second line, which would be lost with this child.
     with os.fdopen(0, "rb", buffering=0, closefd=False) as lines:
         for question in iter_jsonl(with_offsets(iter(lines.readline, b"")), refuse("standard input")):
             gold, answer, problem = (question.value[name] for name in ("gold", "answer", "problem"))
             signal.setitimer(signal.ITIMER_PROF, question.value["cpu_s"])
             try:
-                said = (
+                result = (
                     check_gold(gold) if answer is None else compare_symbolically(gold, answer, problem)
                 ).model_dump()
             except MemoryError:
-                said = {"failed": f"it took more than {MEMORY_BYTES // 1024**2} MiB of memory"}
+                result = {"failed": f"it took more than {MEMORY_BYTES // 1024**2} MiB of memory"}
             except (Exception, RecursionError) as error:
-                said = {"failed": f"{type(error).__name__}: {error}"[:300]}
+                result = {"failed": f"{type(error).__name__}: {error}"[:300]}
             signal.setitimer(signal.ITIMER_PROF, 0)
-            _say(said)
-            if "failed" in said:
+            _write(result)
+            if "failed" in result:
                 os._exit(BROKEN_OFF)
     os._exit(0)
 
 
-def _say(what: dict[str, object]) -> None:
+def _write(what: dict[str, object]) -> None:
     os.write(1, orjson.dumps(what) + b"\n")
 
 

@@ -1,4 +1,4 @@
-"""What answer environments share: settings, one judge per server, the verdict."""
+"""Base of the environments with a gold answer: their settings, one grader per server, and the verdict."""
 
 from __future__ import annotations
 
@@ -15,32 +15,32 @@ from rollyard.services.io.optional import require
 
 
 class AnswerSettings(EnvironmentSettings):
-    """What a config may set."""
+    """Settings of environments with a gold answer."""
 
     NOT_IDENTITY: ClassVar[frozenset[str]] = EnvironmentSettings.NOT_IDENTITY | {"verify_workers"}
 
     score: Literal["lenient", "strict"] = "lenient"
-    """Which score is the reward: an answer in any form, or only in the form that the prompt asks for."""
+    """Score that becomes the reward. lenient: an answer in any format; strict: only in the requested format."""
     format_weight: float = Field(default=0.0, ge=0.0, le=1.0)
-    """Reward of a wrong answer that stands in the form that the prompt asks for."""
+    """Reward of a wrong answer in the requested format."""
     equality: Literal["math_verify", "numbers"] = "math_verify"
-    """`numbers` needs no extra and knows plain numbers, fractions, percents and words only."""
+    """`numbers` needs no extra and supports only plain numbers, fractions, percents and words."""
     verify_workers: int = Field(default=0, ge=0)
-    """Processes that compare answers; 0: as many as there are CPUs. They are started when needed."""
+    """Worker processes that compare answers, started on demand; 0: one per CPU."""
     verify_cpu_s: float = Field(default=1.0, gt=0)
-    """CPU seconds a comparison may take. An answer that takes longer is wrong; the rollout is a failure to verify only
-    where the gold answer alone takes half of it."""
+    """CPU seconds per comparison. An answer that takes longer is wrong. The rollout fails only if the gold answer alone
+    takes half of this time."""
 
 
 class AnswerEnvironment(Environment[AnswerSettings]):
-    """A question with a gold answer."""
+    """A task with a gold answer."""
 
     shared: ClassVar[AnswerGrader]
 
     @classmethod
     @asynccontextmanager
     async def lifespan(cls, settings: AnswerSettings) -> AsyncIterator[AnswerGrader]:
-        """One judge per server, with its pool of comparing processes. Raises OperatorError without the extra `math`."""
+        """Create one grader per server, with its worker processes. Raises OperatorError without the extra `math`."""
         if settings.equality != "math_verify":
             yield AnswerGrader(None)
             return
@@ -53,19 +53,19 @@ class AnswerEnvironment(Environment[AnswerSettings]):
 
     @property
     def judge(self) -> AnswerGrader:
-        """The server's judge."""
+        """The server's grader."""
         return self.shared
 
-    def verdict(self, judged: Grade, gold: str) -> Verdict:
-        """The judgement on the record."""
-        right = judged.lenient if self.settings.score == "lenient" else judged.strict
+    def verdict(self, grade: Grade, gold: str) -> Verdict:
+        """Build the verdict from the grade."""
+        right = grade.lenient if self.settings.score == "lenient" else grade.strict
         return Verdict(
-            reward=1.0 if right else self.settings.format_weight if judged.asked_form else 0.0,
+            reward=1.0 if right else self.settings.format_weight if grade.asked_form else 0.0,
             success=right,
-            strict_score=float(judged.strict),
-            lenient_score=float(judged.lenient),
-            extracted_answer=judged.answer,
-            extraction_method=judged.method,
+            strict_score=float(grade.strict),
+            lenient_score=float(grade.lenient),
+            extracted_answer=grade.answer,
+            extraction_method=grade.method,
             expected_answer=gold,
-            reason=judged.reason,
+            reason=grade.reason,
         )

@@ -1,7 +1,7 @@
-"""Whether an answer means the gold one, as far as that takes no algebra; `algebra` is asked for the rest.
+"""Compares an answer with the gold answer without algebra; `algebra` decides the remaining cases.
 
-What math-verify gets wrong is decided here, before it is asked: number bases, units, percents, hedged answers, sets
-given as pairs, small decimals.
+This module also decides cases that math-verify gets wrong: number bases, units, percents, hedged answers, sets written
+as pairs, small decimals.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from rollyard.resources_servers.answers.sets import with_usual_sets
 from rollyard.services.types import Record
 
 MOST_CHARACTERS = 2000
-"""Longer answers are wrong unread: no gold answer comes near, and parsers take seconds over them."""
+"""Longer answers are wrong without being parsed: gold answers are much shorter, and parsing would take seconds."""
 DECIMALS = 6
-"""A decimal with so many digits behind the point stands for the exact number that it is rounded from."""
+"""A decimal with at least this many digits after the point equals the exact number that rounds to it."""
 _ARTICLE = re.compile(r"^(\\text\s*\{)?\s*(?:an?|the)\s+(?=[a-zA-Z]{3})", re.IGNORECASE)
 _CLOCK = re.compile(r"(?:\\text\{)?(\d{1,2})(?::(\d\d))?\}?(?:(?:\\text\{)?([ap])\.?m\.?\}?)?", re.IGNORECASE)
 _RATIO = re.compile(r"\d+:\d+")
@@ -30,17 +30,17 @@ _HEDGE = re.compile(r"\\text\s*\{[^{}]*\b(?:or|not|and)\b[^{}]*\}|\bor\b")
 
 
 class Comparison(Record):
-    """What a comparison says."""
+    """Result of a comparison."""
 
     equal: bool
     exact: bool = True
-    """False: equal only as a decimal is to the number that it is rounded from."""
+    """False if one side is only a decimal approximation of the other."""
     reason: str
-    """One clause for the person who reads the verdict."""
+    """A short human-readable explanation."""
 
 
 def compare_without_algebra(gold: str, answer: str, *, problem: str = "") -> Comparison | None:
-    """What can be said without algebra; None when it takes some. `problem`: its text, which tells what is asked for."""
+    """Compare without algebra; None if that is not enough. `problem`: its text, which states the requested quantity."""
     if len(answer) > MOST_CHARACTERS:
         return Comparison(equal=False, reason=f"the answer has {len(answer)} characters, over {MOST_CHARACTERS}")
     if not without_spaces(answer):
@@ -60,7 +60,7 @@ def compare_without_algebra(gold: str, answer: str, *, problem: str = "") -> Com
 
 
 def compared(found: Claim) -> Comparison | None:
-    """What can be said of a claim without algebra."""
+    """Compare a claim's formulas without algebra; None if that is not enough."""
     gold, answer = found.gold, found.answer
     if contradicts(found):
         return Comparison(equal=False, reason="the answer says that different numbers are equal")
@@ -76,7 +76,7 @@ def compared(found: Claim) -> Comparison | None:
 
 
 def contradicts(found: Claim) -> bool | None:
-    """True when a step of the answer is false, False when all are true, None when that takes algebra."""
+    """Return True if a step of the answer is false, False if all are true, None if that requires algebra."""
     open_steps = False
     for one, other in (*found.steps, *found.nearly):
         first, second = quantity(one), quantity(other)
@@ -91,7 +91,7 @@ def contradicts(found: Claim) -> bool | None:
 
 
 def is_near(exact: float, decimal: Quantity) -> bool:
-    """True for a decimal that is the exact number rounded, or cut off, at its last place."""
+    """Return whether the decimal is the exact number, rounded or truncated at its last place."""
     scale = 100 if decimal.percent else 1
     given, last = float(decimal.value) / scale, 10.0 ** -(decimal.decimals or 0) / scale
     beyond = abs(given) - abs(exact)
@@ -99,7 +99,7 @@ def is_near(exact: float, decimal: Quantity) -> bool:
 
 
 def _same_base(gold: str, answer: str) -> Comparison | None:
-    """Numbers with a base: the digits and the base must be given, because the base is what was asked for."""
+    """Compare numbers with a base. Digits and base must both match, because the problem asks for the base."""
     wanted, given = based(gold), based(answer)
     if wanted == given:
         return None if wanted is None else Comparison(equal=True, reason="the same digits in the same base")
@@ -113,7 +113,7 @@ def _base_words(based: tuple[str, int] | None) -> str:
 
 
 def _same_time(gold: str, answer: str) -> Comparison | None:
-    """Times of day, one at least with `a.m.` or `p.m.`: a bare `4:30` may be a ratio."""
+    """Compare times of day. At least one must have `a.m.` or `p.m.`, because a bare `4:30` may be a ratio."""
     wanted, given = _CLOCK.fullmatch(without_spaces(gold)), _CLOCK.fullmatch(without_spaces(answer))
     if not wanted or not given or not (wanted[3] or given[3]):
         return None
@@ -127,7 +127,7 @@ def _same_time(gold: str, answer: str) -> Comparison | None:
 
 
 def _is_short_afternoon(time: re.Match[str], *both: re.Match[str]) -> bool:
-    """True for 4:30 p.m. beside 16:30."""
+    """Return whether `time` is a 12-hour afternoon time compared with a 24-hour one, as 4:30 p.m. with 16:30."""
     return (time[3] or "").lower() == "p" and int(time[1]) < 12 and any(int(one[1]) > 12 and one[2] for one in both)
 
 
@@ -143,7 +143,7 @@ def _same_words(gold: str, answer: str) -> Comparison | None:
 
 
 def _letters(spoken: str) -> list[str] | None:
-    """Of a choice of several, `C, E`: their order says nothing."""
+    """Return the letters of a multiple choice such as `C, E`, sorted because their order does not matter."""
     named = [letter.strip("( )") for letter in spoken.replace(" and ", ",").split(",")]
     return sorted(named) if all(len(letter) == 1 and letter.isalpha() for letter in named) else None
 
@@ -163,22 +163,22 @@ def _same_quantity(gold: str, answer: str) -> Comparison | None:
 
 
 def _unlike(one: str, other: str) -> bool:
-    """True for two units; `dollars` may be short for `dollars per hour`."""
+    """Return whether the units differ. `dollars` is accepted as short for `dollars per hour`."""
     return any(part != counterpart for part, counterpart in zip(one.split("/"), other.split("/"), strict=False))
 
 
 def _meanings(wanted: Quantity, given: Quantity) -> tuple[Fraction, ...]:
-    """The numbers that the given one may be, written as it is."""
+    """Return the values that the given number may have to be equal, depending on percent signs."""
     if wanted.percent == given.percent:
         return (wanted.value,)
-    if wanted.percent:  # 50% is 0.5, and the sign may be left away
+    if wanted.percent:  # 50% is 0.5, and the sign may be omitted
         return wanted.value, wanted.value / 100
-    # Below 1 it is a share, and 0.5% is another one; else the sign is a unit.
+    # A gold value below 1 is a share, and 0.5% is a different one. Otherwise the percent sign acts as a unit.
     return (wanted.value * 100,) if abs(wanted.value) < 1 else (wanted.value, wanted.value * 100)
 
 
 def _rounds(one: Quantity, other: Quantity) -> bool:
-    """True when one is written as a decimal that stands for the other, exact one; long ones may be cut, not rounded."""
+    """Return whether one is a decimal approximation of the other, exact one. Long ones may be truncated."""
     decimal, exact = (one, other) if one.decimals is not None else (other, one)
     if exact.decimals is not None or decimal.decimals is None or decimal.decimals < DECIMALS:
         return False
@@ -190,11 +190,11 @@ def _rounds(one: Quantity, other: Quantity) -> bool:
 
 
 def _same_brackets(gold: str, answer: str) -> Comparison | None:
-    """A set is no pair and no interval, and a half-open interval is none of the others."""
+    """Reject a set for a pair or an interval, and a half-open interval for any of the others."""
     kinds = brackets(gold), brackets(answer)
     if "{" in kinds and (set(kinds) & {"(", "["}):
         return Comparison(equal=False, reason="a set is no pair and no interval")
-    # At an infinite end both brackets mean the same.
+    # At an infinite end both brackets have the same meaning.
     if all(kinds) and half_open(gold) != half_open(answer) and "\\infty" not in normalized(gold + answer):
         return Comparison(equal=False, reason="other brackets")
     if kinds[1] in ("(", "[") and "," in answer and not kinds[0] and not re.search(r",|<|>|\\[lg]e|\\[a-z]", gold):

@@ -1,6 +1,6 @@
-r"""Whether an answer is worked out as far as the gold one.
+r"""Checks that an answer is evaluated as far as the gold answer.
 
-Equal in value is not enough: `\binom{9}{2}` is 36, and so is the problem itself, said back.
+Equal values are not enough: `\binom{9}{2}` equals 36, and so does the problem's own formula.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from rollyard.resources_servers.answers.quantity import quantity
 from rollyard.resources_servers.answers.splitting import links, parts
 
 MOST_STEPS = 2
-"""Additions, products, roots and the like that a number may have beyond the gold one: `2^5` for 32 will do."""
+"""Additional operations (sums, products, roots and so on) that a number may have compared with the gold answer: `2^5`
+is accepted for 32."""
 _INVERSE = r"\\arc|\\(?:sin|cos|tan|cot|sec|csc)h?\s*\^\s*\{?\s*-\s*1"
 _UNFINISHED = tuple(
     (name, re.compile(pattern))
@@ -60,7 +61,7 @@ _ARITHMETIC = re.compile(
     r"(?<=[\d})])\s*(?:\^\\circ)?\s*(?:[-+*/]|\\(?:times|cdot|div)(?![a-z])|\()\s*(?=[\d.\\({-])|\d\.\d+\s*\}?\s*/|/\s*\d*\.\d"
     r"|\\frac\s*\{[^{}]*(?:\d\.\d|\d\s*[-+*])[^{}]*\}|\\frac\s*\{[^{}]*\}\s*\{[^{}]*(?:\d\.\d|\d\s*[-+*])[^{}]*\}"
 )
-"""What is left to do between numbers; `14/2` and `2^5` are worked out far enough."""
+"""Unevaluated arithmetic between numbers; `14/2` and `2^5` are accepted."""
 _OPERAND = re.compile(r"\d[\d,]*(?:\.\d+)?|\.\d+")
 _FRACTION = re.compile(r"-?\s*[\d,]+\s*/\s*[\d,]+")
 _RADICAND = re.compile(r"\\sqrt\s*(?:\{\s*(\d+)\s*\}|(\d))")
@@ -73,7 +74,7 @@ _PRODUCT = re.compile(r"\([^()]*[-+][^()]*\)\s*(?:\^|[\w(\\])|\w\s*\([^()]*[-+][
 
 
 def unfinished(gold: str, answer: str, problem: Problem) -> str | None:
-    """What is left to do on `answer`, which may be equal to `gold`; None when nothing is."""
+    """Return what remains to be evaluated in `answer`, which may equal `gold`; None if nothing does."""
     gold, answer = normalized(gold), normalized(answer)
     for name, pattern in _UNFINISHED:
         if pattern.search(answer) and not pattern.search(gold) and not _is_residue(name, answer):
@@ -96,12 +97,12 @@ def _is_residue(name: str, answer: str) -> bool:
 
 
 def _said_back(gold: str, answer: str, problem: Problem) -> bool:
-    """True for a formula of the problem, unless it is as simple as the gold one."""
+    """Return whether the answer is a formula of the problem, unless it is as simple as the gold answer."""
     bare = plain_spelling(answer)
     if bare not in problem.formulas and plain_spelling(_bare(answer)) not in problem.formulas:
         return False
     number, wanted = quantity(answer), quantity(gold)
-    if number is not None and wanted is not None:  # 0.5 is no fraction, and 4/8 not in lowest terms
+    if number is not None and wanted is not None:  # 0.5 is not a fraction, and 4/8 is not in lowest terms
         decimal = (number.decimals is None) != (wanted.decimals is None)
         mixed = _MIXED.match(gold) is not None and _MIXED.match(answer) is None
         return decimal or mixed or _denominator(answer) != _denominator(gold)
@@ -114,7 +115,7 @@ def _denominator(text: str) -> str:
 
 
 def _unsolved(gold: str, answer: str) -> str | None:
-    r"""`|x-3| < 5` and `2x < 10` are no solutions; `-2 < x < 8` is, and so is `(-2,8)`."""
+    r"""Reject unsolved inequalities: `|x-3| < 5` and `2x < 10` are not solutions, `-2 < x < 8` and `(-2,8)` are."""
     if not _COMPARISON.search(answer):
         return None
     for of_gold in parts(gold):
@@ -146,7 +147,9 @@ def _bare(text: str) -> str:
 
 
 def _is_set_up(answer: str, problem: Problem) -> bool:
-    """True for `64 - 56` where the problem speaks of 56; not for a number in scientific notation or a fraction."""
+    """Return whether the answer still computes with the problem's numbers: `64 - 56` if the problem mentions 56.
+    A number in scientific notation and a fraction do not.
+    """
     bare = _SCIENTIFIC.sub("", _bare(answer)).strip()
     if _FRACTION.fullmatch(bare) or _ARITHMETIC.search(bare) is None:
         return False
@@ -159,7 +162,9 @@ def _largest_radicand(text: str) -> int:
 
 
 def _other_form(gold: str, answer: str, problem: Problem) -> str | None:
-    """Where a form is asked for, the answer must have as many factors, or no more terms, than the gold one."""
+    """If the problem requires a form, check that the answer has at least as many factors, or no more terms, than the
+    gold answer.
+    """
     if "simplif" in problem.tasks and _largest_radicand(answer) > _largest_radicand(gold) > 0:
         return "a root is left to simplify"
     if not _LETTER.search(_bare(gold)) or "=" in gold:
@@ -174,7 +179,7 @@ def _other_form(gold: str, answer: str, problem: Problem) -> str | None:
 
 
 def _factors(text: str) -> int:
-    """Factors with a variable at the outermost level, each as often as its power says."""
+    """Count the factors with a variable at the outermost level, with multiplicity."""
     count = 0
     for match in re.finditer(r"(?:\(([^()]*(?:\([^()]*\)[^()]*)*)\)|([a-zA-Z]))(?:\s*\^\s*\{?(\d{1,3})\}?)?", text):
         if match[2] or _LETTER.search(match[1]):

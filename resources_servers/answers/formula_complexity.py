@@ -1,6 +1,6 @@
-"""How much work a formula would be, estimated from its text before any algebra: `9^{9^{9}}` has 370 million digits.
+"""Estimates the cost of a formula from its text before any algebra: `9^{9^{9}}` has 370 million digits.
 
-Bounds, not values: a formula within them may still take long, and the limit on CPU time is there for that.
+The estimates are bounds. A formula within the limits may still be slow; the CPU time limit handles those.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from rollyard.resources_servers.answers.latex import normalized
 
 MOST_DIGITS = 10_000
 MOST_TERMS = 2_000
-"""Of a product or a power, once expanded."""
+"""Terms of an expanded product or power."""
 MOST_DEGREE = 300
 MOST_RANGE = 1_000
-"""Of a sum or product from one number to another."""
+"""Steps of a sum or product over a range."""
 MOST_ROOTS = 8
 DEEPEST = 30
-"""Brackets, fractions, roots and exponents in one another."""
+"""Nesting of brackets, fractions, roots and exponents."""
 MOST_CELLS = 64
-"""Of a matrix."""
+"""Cells of a matrix."""
 _TOKEN = re.compile(
     r"\\(?:begin|end)\s*\{[^{}]*\}|\\text\s*\{[^{}]*\}|\\[a-zA-Z]+|\\.|\d(?:,?\d)*\.?\d*|\.\d+|\S", re.DOTALL
 )
@@ -36,12 +36,12 @@ _DERIVED = re.compile(r"\\i*int(?![a-z])|\\frac\s*\{\s*d\b|\\lim(?![a-z])")
 
 @dataclass(frozen=True)
 class _Size:
-    """Upper bounds of what a formula may come to."""
+    """Upper bounds of a formula's size."""
 
     digits: float = 1.0
-    """Of an exact number, numerator and denominator together."""
+    """Digits of an exact number, numerator and denominator together."""
     value: float = 1.0
-    """The absolute value, where it is a number."""
+    """The absolute value if it is a number."""
     terms: float = 1.0
     degree: float = 0.0
     symbolic: bool = False
@@ -77,7 +77,7 @@ class _Size:
 
 
 def why_too_costly(gold: str, answer: str) -> str | None:
-    """Why `answer` is too much work; None when it is not. A gold answer of the same size raises the bounds."""
+    """Return why `answer` is too expensive; None if it is not. A large gold answer raises the limits."""
     wanted, given = _sizes(normalized(gold)), _sizes(normalized(answer))
     for name, size in given.items():
         most = max(_MOST[name], 2 * wanted[name])
@@ -149,14 +149,14 @@ _ENDLESS = _Size(math.inf, math.inf, math.inf, math.inf)
 
 
 class _Reader:
-    """Adds up the sizes of the parts of a formula."""
+    """Recursive-descent parser that combines the sizes of a formula's parts."""
 
     def __init__(self, text: str) -> None:
         self._tokens = _TOKEN.findall(text)
         self._place = self._depth = 0
 
     def formula(self, ending: str = "") -> _Size:
-        """The size of everything up to `ending`, which is taken too."""
+        """Return the size of everything up to and including `ending`."""
         total, product = _Size(0.0, 0.0, 0.0), _Size(0.0)
         begun = False
         while self._place < len(self._tokens):
@@ -188,7 +188,7 @@ class _Reader:
         return size
 
     def _exponent(self) -> _Size:
-        """An exponent with what is raised over it: `9^9^9` is taken for `9^{9^9}`."""
+        """Parse an exponent with its own exponents: `9^9^9` is read as `9^{9^9}`."""
         size = self._operand()
         if self._place < len(self._tokens) and self._tokens[self._place] == "^":
             self._place += 1
@@ -202,7 +202,7 @@ class _Reader:
         return size
 
     def _operand(self) -> _Size:
-        """One number, letter, command or group. Without end where they are nested deeper than is written."""
+        """Parse one number, letter, command or group. The size is infinite beyond DEEPEST levels of nesting."""
         if self._depth > DEEPEST:
             self._place = len(self._tokens)
             return _ENDLESS

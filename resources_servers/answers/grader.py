@@ -1,4 +1,4 @@
-"""From a model's text to a verdict: what counts as said, which answer is in it, whether that is the gold one."""
+"""Grades a model's text: selects the relevant part, extracts the answer and compares it with the gold answer."""
 
 from __future__ import annotations
 
@@ -20,34 +20,34 @@ from rollyard.resources_servers.environment import Verification
 P = ParamSpec("P")
 R = TypeVar("R")
 LONG = 20_000
-"""Characters of a text that is read in a thread: other episodes must not wait for it."""
+"""Texts of at least this many characters are processed in a thread, so that other episodes do not wait."""
 MOST_VALUES = 12
-"""In one answer; a text that gives more is wrong unread."""
+"""Most values in one answer; an answer with more is wrong without a comparison."""
 _LISTING = re.compile(r",|;|\\pm|\\\\|\\{|(?<![a-zA-Z])(?:and|or)(?![a-zA-Z])")
 _INEQUALITY = re.compile(r"[<>≤≥]|\\[lg]eq?(?![a-z])")
 OPEN_ENDED = frozenset({"last_number", "last_formula", "whole_text"})
-"""Methods whose answer cannot be told from a step on the way when the text breaks off."""
+"""Methods whose answer cannot be distinguished from an intermediate step if the text is truncated."""
 CLOSED = frozenset({"boxed", "answer_tag", "final_answer"})
-"""Methods that end with a sign of their own: what is there is whole, however the text goes on."""
+"""Methods with an explicit end mark: their answer is complete even if the text is truncated later."""
 
 
 @dataclass(frozen=True)
 class AnswerForm:
-    """How answers are looked for in one form of prompt."""
+    """How answers are extracted for one prompt format."""
 
     stops: tuple[str, ...]
-    """The text ends at the first of them, whether the engine honoured them or not."""
+    """Stop strings. The text is cut at the first one, in case the engine did not honour them."""
     strict: Finder
-    """The form that the prompt asks for."""
+    """Finds an answer in the requested format."""
     lenient: tuple[Finder, ...]
-    """In turn; the first that finds anything decides."""
+    """Tried in order; the first one that finds an answer decides."""
     matches: Callable[[str, str], bool] | None = None
-    """The harness's own comparison (gold, answer) for the strict score; None: by meaning, exactly."""
+    """The harness's comparison (gold, answer) for the strict score; None: exact comparison by meaning."""
 
 
 @dataclass(frozen=True)
 class Grade:
-    """What was found in a text and what it is worth."""
+    """The extracted answer and its scores."""
 
     answer: str | None
     method: str
@@ -55,7 +55,7 @@ class Grade:
     strict: bool
     lenient: bool
     asked_form: bool
-    """There is an answer in the form that the prompt asks for."""
+    """The text contains an answer in the requested format."""
 
 
 class AnswerGrader:
@@ -63,10 +63,10 @@ class AnswerGrader:
 
     def __init__(self, workers: WorkerPool | None) -> None:
         self._workers = workers
-        """None: what needs algebra is not equal."""
+        """None: answers that require algebra count as not equal."""
 
     async def judge(self, gold: str, response: Verification, reading: AnswerForm, problem: str = "") -> Grade:
-        """The judgement on a response to `problem`. Raises Failure when the answer could not be verified."""
+        """Grade a response to `problem`. Raises Failure if the answer could not be verified."""
         asked, found = await _aside(len(response.text), read, response, reading)
         if found is None or not found.whole:
             return Grade(None, "none", _why_nothing(response, found), False, False, False)
@@ -82,7 +82,7 @@ class AnswerGrader:
         return Grade(found.text, found.method, compared.reason, strict, compared.equal, asked is not None)
 
     async def _compared(self, gold: str, found: Found, problem: str) -> Comparison:
-        """Of several values all must be equal to the gold answer, or their list to the gold one."""
+        """Compare the answer. Of several values, all must equal the gold answer, or their list must equal it."""
         if _is_list(gold) and (listed := _listed(found)) is not None:
             as_list = await self._equal(gold, listed, problem)
             if as_list.equal:
@@ -107,17 +107,17 @@ class AnswerGrader:
 
 
 async def _aside(length: int, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-    """The result of `function`, which reads `length` characters, without keeping the event loop waiting."""
+    """Call `function`, which processes `length` characters, without blocking the event loop."""
     if length < LONG:
         return function(*args, **kwargs)
     return await asyncio.to_thread(function, *args, **kwargs)
 
 
 def read(response: Verification, reading: AnswerForm) -> tuple[Found | None, Found | None]:
-    """The answer in the form that was asked for, and the answer in any form. Linear in the length of the text."""
+    """Return the answer in the requested format and the answer in any format. Linear in the length of the text."""
     text = cut(without_reasoning(response.text), reading.stops)
     kept, broken = after_last_retraction(text), _broken_off(response)
-    # A harness knows nothing of answers that are taken back.
+    # A harness's comparison does not handle retracted answers.
     where = text if reading.matches else kept
     asked, found = _usable(reading.strict(where), where, broken), first_of(reading.lenient, kept)
     if asked is not None and reading.matches is None:
@@ -129,12 +129,12 @@ def read(response: Verification, reading: AnswerForm) -> tuple[Found | None, Fou
 
 
 def _is_list(gold: str) -> bool:
-    """True for a gold answer of several values."""
+    """Return whether the gold answer has several values."""
     return bool(_LISTING.search(gold)) and quantity(gold) is None
 
 
 def _listed(found: Found) -> str | None:
-    """The values as one list: those in a row, or all that the text gives where each is a single one."""
+    """Return the values as one list: the adjacent ones, or all in the text if each is a single value."""
     single = not any(_LISTING.search(value) for value in found.every)
     values = found.every if single and len(found.every) > len(found.parts) else found.parts
     if not 1 < len(values) <= MOST_VALUES:
@@ -143,7 +143,7 @@ def _listed(found: Found) -> str | None:
 
 
 def _broken_off(response: Verification) -> bool:
-    """True when the model was cut off by a limit."""
+    """Return whether a limit truncated the model's output."""
     return response.response.get("status") == "incomplete"
 
 
@@ -164,7 +164,7 @@ def _why_nothing(response: Verification, found: Found | None) -> str:
 
 
 def narrowed(finder: Finder, narrow: Callable[[str], Sequence[str]]) -> Finder:
-    """A finder whose answer is made shorter by `narrow`, which may find several values in it."""
+    """Return a finder that applies `narrow` to the found answer, which may yield several values."""
 
     def find(text: str) -> Found | None:
         found = finder(text)

@@ -1,4 +1,4 @@
-r"""One spelling for what can be written in many: spaces, brackets, fractions, roots. Values never change."""
+r"""Normalizes the spelling of LaTeX (spaces, brackets, fractions, roots) without changing values."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ _REWRITTEN = tuple(
         (r"(?<![\\a-zA-Z])sqrt\s*(?:\(([^()]*)\)|\{([^{}]*)\})", r"\\sqrt{\1\2}"),
     )
 )
-"""In this order."""
+"""Applied in this order."""
 _FREE_SPACE = re.compile(r"(?<!\d) | (?!\d)")
 _TEXT = re.compile(r"\\text\s*\{([^{}]*)\}")
 _WORDS_IN_TEXT = re.compile(r"[^\W\d_][^\W\d_ ,.'’&-]*(?:[ ,.'’&-]+[^\W\d_]+)*")
@@ -69,7 +69,7 @@ _WRAPPERS = (("$$", "$$"), ("$", "$"), (r"\(", r"\)"), (r"\[", r"\]"), ("**", "*
 
 @lru_cache(maxsize=1024)
 def normalized(text: str) -> str:
-    """`text` with one spelling for each thing that has several."""
+    """Return `text` with a canonical spelling."""
     text = _unwrapped(to_ascii(text).strip())
     for pattern, spelling in _REWRITTEN:
         text = pattern.sub(spelling, text)
@@ -77,24 +77,24 @@ def normalized(text: str) -> str:
 
 
 def without_spaces(text: str) -> str:
-    """`tidied` without spaces, but for those between digits: for comparing letter by letter."""
+    """Return `normalized` text without spaces, except those between digits, for a comparison by characters."""
     return _FREE_SPACE.sub("", normalized(text))
 
 
 def unquoted(text: str) -> str:
-    r"""`squeezed`, with the words of `\text{...}` standing free."""
+    r"""Return `without_spaces` text with the content of `\text{...}` instead of the command."""
     return without_spaces(_TEXT.sub(r"\1", normalized(text)))
 
 
 def plain_spelling(text: str) -> str:
-    r"""One spelling for formulas that are the same step by step: `1/2` and `\frac{1}{2}`, `2 \cdot x` and `2x`."""
+    r"""Return the same spelling for formulas with the same structure: `1/2` and `\frac{1}{2}`, `2 \cdot x` and `2x`."""
     text = _TIMES.sub(lambda match: "*" if match[1] else "", unquoted(text))
     text = _SLASH.sub(r"\\frac{\1}{\2}", text.replace(r"^\circ", ""))
     return _SINGLE.sub(r"\1", text).replace("{}", "").strip("$ ")
 
 
 def words(text: str) -> str | None:
-    r"""The words of an answer that is text: `\text{(A)}` -> `a`, `Evelyn` -> `evelyn`; None when it is a formula."""
+    r"""Return the words of a textual answer: `\text{(A)}` -> `a`, `Evelyn` -> `evelyn`; None if it is a formula."""
     text = normalized(text)
     plain = _TEXT.sub(r"\1", text).replace('"', "").replace("``", "").replace("''", "")
     bare = plain.strip(" ().").strip()

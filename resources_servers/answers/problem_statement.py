@@ -1,4 +1,4 @@
-"""What the text of a problem tells about its answer: its formulas, what it asks for, its words."""
+"""Extracts from a problem's text what is relevant for its answer: formulas, the requested quantity, words, units."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rollyard.resources_servers.answers.splitting import links, parts, sides
 from rollyard.resources_servers.answers.vocabulary import unit_name
 
 MOST_CHARACTERS = 20_000
-"""Of a problem; the rest of a longer one is not looked at."""
+"""The rest of a longer problem is ignored."""
 _PRICE = re.compile(
     r"(?<!\\)\$(?=\d[\d,.]*(?:[ ?!;:)]|$)(?=[^$]{0,40}[a-z]{3})(?![^$]{0,40}[\\^=_+<>{}]))", re.MULTILINE
 )
@@ -52,38 +52,38 @@ _TASKS = ("factor", "expand", "simplif")
 
 @dataclass(frozen=True)
 class Problem:
-    """A problem's text as verdicts use it. Formulas are in `plain_spelling`."""
+    """The properties of a problem that verdicts use. Formulas are in `plain_spelling`."""
 
     formulas: frozenset[str] = frozenset()
-    """All of them, with their sides, items and values."""
+    """All formulas with their sides and items."""
     asked: frozenset[str] = frozenset()
-    """Those that follow `find`, `what is` and the like."""
+    """Formulas after `find`, `what is` and similar phrases."""
     computed: frozenset[str] = frozenset()
-    """Those that are asked for by themselves: `find $a+b$`, not `find the roots of $x^2-x$`."""
+    """Formulas whose value is requested: `find $a+b$`, not `find the roots of $x^2-x$`."""
     tuples: tuple[str, ...] = ()
     """Names in parentheses, such as `(x,y)`."""
     words: frozenset[str] = frozenset()
     counted: frozenset[str] = frozenset()
     """`eggs` of "how many eggs", and `more` of "how many more"."""
     tasks: frozenset[str] = frozenset()
-    """`factor`, `expand` or `simplif`, where the form of the answer is what is asked for."""
+    """`factor`, `expand` or `simplif` if the problem requires a form of the answer."""
     units: frozenset[str] = frozenset()
-    """Units of measure that it mentions, each under one name."""
+    """Canonical names of the units of measure in the text."""
     measured: frozenset[str] = frozenset()
-    """Those that it asks for: `in cents`, `how many feet`."""
+    """Units that the answer must have: `in cents`, `how many feet`."""
     percent: bool = False
-    """It asks for percents."""
+    """The answer is a percentage."""
     rounds: bool = False
     """The answer may be an approximation."""
     speaks_of_percent: bool = False
     speaks_of_angles: bool = False
-    """It may have an answer in degrees, be they of an angle or of heat."""
+    """The answer may be in degrees, of an angle or a temperature."""
     numbers: frozenset[str] = frozenset()
     text: str = ""
 
 
 def problem_text(task: Mapping[str, Any]) -> str:
-    """The row's `problem` or `question`; otherwise the last user message of a chat. Empty when it has neither."""
+    """Return the row's `problem` or `question`, otherwise the last user message of a chat; empty if it has neither."""
     for key in ("problem", "question"):
         if isinstance(written := task.get(key), str) and written.strip():
             return written
@@ -97,7 +97,7 @@ def problem_text(task: Mapping[str, Any]) -> str:
 
 @lru_cache(maxsize=512)
 def read_problem(text: str) -> Problem:
-    """What is known of the problem `text`."""
+    """Parse the problem's text."""
     if not text:
         return Problem()
     text = _PRICE.sub(r"\\$", text[:MOST_CHARACTERS])
@@ -137,13 +137,13 @@ def read_problem(text: str) -> Problem:
 
 
 def _single(formula: str) -> set[str]:
-    """The items of a formula that are no relations."""
+    """Return the items of a formula that are not relations."""
     items = [_MODULUS.sub("", part) for part in parts(formula)]
     return {plain_spelling(item) for item in items if len(links(item)) == 1}
 
 
 def _with_numbers(text: str, written: list[Formula]) -> str:
-    """`text` with `⟦0⟧`, `⟦1⟧`, ... in the places of its formulas."""
+    """Replace the formulas in `text` with `⟦0⟧`, `⟦1⟧`, ..."""
     prose, place = list[str](), 0
     for number, formula in enumerate(written):
         prose += [text[place : formula.start], f"⟦{number}⟧"]
@@ -152,7 +152,7 @@ def _with_numbers(text: str, written: list[Formula]) -> str:
 
 
 def _pieces(formula: str) -> set[str]:
-    """The formula, its items, and the sides of each; spelled plainly."""
+    """Return the formula, its items and the sides of each in `plain_spelling`."""
     found = {formula, *parts(formula)}
     found |= {_MODULUS.sub("", piece) for piece in found}
     found |= {side for piece in tuple(found) for side in sides(piece)}

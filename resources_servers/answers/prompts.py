@@ -1,4 +1,4 @@
-"""Prompts as rows carry them: the chat form, and the completion forms of lm-eval with few-shots and stop strings."""
+"""Builds the prompts of rows: the chat form, and lm-eval's completion forms with few-shot examples and stop strings."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from rollyard.services.types import Json
 
 
 def chat(question: str, system: str) -> Json:
-    """Create parameters of a chat: a system message, unless it is empty, and the question."""
+    """Return request parameters for a chat: a system message, unless it is empty, and the question."""
     messages = [{"role": "system", "content": system}] if system else []
     return {"input": [*messages, {"role": "user", "content": question}]}
 
 
 def completion(prompt: str, stops: Sequence[str], max_output_tokens: int) -> Json:
-    """Create parameters of a text to be continued up to a stop string.
+    """Return request parameters for a text completion up to a stop string.
 
-    The Responses API has no `stop`: it travels in `metadata.extra_body`, which model servers merge into the request to
-    the engine. The world cuts at the stop strings too, for engines that do not know them.
+    The Responses API has no `stop`, so it is sent in `metadata.extra_body`, which model servers merge into the request
+    to the engine. The environment also cuts at the stop strings, for engines that do not support them.
     """
     extra = orjson.dumps({"stop": list(stops)}).decode()
     return {
@@ -30,5 +30,5 @@ def completion(prompt: str, stops: Sequence[str], max_output_tokens: int) -> Jso
 
 
 def with_shots(shots: Sequence[tuple[str, str]], prompt: str) -> str:
-    """lm-eval's few-shot prompt: answers behind one blank, examples apart by one blank line."""
+    """Build lm-eval's few-shot prompt: one blank before each answer, one empty line after each example."""
     return "".join(f"{asked} {answered}\n\n" for asked, answered in shots) + prompt

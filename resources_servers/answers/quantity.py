@@ -1,6 +1,6 @@
-r"""Plain numbers as people write them: `-1,018.50`, `\$18`, `50\%`, `3\frac{1}{2}`, `1.5 \times 10^3`, `18 \text{ cm}`.
+r"""Parses numbers in common notations: `-1,018.50`, `\$18`, `50\%`, `3\frac{1}{2}`, `1.5 \times 10^3`, `18 \text{ cm}`.
 
-Values are exact fractions. What is not one number gives None and is somebody else's to read.
+Values are exact fractions. A text that is not a single number yields None.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from rollyard.resources_servers.answers.latex import normalized
 from rollyard.resources_servers.answers.vocabulary import SCALES, UNITS
 
 MOST_DIGITS = 1000
-"""Longer numbers are not read: nobody means them, and their powers cost time."""
+"""Longer numbers are not parsed: they are never an intended answer, and their powers are expensive."""
 _NUM = r"(?:\d{1,3}(?:,\d{2,3})*,\d{3}(?![\d,])|\d{1,3}(?:[ ]\d{3})+(?!\d)|\d+)(?:\.\d*)?|\.\d+"
 _PART = rf"[+-]?\s*(?:{_NUM})"
 _VALUE = re.compile(
@@ -31,25 +31,25 @@ _TAIL = re.compile(
 )
 _REPEATING = re.compile(r"(-?)(\d{0,50})\.(\d{0,50})\\(?:overline|bar)\s*\{(\d{1,50})\}")
 _ENDLESS = re.compile(r"(-?\d{0,50}\.\d{0,50}?)(?:(?=(\d{1,12})\2+\\ldots)\d+\\ldots|(?=\((\d{1,12})\))\(\d+\))")
-r"""`0.1666\ldots` and `0.1(6)`: the digits at the end that come at least twice."""
+r"""Repeating decimals `0.1666\ldots` and `0.1(6)`: the final digits that occur at least twice."""
 _HEDGES = frozenset({"or", "and", "to", "not", "than", "least", "most", "more", "less", "plus", "minus", "over"})
 _CURRENCIES = {"$": "dollar", "€": "euro", "£": "sterling", "¥": "yen", "": None}
 
 
 @dataclass(frozen=True)
 class Quantity:
-    """One number with what stood around it."""
+    """One number with its percent sign and unit."""
 
     value: Fraction
     decimals: int | None
-    """Digits after the point; None when it was written without one."""
+    """Digits after the point; None if there is no point."""
     percent: bool = False
     unit: str | None = None
-    """A unit of measure under one name (`cm`, `cm^2`, `dollar`); other words behind a number are no unit."""
+    """Canonical name of a unit of measure (`cm`, `cm^2`, `dollar`); other words after a number are not units."""
 
 
 def quantity(text: str, *, any_words: bool = False) -> Quantity | None:
-    """The one number that `text` is. `any_words`: bare words behind it (`18 eggs`) do not matter."""
+    """Parse `text` as a single number; None if it is not one. `any_words` ignores words after it, as in `18 eggs`."""
     text = _bare(normalized(text), any_words)
     match = _VALUE.match(text)
     if match is None or len(match.group()) > MOST_DIGITS or (match["inner"] and not match["money"]):
@@ -76,7 +76,7 @@ def quantity(text: str, *, any_words: bool = False) -> Quantity | None:
 
 
 def _bare(text: str, any_words: bool) -> str:
-    """Without what may stand before a number, and with repeating decimals as fractions."""
+    """Remove text that may precede a number, and convert repeating decimals to fractions."""
     text = re.sub(r"^(?:=|\\approx)\s*", "", text)
     if all_text := re.fullmatch(r"\\text\s*\{\s*([^{}]*\d[^{}]*)\}", text):
         text = normalized(all_text[1])
@@ -94,7 +94,7 @@ def _bare(text: str, any_words: bool) -> str:
 
 
 def unit_of(text: str) -> str | None:
-    r"""The unit of measure behind a formula, such as `\frac{\pi}{2} \text{ cm}`; None when it has none."""
+    r"""Return the unit of measure after a formula, such as `\frac{\pi}{2} \text{ cm}`; None if it has none."""
     text = normalized(text)
     if text.endswith("^\\circ"):
         return "degree"
@@ -111,7 +111,7 @@ def _value(match: re.Match[str]) -> Fraction | None:
     above = _number(match["up"] or match["up1"] or match["up2"])
     below = _number(match["down"] or match["down1"] or match["down2"])
     whole = match["whole"] or match["whole2"]
-    if below == 0 or (whole and not 0 <= above < below):  # 3 5/2 is no mixed number
+    if below == 0 or (whole and not 0 <= above < below):  # 3 5/2 is not a mixed number
         return None
     return sign * (int(whole or 0) + above / below)
 
@@ -121,7 +121,7 @@ def _number(text: str) -> Fraction:
 
 
 def _tail(tail: str, any_words: bool) -> tuple[int, bool, str | None] | None:
-    """What the words behind a number say: factor, percent or not, unit; None when they are not just words."""
+    """Parse the words after a number into factor, percent flag and unit; None if they are not just words."""
     match = _TAIL.fullmatch(tail)
     if match is None:
         return None
@@ -144,7 +144,7 @@ def _tail(tail: str, any_words: bool) -> tuple[int, bool, str | None] | None:
 
 
 def _unit(spoken: list[str], power: str) -> str | None:
-    """`cm^2` of `square centimeters`, `mi/h` of `miles per hour`; None when the words begin with no unit."""
+    """Return `cm^2` for `square centimeters`, `mi/h` for `miles per hour`; None if the first word is not a unit."""
     first, *others = re.split(r" ?/ ?| per ", " ".join(spoken))
     names, own = first.split(), ""
     if len(names) > 1 and names[0] in ("square", "sq", "cubic"):
@@ -158,5 +158,5 @@ def _unit(spoken: list[str], power: str) -> str | None:
 
 
 def _named(names: list[str]) -> str | None:
-    """The unit that the first word names."""
+    """Return the unit that the first word denotes."""
     return (UNITS.get(names[0]) or UNITS.get(names[0].removesuffix("s"))) if names else None

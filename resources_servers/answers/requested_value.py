@@ -1,4 +1,4 @@
-"""Whether a left side is what the problem asks for: `a = 7` does not answer "find $a+b$"."""
+"""Decides whether a left side is the requested quantity: `a = 7` does not answer "find $a+b$"."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _DIVIDED = re.compile(rf"([^=]{{1,200}}?) *{_MODULUS} *= *(-?\d+)")
 
 
 def derivative(formula: str) -> tuple[str, int] | None:
-    r"""Function and order of `f'(x)`, `y''`, `\frac{dy}{dx}`, `\frac{d}{dx} f(x)`; None for anything else."""
+    r"""Return function and order of `f'(x)`, `y''`, `\frac{dy}{dx}`, `\frac{d}{dx} f(x)`; None for anything else."""
     match = _DERIVATIVE.fullmatch(plain_spelling(formula))
     if match is None:
         return None
@@ -30,7 +30,7 @@ def derivative(formula: str) -> tuple[str, int] | None:
 
 
 def is_asked(name: str, problem: Problem) -> bool:
-    """True for a formula that the problem asks for, and for its derivative in another notation."""
+    """Return whether the problem asks for this formula, or for this derivative in a different notation."""
     if plain_spelling(name) in problem.asked:
         return True
     derived = derivative(name)
@@ -38,7 +38,7 @@ def is_asked(name: str, problem: Problem) -> bool:
 
 
 def is_other_quantity(name: str, problem: Problem) -> bool:
-    """True for what the problem has another use for than its answer, where it asks for one formula by itself."""
+    """Return whether the problem asks for one formula and uses `name` for something else."""
     bare = plain_spelling(name)
     if not problem.computed or is_asked(name, problem) or _is_set_equal(bare, problem):
         return False
@@ -53,15 +53,15 @@ def is_other_quantity(name: str, problem: Problem) -> bool:
 
 
 def _is_set_equal(bare: str, problem: Problem) -> bool:
-    """True for `x` where a figure says that the asked side is `x`."""
+    """Return whether a figure labels the requested side with `bare`."""
     pairs = ((bare, asked) for asked in problem.computed)
     return any(f"{one}={other}" in problem.formulas or f"{other}={one}" in problem.formulas for one, other in pairs)
 
 
 def residue(answer: str, problem: Problem) -> tuple[str, str] | None:
-    r"""What stands before `\equiv`, empty without it, and the residue: of `n \equiv 5 \pmod{17}`, of `78 \bmod 4 = 2`.
+    r"""Return the left side of `\equiv` (empty without it) and the residue: `n \equiv 5 \pmod{17}`, `78 \bmod 4 = 2`.
 
-    None for anything else, for another modulus than the problem's, and for `78 \equiv 2` where no residue is asked for.
+    None for anything else, for a modulus other than the problem's, and for `78 \equiv 2` if no residue is requested.
     """
     if divided := _DIVIDED.fullmatch(answer):
         left, modulus, value = divided.groups()

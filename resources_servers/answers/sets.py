@@ -1,4 +1,4 @@
-r"""Sets of numbers in the ways that people write them: `[2,5[`, `x < 2 \text{ or } x > 3`, `all real numbers`."""
+r"""Parses sets of numbers in different notations: `[2,5[`, `x < 2 \text{ or } x > 3`, `all real numbers`."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _DISTANCE = re.compile(r"(?:\||\\[lr]?vert) *([a-zA-Z]) *(?:\||\\[lr]?vert) *(<|
 
 
 def with_usual_sets(text: str) -> str:
-    """Intervals with outward brackets, the real numbers and the empty set as they are usually written."""
+    """Rewrite intervals with outward brackets, the real numbers and the empty set in standard notation."""
     text = normalized(text)
     bare = _TEXT.sub(r"\1", text).strip()
     if (reals := _REALS.fullmatch(bare)) is not None:
@@ -53,7 +53,7 @@ def _usual(match: re.Match[str]) -> str:
 
 
 def solved_set(answer: str) -> str:
-    r"""Solved inequalities joined by `or`, and `x \ne 2`, as the union that they mean; other relations as they are."""
+    r"""Convert solved inequalities joined by `or`, and `x \ne 2`, to a union; return other relations unchanged."""
     if (pierced := _without_points(answer)) is not None:
         return pierced
     if distance := _DISTANCE.fullmatch(answer):
@@ -68,7 +68,7 @@ def solved_set(answer: str) -> str:
 
 
 def _without_points(answer: str) -> str | None:
-    r"""`0 < x < 5, x \ne 2` and `x \ne 2, 3` as differences and unions of intervals; None for anything else."""
+    r"""Convert `0 < x < 5, x \ne 2` and `x \ne 2, 3` to differences and unions of intervals; else None."""
     points, names, base = list[tuple[Fraction, str]](), set[str](), ""
     for item in parts(answer):
         excluded = _EXCLUDED.fullmatch(item)
@@ -91,7 +91,7 @@ def _without_points(answer: str) -> str | None:
 
 
 def _interval(part: str) -> tuple[str, str]:
-    r"""Variable and interval of `2 < x \le 3`; empty for what is not so plain."""
+    r"""Return variable and interval of a simple inequality such as `2 < x \le 3`; empty strings for anything else."""
     found = links(part)
     sides, signs = [side for _, side in found], [sign for sign, _ in found[1:]]
     if signs and all(sign in (">", r"\ge") for sign in signs):

@@ -1,4 +1,4 @@
-"""Where a formula falls apart outside all brackets: at its relations, its commas, its `and` and `or`."""
+"""Splits a formula outside all brackets: at relations, commas, `and` and `or`."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ _STEP = re.compile(r"\\[{}]|\\[a-zA-Z]+|.", re.DOTALL)
 
 
 def parts(text: str) -> list[str]:
-    """The items of a list: `2, 3 and 4`; one for what is not a list."""
+    """Return the items of a list such as `2, 3 and 4`; one item if it is not a list."""
     return [item for _, item in _split(text, _ITEMS) if item]
 
 
 def sides(text: str) -> list[str]:
-    """What stands on the sides of `=` and of the signs for "nearly equal"."""
+    """Return the sides of `=` and of the signs for "approximately equal"."""
     return [side for _, side in _split(text, _EQUALS)]
 
 
 def links(text: str) -> list[tuple[str, str]]:
-    """Each side of a chain of relations with the sign before it; empty before the first."""
+    """Return each side of a chain of relations with the sign before it; the first sign is empty."""
     return _split(text, RELATIONS)
 
 
@@ -37,7 +37,7 @@ def _split(text: str, at: re.Pattern[str]) -> list[tuple[str, str]]:
 
 
 def _outside(text: str) -> Iterator[int]:
-    """The places outside all brackets and braces."""
+    """Yield the positions outside all brackets and braces."""
     depth = 0
     for step in _STEP.finditer(text):
         if step.group() in ("(", "[", "{", r"\{"):

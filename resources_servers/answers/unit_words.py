@@ -1,7 +1,6 @@
-r"""The words around a number: `18 \text{ eggs}` is 18, `\text{half of } 18` and `\text{maybe } 18` are not.
+r"""Removes harmless words around a number: `18 \text{ eggs}` is 18; `\text{half of } 18`, `\text{maybe } 18` are not.
 
-A list of allowed words decides: units of measure, common nouns, and what the problem speaks of. Any other word
-refuses the answer.
+Allowed are units of measure, common nouns and words of the problem. Any other word makes the answer wrong.
 """
 
 from __future__ import annotations
@@ -39,11 +38,11 @@ _LEADING = word_set(
 
 
 class UnknownWord(ValueError):
-    """A word stands with the answer that is not known to leave it as it is."""
+    """The answer contains a word that may change its value."""
 
 
 def without_words(gold: str, answer: str, problem: Problem) -> str:
-    """`answer` without the words that do not matter; units, `and` and `or` stay. Raises UnknownWord."""
+    """Return `answer` without harmless words; units, `and` and `or` are kept. Raises UnknownWord."""
     answer = _NEGATIVE.sub("-", answer)
     known = frozenset(word.casefold() for word in _WORD.findall(gold))
     symbolic = re.search(r"(?<![a-zA-Z\\])[a-zA-Z](?![a-zA-Z])", re.sub(r"\\text\s*\{[^{}]*\}", "", gold)) is not None
@@ -69,7 +68,7 @@ def without_words(gold: str, answer: str, problem: Problem) -> str:
 
 
 def _leading(text: str, known: frozenset[str], problem: Problem) -> str | None:
-    """The first word that may follow a number but not lead to it: `multiple of 5`; None when there is none."""
+    """Return the first word that may not precede a number, as in `multiple of 5`; None if there is none."""
     word: str
     for word in _WORD.findall(text):
         lower = word.casefold()
@@ -79,7 +78,7 @@ def _leading(text: str, known: frozenset[str], problem: Problem) -> str | None:
 
 
 def _is_formula(run: str, known: frozenset[str], symbolic: bool, problem: Problem) -> bool:
-    """True when letters without `\\text` are a product of variables or a pair of points, not words."""
+    """Return whether letters outside `\\text` are a product of variables or a pair of points instead of words."""
     if " " in run:
         return all(_is_formula(word, known, symbolic, problem) for word in run.split())
     if run.isupper() or run.casefold() in known:
@@ -100,7 +99,7 @@ def _is_word(run: str, problem: Problem) -> bool:
 
 
 def _kept(text: str, known: frozenset[str], problem: Problem) -> str:
-    """What stays of a run of words. Raises UnknownWord."""
+    """Return the part of a run of words that is kept. Raises UnknownWord."""
     if not _WORD.search(text):
         return text
     spoken = _WORD.findall(text)
@@ -125,7 +124,7 @@ def _is_symbol(word: str) -> bool:
 
 
 def _is_plain(spoken: list[str]) -> bool:
-    """True for words of which each is a unit of measure or a factor."""
+    """Return whether every word is a unit of measure or a factor."""
     return all(is_unit(word) or word.casefold() in SCALES or word.casefold() == "per" for word in spoken)
 
 
@@ -135,7 +134,7 @@ def _without(text: str) -> str:
 
 
 def _measured(spoken: list[str], problem: Problem) -> list[str]:
-    """The unit that the words begin with: `dollars` of `dollars for eggs`; empty for `eggs per day`."""
+    """Return the unit at the start of the words: `dollars` for `dollars for eggs`; empty for `eggs per day`."""
     taken: list[str] = []
     for word in spoken:
         lower = word.casefold()

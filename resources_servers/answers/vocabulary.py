@@ -1,4 +1,4 @@
-"""Words that may accompany a number without changing it, and words that change it."""
+"""Lists words that may accompany a number without changing it, and words that change it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 
 
 def word_set(words: str) -> frozenset[str]:
-    """The words of a text, divided by white space."""
+    """Split a text into a set of words."""
     return frozenset(words.split())
 
 
@@ -27,7 +27,7 @@ UNITS = {
     }.items()
     for name in names.split()
 }  # fmt: skip
-"""Units of measure, each name with the one that stands for all."""
+"""Maps each name of a unit of measure to its canonical name."""
 _DIMENSIONS = (
     word_set("nm mm cm dm m km in ft yd mi"),
     word_set("mg g kg lb oz ton"),
@@ -82,7 +82,7 @@ _FOREIGN = word_set(
     метров метра человек человека штук штуки раз раза страниц недель недели месяцев месяца
     """
 )
-"""Units and measure words of Chinese and Russian."""
+"""Units and measure words in Chinese and Russian."""
 CHANGING = word_set(
     """
     not no none neither nor never without half halves third thirds quarter quarters fourth fifth sixth eighth
@@ -100,7 +100,8 @@ CHANGING = word_set(
     infinity
     """
 )
-"""Never taken for a noun of the problem: with them, a number is another one, a guess, or several."""
+"""Never accepted as nouns of the problem: with these words a number has a different value, is a guess, or is one of
+several."""
 _LEFT_SIDE = CHANGING - word_set(
     """
     sum difference product ratio quotient maximum max minimum min least most greatest number square root some
@@ -108,7 +109,7 @@ _LEFT_SIDE = CHANGING - word_set(
     larger smaller greater between near close pair pairs different above below over under
     """
 )
-"""A quantity may be named with `sum` or `least`: "the sum of the roots is 5"."""
+"""Names of quantities may contain `sum` or `least`: "the sum of the roots is 5"."""
 _ONES = """
     zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen
     eighteen nineteen
@@ -120,7 +121,7 @@ _SPOKEN_SCALES = {"thousand": 10**3, "million": 10**6, "billion": 10**9}
 
 
 def stems(word: str) -> frozenset[str]:
-    """The word and what it may be the plural or another form of."""
+    """Return the word and its possible base forms."""
     word = word.casefold().removesuffix("'s").strip("'.")
     found = {word, word.removesuffix("s"), word.removesuffix("es")}
     if word.endswith("ies"):
@@ -129,12 +130,12 @@ def stems(word: str) -> frozenset[str]:
 
 
 def unit_name(word: str) -> str | None:
-    """The one name of a unit of measure: `cm` of `centimetres`."""
+    """Return the canonical name of a unit of measure: `cm` for `centimetres`; None if it is not a unit."""
     return next((UNITS[stem] for stem in sorted(stems(word), key=len, reverse=True) if stem in UNITS), None)
 
 
 def other_unit(unit: str, problem_asks: frozenset[str], problem_mentions: frozenset[str]) -> str | None:
-    """A unit that the problem wants instead of this one of the same dimension; None when it wants none."""
+    """Return the unit of the same dimension that the problem requires instead; None if it requires none."""
     base = unit.partition("/")[0].partition("^")[0]
     alike = next((dimension for dimension in _DIMENSIONS if base in dimension), frozenset[str]())
     wanted = (problem_asks & alike) or (problem_mentions & alike)
@@ -142,23 +143,23 @@ def other_unit(unit: str, problem_asks: frozenset[str], problem_mentions: frozen
 
 
 def is_unit(word: str) -> bool:
-    """True for the name of a unit of measure, singular or plural."""
+    """Return whether the word is a unit of measure, singular or plural."""
     return any(stem in UNITS or stem in _MEASURES for stem in stems(word))
 
 
 def is_common(word: str) -> bool:
-    """True for articles, prepositions and nouns that are often counted."""
+    """Return whether the word is an article, a preposition or a commonly counted noun."""
     return word.casefold() in _FUNCTION_WORDS | _FOREIGN or any(stem in _NOUNS for stem in stems(word))
 
 
 def changes_numbers(name: str) -> bool:
-    """True when the words of a left side or of an announcement say that the number is not the quantity itself."""
+    """Return whether words of a left side or an announcement indicate that the number is not the quantity itself."""
     said = re.findall(r"[a-z]{2,}", re.sub(r"\\(?!text)[a-z]+", "", name).casefold())
     return any(word in _LEFT_SIDE for word in said)
 
 
 def spoken_number(text: str) -> int | None:
-    """21 of `twenty-one`; None for what is not only the words of one whole number."""
+    """Parse number words: 21 for `twenty-one`; None if the text is not exactly the words of one integer."""
     said = text.casefold().replace("-", " ").replace(" and ", " ").split()
     total = group = 0
     previous = ""

@@ -1,4 +1,4 @@
-"""A pool of processes for comparisons that may take for ever. Waiting for a free one counts against no limit."""
+"""Runs comparisons that may never finish in a pool of processes. Waiting for a free process counts against no limit."""
 
 from __future__ import annotations
 
@@ -15,71 +15,71 @@ from rollyard.services.errors import Failure, FailureKind
 from rollyard.services.io.search_path import INSTALLED
 
 WALL_S = 120.0
-"""A comparison that used up neither its CPU time nor this is at work on a machine that has no time for it."""
+"""Deadline for comparisons that do not use up their CPU time because the host is overloaded."""
 MOST_GOLDS = 10_000
-"""Gold answers of which is remembered whether they can be read."""
+"""Most gold answers for which the pool caches whether they can be parsed."""
 _FROM_OUTSIDE = frozenset((signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP))
 
 
 class WorkerPool:
-    """Compares answers in processes of their own, started when needed; at most `count` at once."""
+    """Compares answers in at most `count` worker processes, which are started on demand."""
 
     def __init__(self, count: int, cpu_s: float) -> None:
         self._cpu_s = cpu_s
         self._readable: dict[str, bool] = {}
-        # The last one used is the first one taken: the others need not be started.
+        # The most recently used process is reused first, so that the others need not be started.
         self._idle: asyncio.LifoQueue[_Worker] = asyncio.LifoQueue()
         self._all = [_Worker() for _ in range(count or len(os.sched_getaffinity(0)))]
         for worker in reversed(self._all):
             self._idle.put_nowait(worker)
 
     async def compare(self, gold: str, answer: str, problem: str = "") -> Comparison:
-        """What `thorough` says; not equal for an answer that costs too much or breaks the comparison.
+        """Return the result of `compare_symbolically`; not equal if the answer is too expensive or crashes it.
 
-        Raises Failure when that is not the answer's fault: timeout when the gold answer alone takes too long,
-        server_error when its process could not work.
+        Raises Failure if the answer is not the cause: timeout if the gold answer alone takes too long, server_error if
+        the worker process failed.
         """
-        said = await self._ask(gold, answer, problem, self._cpu_s)
-        if "equal" in said:
-            return Comparison.model_validate(said)
-        reason = self._reason(said)
-        # A policy could have its mistakes sampled again if a bomb for an answer were a failure.
-        if not _is_outside(said) and await self._reads(gold):
+        result = await self._request(gold, answer, problem, self._cpu_s)
+        if "equal" in result:
+            return Comparison.model_validate(result)
+        reason = self._reason(result)
+        # If an expensive answer were a failure, a policy could get a second attempt for its wrong answers.
+        if not _is_outside(result) and await self._reads(gold):
             return Comparison(equal=False, reason=reason)
-        kind = FailureKind.TIMEOUT if said.get("died") == signal.SIGPROF else FailureKind.SERVER_ERROR
+        kind = FailureKind.TIMEOUT if result.get("died") == signal.SIGPROF else FailureKind.SERVER_ERROR
         raise Failure(kind, f"the answer could not be verified: {reason}: {_shown(answer)}")
 
     async def _reads(self, gold: str) -> bool:
-        """True for a gold answer that is read in half of the CPU time."""
+        """Return whether the gold answer is parsed within half of the CPU time."""
         if gold not in self._readable:
-            said = await self._ask(gold, None, "", self._cpu_s / 2)
-            if _is_outside(said):
+            result = await self._request(gold, None, "", self._cpu_s / 2)
+            if _is_outside(result):
                 return False
             if len(self._readable) >= MOST_GOLDS:
                 self._readable.clear()
-            self._readable[gold] = "equal" in said
+            self._readable[gold] = "equal" in result
         return self._readable[gold]
 
-    async def _ask(self, gold: str, answer: str | None, problem: str, cpu_s: float) -> dict[str, object]:
+    async def _request(self, gold: str, answer: str | None, problem: str, cpu_s: float) -> dict[str, object]:
         worker = await self._idle.get()
         try:
             return await worker.ask({"gold": gold, "answer": answer, "problem": problem, "cpu_s": cpu_s})
         finally:
             self._idle.put_nowait(worker)
 
-    def _reason(self, said: dict[str, object]) -> str:
-        if said.get("died") == signal.SIGPROF:
+    def _reason(self, result: dict[str, object]) -> str:
+        if result.get("died") == signal.SIGPROF:
             return f"comparing took more than {self._cpu_s:g} s of CPU time (setting verify_cpu_s)"
-        return str(said.get("failed") or f"the process ended with signal {said.get('died')}")
+        return str(result.get("failed") or f"the process ended with signal {result.get('died')}")
 
     async def close(self) -> None:
-        """End every process."""
+        """Stop every process."""
         for worker in self._all:
             await worker.stop()
 
 
 class _Worker:
-    """One process, or the right to one."""
+    """A worker process, which is started with its first comparison."""
 
     def __init__(self) -> None:
         self._process: asyncio.subprocess.Process | None = None
@@ -94,19 +94,19 @@ class _Worker:
             async with asyncio.timeout(WALL_S):
                 line = await process.stdout.readline()
             self._busy = not line
-            said: dict[str, object] = orjson.loads(line) if line else {"outside": True, "failed": "its process ended"}
+            result: dict[str, object] = orjson.loads(line) if line else {"outside": True, "failed": "its process ended"}
         except TimeoutError:
-            said = {"outside": True, "failed": f"no answer within {WALL_S:g} s"}
+            result = {"outside": True, "failed": f"no answer within {WALL_S:g} s"}
         except ConnectionError:
-            said = {"outside": True, "failed": "its process ended"}
+            result = {"outside": True, "failed": "its process ended"}
         finally:
-            if self._busy:  # a late answer would be taken for the next one's
+            if self._busy:  # a late response would be mistaken for the next one's
                 await asyncio.shield(self.stop())
                 self._busy = False
-        return said
+        return result
 
     async def stop(self) -> None:
-        """End the process: an idle one by the end of its input, one at work by force."""
+        """Stop the process: close the input of an idle one, kill a busy one."""
         process, self._process = self._process, None
         if process is None:
             return
@@ -127,7 +127,7 @@ async def _started() -> asyncio.subprocess.Process:
         "-m",
         "rollyard.resources_servers.answers.comparison_worker",
         cwd=INSTALLED,
-        # Sets print in the order of their hashes, and what is tried first depends on it.
+        # The order of sets depends on hashes and determines what sympy tries first.
         env={"PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1", "LANG": "C.UTF-8"},
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
@@ -136,9 +136,9 @@ async def _started() -> asyncio.subprocess.Process:
     )
 
 
-def _is_outside(said: dict[str, object]) -> bool:
-    """True when something else than the compared formulas ended the comparison, such as a signal from outside."""
-    return bool(said.get("outside")) or said.get("died") in _FROM_OUTSIDE
+def _is_outside(result: dict[str, object]) -> bool:
+    """Return whether something other than the formulas ended the comparison, such as an external signal."""
+    return bool(result.get("outside")) or result.get("died") in _FROM_OUTSIDE
 
 
 def _shown(answer: str) -> str:

@@ -1,6 +1,6 @@
-"""Reward analysis of Sokoban rollouts in Markdown: the report of the GRL Sokoban evaluation, with its flags.
+"""Write a reward analysis of Sokoban rollouts in Markdown, with the format and options of the GRL Sokoban evaluation.
 
-`ng_reward_profile` says more, draws it, and compares runs.
+`ng_reward_profile` reports more, draws charts and compares runs.
 """
 
 import argparse
@@ -18,7 +18,7 @@ from rollyard.services.rollouts.rollout_files import check_output
 
 
 def analysis(profile: Profile, model: str) -> str:
-    """The report. Numbers by the seed's definitions; what is not measured is said beside them."""
+    """Return the report. Metrics follow the definitions of the GRL Sokoban evaluation; gaps in the data are noted."""
     covered, solved, rewards, calls = profile.coverage, profile.solved, profile.rewards, profile.tool_calls
     lines = [
         f"# Reward analysis: {escaped(model)}",
@@ -31,7 +31,7 @@ def analysis(profile: Profile, model: str) -> str:
     lines.append(f"- **Total Rollouts**: {covered.measured:,} ({measured(covered)})")
     if rewards is None or calls is None:
         return "\n".join([*lines, ""])
-    rate = "not known: rows report no success"
+    rate = "unknown (rows report no success)"
     if solved is not None:
         rate = f"{solved.rate.mean:.2%} ({solved.rollouts:,} / {covered.measured:,})"
     lines.append(f"- **Success Rate**: {rate}")
@@ -42,7 +42,7 @@ def analysis(profile: Profile, model: str) -> str:
         ("Max", rewards.max),
     ):
         lines.append(f"- **{name} Reward**: {value:.4f}")
-    correlation = "none, one of the two does not vary" if calls.correlation is None else f"{calls.correlation:.4f}"
+    correlation = "none (one of the two is constant)" if calls.correlation is None else f"{calls.correlation:.4f}"
     lines += ["", "## Tool Call Statistics", "", f"- **Average Tool Calls**: {calls.mean:.2f} per rollout"]
     lines += [f"- **Min Tool Calls**: {calls.min}", f"- **Max Tool Calls**: {calls.max}"]
     lines += [f"- **Correlation (tool calls ↔ reward)**: {correlation}", "", "## Reward Distribution", ""]
@@ -60,18 +60,20 @@ def analysis(profile: Profile, model: str) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the report, or write it where --output says; 1 when nothing is measured. Raises OperatorError, RunError."""
+    """Print the report or write it to --output. Returns 1 if nothing was measured. Raises OperatorError, RunError."""
     parser = ScriptParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rollouts-path", type=Path, required=True, help="output of ng_collect_rollouts, JSON Lines")
-    parser.add_argument("--model-name", default="", help="for the heading; default: the model the rollouts name")
-    parser.add_argument("--output", type=Path, help="where the report goes; default: to the terminal")
+    parser.add_argument(
+        "--rollouts-path", type=Path, required=True, help="rollouts file of ng_collect_rollouts (JSON Lines)"
+    )
+    parser.add_argument("--model-name", default="", help="model name in the heading (default: from the rollouts)")
+    parser.add_argument("--output", type=Path, help="file to write the report to (default: standard output)")
     options = parser.parse_args(arguments)
     if options.output is not None:
         check_output(options.output, [options.rollouts_path])
     try:
         profile = load(options.rollouts_path).profile
     except RunError as error:
-        raise OperatorError(str(error)) from error  # the file that was named cannot be read
+        raise OperatorError(str(error)) from error  # the given file cannot be read
     report = analysis(profile, options.model_name or ", ".join(profile.models) or options.rollouts_path.stem)
     if options.output is None:
         print(report, end="")

@@ -1,4 +1,4 @@
-"""Sokoban as an environment: the tools `step` and, if wanted, `undo`, and a verdict that knows the optimum."""
+"""Sokoban as an environment: the tool `step`, the optional tool `undo`, and a verdict with the optimal solution."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class GrlSokoban(Environment[SokobanSettings]):
     """Push every box onto a target."""
 
     def __init__(self, task: Mapping[str, Any], settings: SokobanSettings) -> None:
-        """Make the row's room. Raises BadTask for a row that asks for an impossible or too large one."""
+        """Create the row's room. Raises BadTask if the room is impossible or too large."""
         super().__init__(task, settings)
         row = read_task(task)
         puzzle = puzzle_of(row, settings)
@@ -47,7 +47,7 @@ class GrlSokoban(Environment[SokobanSettings]):
 
     @classmethod
     def offers(cls, name: str, settings: SokobanSettings) -> bool:
-        """`undo` is there only where the settings want it."""
+        """Offer `undo` only if the settings enable it."""
         return name != "undo" or settings.undo
 
     @tool
@@ -94,17 +94,17 @@ class GrlSokoban(Environment[SokobanSettings]):
         return self.view.answer(game.board(), facts)
 
     async def reset(self) -> tuple[str, Json]:
-        """The board, with words on how to answer. Raises BadTask where the settings want what this form lacks."""
+        """Return the board and the answer format. Raises BadTask for settings that this form does not support."""
         if "image" in self.settings.observations:
             raise BadTask("the turn-based form shows no images; set observations to text, coordinates or both")
         if self.settings.charge_unplayed:
-            raise BadTask("the turn-based form pays step by step and has no last word; set charge_unplayed to false")
+            raise BadTask("the turn-based form has no final verdict; set charge_unplayed to false")
         how = "Answer each turn with one move: <action>Up</action>, <action>Down</action>, Left or Right."
         legend = _LEGEND if "text" in self.settings.observations else ""
         return f"{self._shown()}\n\n{legend}{how}", self._info()
 
     async def turn(self, text: str) -> Turn:
-        """One move from the model's message; a message without one costs nothing and is told so."""
+        """Execute one move from the model's message. A message without a move costs nothing and gets a hint."""
         move = read_move(text)
         if move is None:
             words = "No move found in your message. Answer with <action>Up</action>, Down, Left or Right."
@@ -114,9 +114,9 @@ class GrlSokoban(Environment[SokobanSettings]):
         return Turn(self._shown(), reward, terminated, self.play.over and not terminated, self._info())
 
     async def verify(self, response: Verification) -> Verdict:
-        """The accumulated reward; beside it how good the play was against the optimum."""
+        """Return the accumulated reward together with the moves used and the optimum."""
         game, optimum = self.play.game, self.optimum
-        said = {
+        fields = {
             **self._info(),
             "moves": game.steps,
             "optimal_moves": optimum.moves if optimum else None,
@@ -125,8 +125,8 @@ class GrlSokoban(Environment[SokobanSettings]):
             "room_seed": self.room.seed,
         }
         if self.play.shaped is not None:
-            said["shaping_reward"] = self.play.shaped
-        return Verdict(reward=self.play.reward(), **said)
+            fields["shaping_reward"] = self.play.shaped
+        return Verdict(reward=self.play.reward(), **fields)
 
     def _shown(self) -> str:
         return self.view.words(self.play.game.board())
@@ -138,7 +138,7 @@ class GrlSokoban(Environment[SokobanSettings]):
 
 
 def read_move(text: str) -> int | None:
-    """The move in a message: the first `<action>` tag's, else the first bare word or digit that is one."""
+    """Parse the move in a message: from the first `<action>` tag, otherwise from the first bare word or digit."""
     tag = _ACTION_TAG.search(text)
     found = tag.group(1) if tag else next((match.group(1) for match in _BARE_ACTION.finditer(text)), "")
     try:

@@ -1,4 +1,4 @@
-"""The Sokoban board: its text, its moves and its rewards, bit for bit those of the reference environment."""
+"""Implements the Sokoban board, its moves and its rewards, bit for bit like the reference environment."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -21,9 +21,9 @@ _FREE, _BOXES, _COVERED = b"_O", b"Xv", ord("v")
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """A position: one cell code a byte, rows one after the other, walled all round.
+    """A position: one byte per cell with its code, row by row, surrounded by wall.
 
-    The codes are WALL, FLOOR and TARGET in `fixed`; in `state` also BOX and PLAYER, which stand on what `fixed` says.
+    `fixed` contains the codes WALL, FLOOR and TARGET; `state` also BOX and PLAYER, which are on the cell in `fixed`.
     """
 
     rows: int
@@ -31,39 +31,39 @@ class Room:
     fixed: bytes
     state: bytes
     seed: int | None = None
-    """The seed that made the room; None for a room that came from elsewhere."""
+    """The seed that generated the room; None for rooms from other sources."""
     tries: int = 0
-    """How many seeds were tried; 1 means that the one asked for held a room."""
+    """Number of seeds that were tried; 1 means that the requested seed yielded a room."""
 
     def board(self) -> str:
-        """The position as text, one line a row: # wall, _ floor, O target, X box, √ box on target, P and S player."""
+        """Return one line per row: # wall, _ floor, O target, X box, √ box on target, P player, S player on target."""
         return _text(_cells(self))
 
     @classmethod
     def parse(cls, board: str) -> "Room":
-        """Read a board text. Raises ValueError unless it is walled all round, with one player and a target a box."""
+        """Parse a board. Raises ValueError unless it has a closed wall, one player and as many targets as boxes."""
         lines = board.split("\n")
         if unknown := set(board) - set(_CODES) - {"\n"}:
             raise ValueError(f"unknown symbols {sorted(unknown)} in a board; use {' '.join(_CODES)}")
         if len({len(line) for line in lines}) != 1:
-            raise ValueError(f"the rows of a board must be of one length, these are {[len(line) for line in lines]}")
+            raise ValueError(f"the rows of a board must have equal lengths; found {[len(line) for line in lines]}")
         rim = lines[0] + lines[-1] + "".join(line[:1] + line[-1:] for line in lines)
         if set(rim) != {"#"}:
-            raise ValueError("a board must have wall (#) all round its edge")
+            raise ValueError("a board must be surrounded by wall (#)")
         codes = [_CODES[symbol] for line in lines for symbol in line]
         fixed, state = bytes(code[0] for code in codes), bytes(code[1] for code in codes)
         if state.count(PLAYER) != 1 or not state.count(BOX) == fixed.count(TARGET) > 0:
             found = f"{state.count(PLAYER)} players, {state.count(BOX)} boxes, {fixed.count(TARGET)} targets"
-            raise ValueError(f"a board needs one player and as many boxes as targets, at least one; this has {found}")
+            raise ValueError(f"a board needs one player and as many boxes as targets, at least one; found {found}")
         return cls(len(lines), len(lines[0]), fixed, state)
 
 
 class Step(NamedTuple):
-    """What one move did."""
+    """The result of one move."""
 
     reward: float
     done: bool
-    """All boxes are on targets, or this was the last step allowed."""
+    """All boxes are on targets, or the step limit is reached."""
     effective: bool
     """The player moved."""
     success: bool
@@ -71,13 +71,13 @@ class Step(NamedTuple):
 
 
 class Game:
-    """One episode, single use. The caller stops at `done`: like the reference, a game can be stepped beyond it."""
+    """One episode, for a single use. The caller must stop at `done`: as in the reference, `step` still works then."""
 
     __slots__ = ("_cells", "_deltas", "_player", "_room", "_targets", "boxes_on_target", "done", "max_steps", "steps",
                  "success", "total_reward")  # fmt: skip
 
     def __init__(self, room: Room, max_steps: int = 100) -> None:
-        """Start from `room`; the episode ends at the `max_steps`-th step if not before."""
+        """Start from `room`; the episode ends after `max_steps` steps at the latest."""
         stride = room.cols + 1
         self._room = room
         self._deltas = (0, -stride, stride, -1, 1)
@@ -89,16 +89,16 @@ class Game:
         self.success = self.done = self.boxes_on_target == self._targets
 
     def board(self) -> str:
-        """The position as text, in the symbols of `Room.board`."""
+        """Return the position as text, in the symbols of `Room.board`."""
         return _text(self._cells)
 
     def position(self) -> Room:
-        """The position as a room, for the solver or another game."""
+        """Return the position as a room, for the solver or another game."""
         room, state = self._room, bytes(self._cells).translate(_STATE, b"\n")
         return Room(room.rows, room.cols, room.fixed, state, room.seed, room.tries)
 
     def step(self, action: int) -> Step:
-        """Move the player, pushing a box that stands in the way; a blocked move costs a step all the same.
+        """Move the player, pushing a box if necessary. A blocked move costs a step, too.
 
         Raises ValueError if the action is not one of UP, DOWN, LEFT, RIGHT.
         """
@@ -108,7 +108,7 @@ class Game:
         effective = self._move(self._deltas[action])
         after = self.boxes_on_target
         self.steps += 1
-        # The reference adds in this order, and floats remember it.
+        # The reference adds in this order, which affects the floating-point result.
         reward = -0.1
         if after > before:
             reward += 1
@@ -122,9 +122,9 @@ class Game:
         return Step(reward, done, effective, success)
 
     def back_to(self, before: Room) -> float:
-        """Put an earlier position of this game back, at the price of a step; boxes count as they stand there.
+        """Restore an earlier position of this game. Costs a step and the rewards of boxes that leave their targets.
 
-        Returns the reward. Not for a game that is done.
+        Returns the reward. Must not be called when the game is done.
         """
         covered = self.boxes_on_target
         self._place(before)
@@ -158,7 +158,7 @@ class Game:
 
 
 def parse_action(value: str | int) -> int:
-    """The action that a model meant: a label in any case, or 1 to 4 as number or text. Raises ValueError."""
+    """Parse an action of the model: a label in any case, or 1 to 4 as number or text. Raises ValueError."""
     action = MOVES.get(value.strip().lower()) if isinstance(value, str) else None
     if action is None and not isinstance(value, bool) and str(value).strip() in ("1", "2", "3", "4"):
         action = int(value)
@@ -168,7 +168,7 @@ def parse_action(value: str | int) -> int:
 
 
 def canonical_board(board: str) -> str:
-    """The one text that a board shares with its rotations and reflections: two are the same puzzle if these agree."""
+    """Return a text that is the same for all rotations and reflections of a board, to compare puzzles."""
     grid = board.split("\n")
     turned = ["".join(column) for column in zip(*grid, strict=True)]
     mirrored = [[line[::-1] for line in way] for way in (grid, turned)]

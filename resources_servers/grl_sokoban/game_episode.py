@@ -1,4 +1,4 @@
-"""Play: one episode by the settings, a game and what a server adds to it: undo, the deadlock flag, shaping."""
+"""Extends a game to an episode with the server's settings: undo, the deadlock flag and shaping."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rollyard.resources_servers.grl_sokoban.solver import is_deadlocked
 
 
 class GameEpisode:
-    """Without settings it is the game and nothing else."""
+    """One episode; with the default settings it behaves exactly like the game."""
 
     def __init__(self, start: Room, max_steps: int, settings: SokobanSettings) -> None:
         self.game = Game(start, max_steps)
@@ -22,32 +22,32 @@ class GameEpisode:
         self._covered_at_start = self.game.boxes_on_target
         self._shaping = Shaping(settings.shaping, settings.solver_states, start) if settings.shaping else None
         self.lost: bool | None = self._is_lost() if settings.deadlock else None
-        """Whether no play solves the position any more; None where that is not known, or not asked for."""
+        """Whether the position can no longer be solved; None if unknown or not checked."""
         self.over = self.game.done or self.ended_lost
-        """No move counts any more: solved, out of steps, or lost where that ends the episode."""
+        """The episode has ended: solved, out of steps, or lost if the settings end lost episodes."""
 
     @property
     def ended_lost(self) -> bool:
-        """The room is lost, and that ends the episode here."""
+        """Whether the episode ended because the room is lost."""
         return self.lost is True and self._settings.deadlock == "end"
 
     @property
     def total_reward(self) -> float:
-        """What the steps so far have earned, shaping included."""
+        """Reward of the steps so far, including shaping."""
         return self.game.total_reward if self._shaping is None else self.game.total_reward + self._shaping.total
 
     @property
     def shaped(self) -> float | None:
-        """The part of it that is shaping; None without."""
+        """The shaping part of `total_reward`; None without shaping."""
         return None if self._shaping is None else self._shaping.total
 
     @property
     def undoable(self) -> int:
-        """Moves that can be taken back: those that moved the player and were not taken back yet."""
+        """Number of moves that can be undone: those that moved the player and were not undone yet."""
         return len(self._before)
 
     def move(self, action: int) -> float:
-        """Play a move, 1 to 4; returns what it earned."""
+        """Execute a move, 1 to 4, and return its reward."""
         step = self.game.step(action)
         if not self._watched:
             self.over = step.done
@@ -59,22 +59,22 @@ class GameEpisode:
         return step.reward + self._arrived(before)
 
     def undo(self) -> float:
-        """Take the last move back that moved the player, one of `undoable`; returns what that earned."""
+        """Undo the last move that moved the player and return the reward. Requires `undoable` > 0."""
         before, self._here = self._here, self._before.pop()
         return self.game.back_to(self._here) + self._arrived(before)
 
     def reward(self) -> float:
-        """What the episode is paid when it ends here."""
+        """Return the episode's reward if it ends now."""
         if not self._settings.charge_unplayed or self.game.success:
             return self.total_reward
         if self.game.steps:
             return self.total_reward - STEP_COST * (self.game.max_steps - self.game.steps)
-        # What the worst play can lose, and a step more: below it by more than floats round.
+        # The lowest possible reward minus one step, which is more than the rounding error.
         bound = self._settings.shaping.bound if self._settings.shaping else 0.0
         return -STEP_COST * (self.game.max_steps + 1) - self._covered_at_start - bound
 
     def _arrived(self, before: Room) -> float:
-        # Only a push can lose a room; a walk leaves the answer as it is.
+        # Only a push can cause a deadlock.
         if self._settings.deadlock and _boxes(before) != _boxes(self._here):
             self.lost = self._is_lost()
         self.over = self.game.done or self.ended_lost
@@ -86,7 +86,7 @@ class GameEpisode:
 
 @lru_cache(maxsize=16384)
 def is_lost(room: Room, most_states: int) -> bool | None:
-    """`is_deadlocked`, kept: the repeats of a task come to the same positions, and so does an undo."""
+    """Cached `is_deadlocked`: repeats of a task, and undo, reach the same positions."""
     return is_deadlocked(room, most_states)
 
 

@@ -1,4 +1,4 @@
-"""Write Sokoban task rows from level files, .xsb or Boxoban's .txt: each puzzle once, with its optimum where found."""
+"""Write Sokoban task rows from level files (.xsb or Boxoban's .txt), without duplicates, with the optimum if found."""
 
 import argparse
 from collections import Counter
@@ -25,7 +25,7 @@ from rollyard.services.rollouts.rollout_files import check_output
 
 @dataclass
 class LevelRows:
-    """Makes rows of levels and counts why others were left out."""
+    """Converts levels to rows and counts the reasons for which levels are skipped."""
 
     choice: RowSelection
     wording: PromptBuilder
@@ -33,30 +33,30 @@ class LevelRows:
     boxes: range
     most_states: int
     folder: Path | None = None
-    """If given, rows name file and level below it instead of holding the board."""
-    left_out: Counter[str] = field(default_factory=Counter)
+    """If given, rows contain the file (relative to it) and the level's number instead of the board."""
+    skipped: Counter[str] = field(default_factory=Counter)
 
     def rows(self, paths: Iterable[Path]) -> Iterator[Row]:
-        """The rows of files, in their order. Raises InvalidLevel for the first wrong level, OSError."""
+        """Yield the rows of the files in order. Raises InvalidLevel for the first invalid level, OSError."""
         seen, made = set[str](), 0
         for path in paths:
             levels = levels_of(path)
             if not levels:
-                raise InvalidLevel(f"{path} holds no level; one is lines of # space . $ * @ +")
+                raise InvalidLevel(f"{path} contains no level; expected lines of # space . $ * @ +")
             for level in levels:
                 room = level.room()
                 puzzle = puzzle_of_board(room.board())
-                solution, why_not = self._judged(level, room, puzzle in seen)
+                solution, reason = self._solve(level, room, puzzle in seen)
                 seen.add(puzzle)
-                if why_not:
-                    self.left_out[why_not] += 1
+                if reason:
+                    self.skipped[reason] += 1
                     continue
                 for symmetry in self.choice.images(room):
                     made += 1
                     yield row(made, self._keys(path, level, room), solution, symmetry, self.wording)
 
-    def _judged(self, level: Level, room: Room, known: bool) -> tuple[Solution | None, str]:
-        """The optimum, and why the level becomes no row; empty if it does."""
+    def _solve(self, level: Level, room: Room, known: bool) -> tuple[Solution | None, str]:
+        """Return the optimum and the reason to skip the level, which is empty if it becomes a row."""
         if known:
             return None, "the same puzzle as an earlier one"
         if max(room.rows, room.cols) > self.max_rows:
@@ -78,35 +78,37 @@ class LevelRows:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Write the file. Raises OperatorError for a wrong level or if nothing is left."""
-    options, maker = _options(arguments)
+    """Write the rows. Raises OperatorError for an invalid level, and if no level is left."""
+    options, level_rows = _options(arguments)
     check_output(options.output, options.input)
     try:
-        rows = list(islice(maker.rows(options.input), options.num_examples))
+        rows = list(islice(level_rows.rows(options.input), options.num_examples))
     except InvalidLevel as error:
         raise OperatorError(str(error)) from error
     except OSError as error:
-        raise OperatorError(f"{error.filename} cannot be read: {error.strerror}; expected a file of levels") from error
-    left_out = "".join(f"\n  left out {number}: {why}" for why, number in maker.left_out.items())
+        raise OperatorError(f"{error.filename} cannot be read: {error.strerror}; expected a level file") from error
+    skipped = "".join(f"\n  skipped {number}: {reason}" for reason, number in level_rows.skipped.items())
     if not rows:
-        raise OperatorError(f"no level is left{left_out}")
+        raise OperatorError(f"no level is left{skipped}")
     write(rows, options.output)
-    print(f"{len(rows)} rows -> {options.output}{left_out}")
+    print(f"{len(rows)} rows -> {options.output}{skipped}")
 
 
 def _options(arguments: list[str] | None) -> tuple[argparse.Namespace, LevelRows]:
     parser = ScriptParser(description=__doc__)
-    parser.add_argument("--input", type=Path, nargs="+", required=True, help="the level files, .xsb or Boxoban's .txt")
+    parser.add_argument("--input", type=Path, nargs="+", required=True, help="level files, .xsb or Boxoban's .txt")
     add_output(parser)
-    parser.add_argument("--num-examples", type=positive, help="rows at the most (default all)")
+    parser.add_argument("--num-examples", type=positive, help="most rows to write (default all)")
     parser.add_argument(
-        "--max-rows", type=positive, default=10, help="most rows and columns (default 10, the server's)"
+        "--max-rows", type=positive, default=10, help="most rows and columns of a level (default 10, as in the server)"
     )
     parser.add_argument("--min-boxes", type=positive, default=1, help="fewest boxes (default 1)")
     parser.add_argument("--max-boxes", type=positive, default=4, help="most boxes (default 4)")
-    parser.add_argument("--most-states", type=positive, default=100_000, help="positions searched (default 100,000)")
     parser.add_argument(
-        "--levels-folder", type=Path, help="rows name their level below this folder, the server's levels_folder"
+        "--most-states", type=positive, default=100_000, help="most positions per search (default 100,000)"
+    )
+    parser.add_argument(
+        "--levels-folder", type=Path, help="write level files relative to this folder, the server's levels_folder"
     )
     add_selection_options(parser)
     options = parser.parse_args(arguments)
@@ -116,7 +118,7 @@ def _options(arguments: list[str] | None) -> tuple[argparse.Namespace, LevelRows
             parser.error(f"{path} is not below --levels-folder {options.levels_folder}")
     boxes = range(options.min_boxes, options.max_boxes + 1)
     if not boxes:
-        parser.error(f"--min-boxes {options.min_boxes} is more than --max-boxes {options.max_boxes}")
+        parser.error(f"--min-boxes {options.min_boxes} exceeds --max-boxes {options.max_boxes}")
     choice, wording = selection_from_options(parser, options), prompt_builder_from_options(options)
     return options, LevelRows(choice, wording, options.max_rows, boxes, options.most_states, folder)
 

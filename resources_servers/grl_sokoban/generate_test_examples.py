@@ -1,4 +1,4 @@
-"""Write Sokoban task rows: feasible, all different, with their optimum; or, with --compat, the public set's tuples."""
+"""Write Sokoban task rows: feasible, distinct, with their optimum; or, with --compat, the tuples of the public set."""
 
 import argparse
 from collections.abc import Iterator
@@ -23,11 +23,11 @@ SIZES = ((4, 4), (5, 5), (6, 6), (7, 7), (8, 8), (4, 6), (6, 4), (5, 6), (6, 5),
 BOXES = (1, 1, 1, 1, 1, 2, 2, 3)
 PUBLIC_ROWS = 500
 DRAWS_A_ROW = 500
-"""Tuples drawn for each row wanted before a filter counts as too narrow."""
+"""Tuples that are drawn per requested row before a filter counts as too narrow."""
 
 
 def tuples(seed: int) -> Iterator[RoomSpec]:
-    """The stream of seeds, sizes and box counts behind the public set, without end; its seed is 42."""
+    """Yield seeds, sizes and box counts indefinitely; with seed 42 they are those of the public set."""
     rng = Random(seed)
     for index in count():
         room_seed = rng.randint(1000, 99999) + 97 * index
@@ -39,8 +39,8 @@ def tuples(seed: int) -> Iterator[RoomSpec]:
 def labelled(
     seed: int, wanted: int, choice: RowSelection | None = None, wording: PromptBuilder | None = None
 ) -> Iterator[Row]:
-    """Up to `wanted` rows of the stream: feasible at the first seed tried (so the reference makes them too), no two
-    the same up to rotation and reflection unless `choice` wants the images, and all of them what `choice` takes.
+    """Yield up to `wanted` rows of the stream that `choice` accepts. They are feasible at their first seed, so the
+    reference generates them too, and distinct up to rotation and reflection, unless `choice` requests the images.
     """
     choice = choice or RowSelection()
     streams, seen, made = Streams(), set[str](), 0
@@ -62,17 +62,17 @@ def labelled(
 
 
 def keys(spec: RoomSpec) -> Row:
-    """The keys of a row that say which room."""
+    """Return the keys of a row that determine its room."""
     return {"seed": spec.seed, "dim_room": list(spec.dim_room), "num_boxes": spec.num_boxes}
 
 
 def compat(seed: int, wanted: int) -> Iterator[Row]:
-    """The stream as it comes, infeasible tuples too: seed 42 and 500 rows are the public set's."""
+    """Yield the unfiltered stream, including infeasible tuples: seed 42 with 500 rows is the public set."""
     return (row(index + 1, keys(spec)) for index, spec in enumerate(islice(tuples(seed), wanted)))
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Write the file. Raises OperatorError if the filter leaves too few rows."""
+    """Write the rows. Raises OperatorError if the filter leaves too few."""
     options, choice = _options(arguments)
     check_output(options.output, options.apart_from)
     if options.compat:
@@ -82,7 +82,7 @@ def main(arguments: list[str] | None = None) -> None:
         rows = list(labelled(options.seed, wanted, choice, prompt_builder_from_options(options)))
         if len(rows) < wanted:
             found = f"only {len(rows)} of {wanted} rows found with {choice}"
-            raise OperatorError(f"{found}; ask for fewer or a wider band")
+            raise OperatorError(f"{found}; request fewer rows or a wider range")
     write(rows, options.output)
     print(f"{len(rows)} rows -> {options.output}")
 
@@ -90,14 +90,16 @@ def main(arguments: list[str] | None = None) -> None:
 def _options(arguments: list[str] | None) -> tuple[argparse.Namespace, RowSelection]:
     parser = ScriptParser(description=__doc__)
     add_output(parser)
-    parser.add_argument("--num-examples", type=positive, help="rows (default 200; 500 with --compat)")
-    parser.add_argument("--seed", type=int, default=42, help="of the stream of tuples (default 42)")
+    parser.add_argument("--num-examples", type=positive, help="rows to write (default 200; 500 with --compat)")
+    parser.add_argument("--seed", type=int, default=42, help="seed of the stream of tuples (default 42)")
     add_selection_options(parser)
-    parser.add_argument("--compat", action="store_true", help="the public tuples: unfiltered, without labels")
+    parser.add_argument(
+        "--compat", action="store_true", help="write the public set's tuples, unfiltered and without labels"
+    )
     options = parser.parse_args(arguments)
     choice = selection_from_options(parser, options)
     if options.compat and (choice != RowSelection() or prompt_builder_from_options(options) != PromptBuilder()):
-        parser.error("--compat writes the public rows as they are; leave the filters, --observations and --undo out")
+        parser.error("--compat writes the public rows unchanged; drop the filters, --observations and --undo")
     return options, choice
 
 

@@ -1,4 +1,4 @@
-"""Rooms from seeds: cell for cell those of the reference, and a sure answer where the reference has none."""
+"""Generates rooms from seeds, cell for cell like the reference, and detects parameters for which no room exists."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,36 +11,36 @@ from rollyard.resources_servers.grl_sokoban.geometry import Geometry, counted, g
 from rollyard.resources_servers.grl_sokoban.reverse_play import Start, reverse_play
 
 LAYOUTS_A_SEED = 4
-"""The reference carves so many layouts from a seed before it gives the seed up."""
+"""Number of layouts that the reference carves from a seed before it gives up on the seed."""
 MOST_SEEDS = 64
 """Seeds tried before giving up; the public tuples need at most 8."""
 _SEEDS = 2**32
 
 
 class InfeasibleRoom(ValueError):
-    """No room comes of this specification: its geometry can hold none, or none of the seeds tried gave one."""
+    """No room exists for this specification, or none of the tried seeds yielded one."""
 
 
 @dataclass(frozen=True, slots=True)
 class RoomSpec:
-    """What a room is made from; equal specifications give equal rooms. Raises ValueError for a seed out of range."""
+    """The parameters of a room; equal ones yield equal rooms. Raises ValueError for a seed out of range."""
 
     seed: int
     """0 to 2**32 - 1."""
     dim_room: tuple[int, int] = (6, 6)
-    """Rows and columns, outer wall included."""
+    """Rows and columns, including the outer wall."""
     num_boxes: int = 1
     search_depth: int = 100
-    """How many moves the reverse play may go back."""
+    """Most moves of the reverse play."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.seed < _SEEDS:
-            raise ValueError(f"seed {self.seed} is out of range; give a whole number from 0 to {_SEEDS - 1}")
+            raise ValueError(f"seed {self.seed} is out of range; expected an integer from 0 to {_SEEDS - 1}")
 
 
 class Streams:
-    """The two number streams of the reference, and what it takes from each. Kept from room to room: making them costs
-    more than a room does. Not to be shared by threads.
+    """The reference's two random number generators. Reuse them, because creating them takes longer than generating a
+    room. Not thread-safe.
     """
 
     def __init__(self) -> None:
@@ -52,13 +52,13 @@ class Streams:
         self.bits: Callable[[int], int] = self._python.getrandbits
 
     def seed(self, seed: int) -> None:
-        """Start both streams anew."""
+        """Reseed both generators."""
         self._python.seed(seed)
         self._numpy.seed(seed)
         self._words.clear()
 
     def below(self, count: int) -> int:
-        """A number under `count` as Python's `randint`, `choice` and `sample` draw it (bits go even for one choice)."""
+        """Draw a number below `count` like Python's `randint`, `choice` and `sample`, which consume bits even for 1."""
         width = count.bit_length()
         drawn = self.bits(width)
         while drawn >= count:
@@ -66,11 +66,11 @@ class Streams:
         return drawn
 
     def place(self, count: int) -> int:
-        """A number under `count` as numpy's legacy `randint` draws it (nothing is drawn for one choice)."""
+        """Draw a number below `count` like numpy's legacy `randint`, which draws nothing for count 1."""
         mask = (1 << (count - 1).bit_length()) - 1
         while mask:
             if not self._words:
-                # In batches: a call costs as much as a dozen words.
+                # In batches, because a call takes as long as a dozen words.
                 self._words = self._mersenne.random_raw(16)[::-1].tolist()
             drawn = self._words.pop() & mask
             if drawn < count:
@@ -79,15 +79,16 @@ class Streams:
 
 
 def generate(spec: RoomSpec, streams: Streams | None = None) -> Room:
-    """The room of a specification; give `streams` when making many.
+    """Generate the room of a specification; pass `streams` to generate many.
 
-    A seed that holds no room is followed by (1664525 * seed + 1013904223) mod 2**32, a bounded number of times.
-    Raises InfeasibleRoom.
+    If a seed yields no room, the next one is (1664525 * seed + 1013904223) mod 2**32, a bounded number of times. Raises
+    InfeasibleRoom.
     """
     rows, cols = spec.dim_room
-    asked = f"a {rows}x{cols} room with {counted(spec.num_boxes)}"
+    description = f"a {rows}x{cols} room with {counted(spec.num_boxes)}"
     if reason := why_infeasible(rows, cols, spec.num_boxes, spec.search_depth):
-        raise InfeasibleRoom(f"{asked} cannot exist: {reason}; ask for a larger board, fewer boxes or a deeper search")
+        advice = "use a larger board, fewer boxes or a deeper search"
+        raise InfeasibleRoom(f"{description} cannot exist: {reason}; {advice}")
     streams = streams or Streams()
     tables = geometry(rows, cols)
     seed = spec.seed
@@ -97,8 +98,8 @@ def generate(spec: RoomSpec, streams: Streams | None = None) -> Room:
             return Room(rows, cols, *made, seed, tries)
         seed = (1664525 * seed + 1013904223) % _SEEDS
     raise InfeasibleRoom(
-        f"found no seed for {asked}: neither seed {spec.seed} nor the {MOST_SEEDS - 1} that follow it hold one; "
-        "ask for a larger board, fewer boxes or a deeper search"
+        f"found no seed for {description}: neither seed {spec.seed} nor the next {MOST_SEEDS - 1} yield one; "
+        "use a larger board, fewer boxes or a deeper search"
     )
 
 
@@ -117,7 +118,7 @@ def _from_seed(tables: Geometry, spec: RoomSpec, streams: Streams) -> tuple[byte
 
 
 def _carve(tables: Geometry, streams: Streams) -> int:
-    """Draw a layout: the floor as bits of interior cells."""
+    """Draw a layout and return the floor as bits of interior cells."""
     random, bits, onward, stamps = streams.random, streams.bits, tables.onward, tables.stamps
     ahead = onward[streams.below(4)]
     place = (1 + streams.below(tables.rows - 1)) * tables.cols
@@ -135,16 +136,16 @@ def _carve(tables: Geometry, streams: Streams) -> int:
 
 
 def _walk(tables: Geometry, floor: int, start: Start, streams: Streams) -> int:
-    """Where the player stands after the few steps that may follow the reverse play."""
+    """Return the player's cell after the few random steps that may follow the reverse play."""
     player = start.player
     if streams.random() > (0.8 if start.distance == 1 else 0.5):
         return player
     seen = {player, *start.boxes}
     for taken in (1, 2, 3):
-        ways = [there for there, *_ in tables.near[player] if floor >> there & 1 and there not in seen]
-        if not ways:
+        options = [there for there, *_ in tables.near[player] if floor >> there & 1 and there not in seen]
+        if not options:
             break
-        player = ways[streams.below(len(ways))]
+        player = options[streams.below(len(options))]
         seen.add(player)
         if taken < 3 and streams.random() > 0.5:
             break

@@ -1,4 +1,4 @@
-"""What depends on a board's size alone: the tables the generator walks by, and whether the size can hold a room."""
+"""Computes what depends only on a board's size: the generator's lookup tables, and whether rooms can exist."""
 
 from dataclasses import dataclass
 from functools import lru_cache
@@ -11,33 +11,33 @@ _NOWHERE = -1
 
 @dataclass(frozen=True, slots=True)
 class Geometry:
-    """Tables for one size. Cells are numbered row by row; the interior, which can be floor, has its own numbering.
+    """Lookup tables for one size. Cells are numbered row by row; the interior cells also have their own numbering.
 
-    The interior's numbers are also the bits of a set of cells, so that a room's floor is one int.
+    Interior numbers are also bit positions in sets of cells, so that a room's floor is one int.
     """
 
     rows: int
     cols: int
     steps: int
-    """Steps of the walk that carves a room."""
+    """Steps of the random walk that carves a room."""
     cell: tuple[int, ...]
     """Interior number -> cell number."""
     row: tuple[int, ...]
     """Interior number -> row, and `col` -> column."""
     col: tuple[int, ...]
     onward: tuple[tuple[int, ...], ...]
-    """onward[direction][cell]: the cell one step on, clamped to the interior."""
+    """onward[direction][cell]: the next cell in that direction, clamped to the interior."""
     stamps: tuple[tuple[int, ...], ...]
     """stamps[mask][cell]: the interior cells that the mask carves around the cell."""
     near: tuple[tuple[tuple[int, int, int], ...], ...]
     """near[interior cell]: (neighbour, its bit, cell behind or -1), neighbours in the order up, down, left, right."""
     bit: tuple[int, ...]
-    """Interior number -> the cell's bit in a search's key, which has the player's number below all bits."""
+    """Interior number -> the cell's bit in a search key, which contains the player's number below all bits."""
 
 
 @lru_cache(maxsize=64)
 def geometry(rows: int, cols: int) -> Geometry:
-    """The tables for a board of this size (3x3 or more), kept for the next room."""
+    """Return the cached tables for a board of this size (at least 3x3)."""
     inside = [(row, col) for row in range(1, rows - 1) for col in range(1, cols - 1)]
     number = {place: index for index, place in enumerate(inside)}
     low = len(inside).bit_length()
@@ -84,36 +84,36 @@ def _near(place: tuple[int, int], number: dict[tuple[int, int], int], low: int) 
 
 
 def why_infeasible(rows: int, cols: int, boxes: int, depth: int) -> str | None:
-    """Why no seed can give such a room, as a clause for an error message; None if nothing speaks against it.
+    """Return why no seed can yield such a room, as a clause for an error message; None if there is no known reason.
 
-    A room needs every box pulled off its target, with the player on no target, in reverse play. Walls only hinder
-    that, and so does a further box, so what an interior without walls cannot hold no room of its size can.
+    Reverse play must pull every box off its target and leave the player off all targets. Walls and further boxes only
+    make that harder, so a number of boxes that is impossible in an empty interior is impossible in all of its rooms.
     """
     if rows < 3 or cols < 3:
-        return "a board needs 3 rows and 3 columns at least, for the wall all round it"
+        return "a board needs at least 3 rows and 3 columns, including the surrounding wall"
     if boxes < 1:
-        return "a room needs one box at least"
+        return "a room needs at least one box"
     height, width = sorted((rows - 2, cols - 2))
     most = _most_boxes(height, width)
     if boxes > most:
-        return f"its interior of {rows - 2}x{cols - 2} cells holds {counted(most)} at most"
+        return f"its interior of {rows - 2}x{cols - 2} cells has room for at most {counted(most)}"
     if depth < boxes + 2:
-        return f"to pull {counted(boxes)} off the targets takes a search depth of {boxes + 2} at least"
+        return f"pulling {counted(boxes)} off the targets requires a search depth of at least {boxes + 2}"
     return None
 
 
 def counted(boxes: int) -> str:
-    """The number with its noun."""
+    """Return the number with its noun."""
     return f"{boxes} box" if boxes == 1 else f"{boxes} boxes"
 
 
 def _most_boxes(height: int, width: int) -> int:
-    """An upper bound for an interior with height <= width; exact up to 15 cells (tests try all of the smaller ones)."""
+    """Return an upper bound for an interior with height <= width; exact up to 15 cells (tests check all of them)."""
     cells = height * width
     if width < 3:
         return 0  # a pull needs three cells in line
     if height == 1:
         return 1  # in a corridor every step away from one box drags it along
     if cells <= 15:
-        return cells // 3  # found by searching every placing on every interior of this size
-    return (cells - 1) // 2  # every box has a target to itself and stands on none; the player needs a cell too
+        return cells // 3  # found by an exhaustive search over all interiors of this size
+    return (cells - 1) // 2  # every box has its own target and is on none; the player also needs a cell

@@ -1,4 +1,4 @@
-"""Levels that others drew: board texts, and files of them as .xsb or as Boxoban's .txt."""
+"""Reads levels from board texts and from level files (.xsb or Boxoban's .txt)."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _SYMBOLS = frozenset("#_OX√PS")
 _RUNS = frozenset("0123456789()")
 _CELLS = r"[-#_ .$*@+pPbBoOX√S]"
 _LINE = re.compile(rf"(?=.*#)(?:(?:\d*{_CELLS}|\|)+|#.*#)")
-"""A line of a level: symbols and a wall among them; also what was meant as one, so that a slip in it is reported."""
+"""A line of a level: symbols with at least one wall. Also matches lines with invalid symbols, to report them."""
 _RUN = re.compile(r"(?<!\d)(\d{1,3})([^\d\n])")
-"""Run-length encoding: so many of a symbol. No board is wider than three digits can say."""
+"""Run-length encoding: a number of at most three digits, then the symbol."""
 
 
 class InvalidLevel(ValueError):
-    """A level that cannot be played; the text says why."""
+    """The level cannot be used; the text states why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,13 +32,13 @@ class Level:
 
     file: str
     index: int
-    """Its place in the file, from 0."""
+    """Its number in the file, from 0."""
     line: int
-    """The file's line where it begins, from 1."""
+    """Its first line in the file, from 1."""
     text: str
 
     def room(self) -> Room:
-        """The level as a position. Raises InvalidLevel, which names file, level and line."""
+        """Parse the level. Raises InvalidLevel with file, level and line."""
         try:
             return read_level(self.text)
         except InvalidLevel as error:
@@ -46,41 +46,43 @@ class Level:
 
 
 def levels_of(path: Path) -> tuple[Level, ...]:
-    """The levels of a file, not checked yet; titles, comments and blank lines stand between them. Raises OSError."""
+    """Return the levels of a file, unchecked. Titles, comments and blank lines may separate them. Raises OSError."""
     return _levels_of(path, path.stat().st_mtime_ns)
 
 
 @lru_cache(maxsize=32)
 def _levels_of(path: Path, changed_ns: int) -> tuple[Level, ...]:
-    # Old collections are in old encodings, but never their boards.
+    # Old collections use old encodings in titles and comments, but their boards are ASCII.
     lines = path.read_text(encoding="utf-8-sig", errors="replace").split("\n")
     found: list[Level] = []
-    begun: int | None = None
+    first: int | None = None
     for number, line in enumerate([*lines, ""]):
         if _LINE.fullmatch(line.strip()):
-            begun = number if begun is None else begun
-        elif begun is not None:
-            found.append(Level(path.name, len(found), begun + 1, "\n".join(lines[begun:number])))
-            begun = None
+            first = number if first is None else first
+        elif first is not None:
+            found.append(Level(path.name, len(found), first + 1, "\n".join(lines[first:number])))
+            first = None
     return tuple(found)
 
 
 def read_level(text: str) -> Room:
-    """A board text as a position, in the symbols of `Room.board` or of .xsb. What the player cannot reach is wall.
+    """Parse a board in the symbols of `Room.board` or of .xsb. Cells that the player cannot reach become wall.
 
-    Runs may be written by length, rows ended by |: `3#-#` is `###-#`.
+    Boards may be run-length encoded, with rows ending in |: `3#-#` is `###-#`.
 
-    Raises InvalidLevel for unknown symbols, a hole in the wall, a wrong number of players, boxes or targets, a box or a
-    target out of reach, and a level that is solved already.
+    Raises InvalidLevel for unknown symbols, a hole in the wall, a wrong number of players, boxes or targets, an
+    unreachable box or target, and a level that is already solved.
     """
     text = _RUN.sub(lambda run: int(run[1]) * run[2], re.sub(r"\r\n?|\|", "\n", text))
     lines = [line.rstrip() for line in dedent(text).strip("\n").split("\n")]
-    # A board needs a box, and .xsb has other signs for it.
+    # Every board has a box, and .xsb uses different symbols for boxes.
     symbols = _OURS if {"X", "√"} & set(text) else _XSB
     lines = [line.translate(symbols) for line in lines]
     if unknown := sorted(set("".join(lines)) - _SYMBOLS):
         shown = " ".join(symbol if symbol.isprintable() else repr(symbol) for symbol in unknown)
-        hint = "; of run-length encoding a number before a symbol is read, no brackets" if set(unknown) & _RUNS else ""
+        hint = (
+            "; run-length encoding supports a number before a symbol, but no brackets" if set(unknown) & _RUNS else ""
+        )
         raise InvalidLevel(f"unknown symbols {shown}; use # space . $ * @ + (or # _ O X √ P S){hint}")
     try:
         room = Room.parse(sealed(lines))
@@ -89,17 +91,17 @@ def read_level(text: str) -> Room:
     except ValueError as error:
         raise InvalidLevel(str(error)) from error
     if "X" not in room.board():
-        raise InvalidLevel("every box stands on a target already: there is nothing to solve")
+        raise InvalidLevel("every box is already on a target: there is nothing to solve")
     return room
 
 
 def sealed(lines: list[str]) -> str:
-    """The board as a rectangle, with wall wherever the player cannot get to. Raises InvalidLevel if he can get out."""
+    """Return the board as a rectangle with wall in unreachable cells. Raises InvalidLevel if the wall has a hole."""
     width = max(map(len, lines), default=0)
     cells = [list(line.ljust(width, "_")) for line in lines]
     places = [(row, col) for row, line in enumerate(cells) for col, symbol in enumerate(line) if symbol in "PS"]
     if len(places) != 1:
-        raise InvalidLevel(f"a level needs one player; this has {len(places)}")
+        raise InvalidLevel(f"a level needs one player; found {len(places)}")
     reached = set(places)
     while places:
         row, col = places.pop()

@@ -1,4 +1,4 @@
-"""What the model is shown of a board: its text, its coordinates, its picture, or several of them."""
+"""Renders a board for the model as text, coordinates, an image, or several of them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rollyard.services.types import Json
 
 Observation = Literal["text", "coordinates", "image"]
 
-_TOLD = re.compile(
+_COORDINATES = re.compile(
     r"to \((\d{1,2}), (\d{1,2})\) at the bottom right.*\nPlayer: (.*)\nBoxes: (.*)\nTargets: (.*)\n"
     r"Boxes on targets: .*\nWalls inside: (.*)"
 )
@@ -20,14 +20,14 @@ _CELL = re.compile(r"\((\d{1,2}), (\d{1,2})\)")
 
 
 class View:
-    """Shows boards as the settings want it; a picture is drawn only where one is asked for."""
+    """Renders boards according to the settings; images are drawn only if requested."""
 
     def __init__(self, kinds: tuple[Observation, ...], tile_px: int) -> None:
         self.kinds = kinds
         self._tile_px = tile_px
 
     def words(self, board: str) -> str:
-        """What of the board is shown as text."""
+        """Return the text part of the observation."""
         if self.kinds == ("text",):
             return board
         shown = [board] if "text" in self.kinds else []
@@ -36,7 +36,7 @@ class View:
         return "\n\n".join(shown) or "The board is in the image."
 
     def answer(self, board: str, facts: Json) -> Json | list[Json]:
-        """A tool's answer: one object, or with a picture the content parts of Responses, the object's text first."""
+        """Return a tool's result: one object; or, with an image, content parts: the object as text, then the image."""
         answer = {"observation": self.words(board), **facts}
         if "image" not in self.kinds:
             return answer
@@ -45,7 +45,7 @@ class View:
 
 
 def coordinates(board: str) -> str:
-    """The board as lists of cells; nothing of it is lost."""
+    """Return the board as lists of cells, without loss of information."""
     lines = board.split("\n")
     last_row, last_col = len(lines) - 1, len(lines[0]) - 1
     found: dict[str, list[str]] = {symbol: [] for symbol in "PSX√O#"}
@@ -69,12 +69,12 @@ def coordinates(board: str) -> str:
 
 
 def board_in(text: str) -> str | None:
-    """The board that `coordinates` tells somewhere in a text; None where it tells none."""
-    if (told := _TOLD.search(text)) is None:
+    """Parse the output of `coordinates` in a text back to a board; None if the text contains none."""
+    if (match := _COORDINATES.search(text)) is None:
         return None
-    last_row, last_col = int(told[1]), int(told[2])
+    last_row, last_col = int(match[1]), int(match[2])
     player, boxes, targets, walls = (
-        {(int(row), int(col)) for row, col in _CELL.findall(cells)} for cells in told.groups()[2:]
+        {(int(row), int(col)) for row, col in _CELL.findall(cells)} for cells in match.groups()[2:]
     )
 
     def symbol(row: int, col: int) -> str:

@@ -1,4 +1,4 @@
-"""A board as a PNG picture: square tiles, each a frame in the ground's colour around what stands there."""
+"""Draws a board as a PNG image: square tiles with a frame in the colour of the ground around the object on it."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ _LOOKS = {
     "P": (_FLOOR, _PLAYER),
     "S": (_TARGET, _PLAYER),
 }
-"""Symbol -> colours of the frame and of the middle: a covered target shows as its box's or player's frame."""
+"""Symbol -> colours of the frame and of the middle; a covered target is visible as the frame of its box or player."""
 LEGEND = (
     "dark grey is wall, light is floor, a red square is a target, a brown one a box, a blue one is you; on a target "
     "the box is green in a red frame, and you are blue in a red frame"
 )
-"""How a prompt describes the picture."""
+"""Description of the image in prompts."""
 
 
 def data_url(board: str, tile_px: int) -> str:
-    """The picture of a board text as a URL that holds all of it."""
+    """Return the image of a board as a data URL."""
     return "data:image/png;base64," + base64.b64encode(png(board, tile_px)).decode()
 
 
 def png(board: str, tile_px: int) -> bytes:
-    """The picture of a board text, `tile_px` pixels a cell each way."""
+    """Return the image of a board, with cells of `tile_px` x `tile_px` pixels."""
     lines = board.split("\n")
     size = struct.pack(">IIBBBBB", tile_px * len(lines[0]), tile_px * len(lines), 8, 3, 0, 0, 0)
     rows = b"".join(_rows(line, tile_px) for line in lines)
@@ -42,7 +42,7 @@ def png(board: str, tile_px: int) -> bytes:
 
 @lru_cache(maxsize=1024)
 def _rows(line: str, tile_px: int) -> bytes:
-    """A line of cells as lines of pixels, each behind a 0: no filter."""
+    """Return the pixel lines of a line of cells. Each begins with a 0 for PNG's filter type none."""
     frame = max(1, tile_px // 5)
     middle = tile_px - 2 * frame
     edge = b"\0" + b"".join(bytes([_LOOKS[symbol][0]]) * tile_px for symbol in line)

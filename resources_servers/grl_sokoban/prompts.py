@@ -1,4 +1,4 @@
-"""The words of a task row: what the model is told of the game, and the tools it is offered."""
+"""Builds the prompt and the tools of a task row."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ all boxes are on targets. Finish with a short answer that says whether the puzzl
 
 @dataclass(frozen=True)
 class PromptBuilder:
-    """A row's prompt and tools, for a server with these settings."""
+    """Builds a row's prompt and tools for a server with these settings."""
 
     observations: tuple[Observation, ...] = ("text",)
     undo: bool = False
 
     def create_params(self) -> dict[str, Any]:
-        """The row's `responses_create_params`."""
+        """Return the row's `responses_create_params`."""
         shown = "\n".join(words for kind, words in _SHOWN.items() if kind in self.observations)
         words = ["You are playing Sokoban. " + shown, _RULES, _STEP, *([_UNDO] if self.undo else [])]
         messages = [{"role": "developer", "content": "\n".join(words)}, {"role": "user", "content": _USER}]

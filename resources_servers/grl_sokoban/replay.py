@@ -1,4 +1,4 @@
-"""Sokoban's boards for those who look on: every single move of an episode, and the best play from the same start."""
+"""Replays recorded Sokoban episodes for the viewer: every single move, and an optimal solution from the same start."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from rollyard.services.rollouts.replay import Cell, Frame, Replay
 from rollyard.services.types import Json
 
 NAMES = {UP: "Up", DOWN: "Down", LEFT: "Left", RIGHT: "Right", UNDO: "Undo"}
-WORLDS = (
+CANDIDATE_SETTINGS = (
     SokobanSettings(undo=True, deadlock="flag", solver_states=2_000),
     SokobanSettings(undo=True, deadlock="end", solver_states=2_000),
 )
-"""A row does not say by which settings it was played; these tell whether a lost room ends the episode. They try few
-positions to see that a room is lost, because a page shows several episodes.
+"""Candidate settings, because a row does not record them: they differ in whether a lost room ends the episode. Their
+`solver_states` is low because a page shows several episodes.
 """
 CELLS = [
     Cell(symbol="#", name="wall", looks="wall"),
@@ -35,24 +35,24 @@ CELLS = [
 ]
 _STATES = 50_000
 _LARGEST_SOLVED = 144
-"""Cells of a room that the solver is asked about."""
+"""Most cells of a room for which the solver is called."""
 
 
 def replay(row: Json) -> Replay | None:
-    """The episode of a row; None where it is no Sokoban."""
-    turns, ours = turns_of(row), _world(row)
+    """Replay the episode of a row; None if it is not a Sokoban episode."""
+    turns, environment = turns_of(row), _environment(row)
     boards = [turn.board for turn in turns if turn.board is not None]
-    if not boards and ours is None:
+    if not boards and environment is None:
         return None
-    steps = ours.max_steps if ours else 100
+    steps = environment.max_steps if environment else 100
     plays = [
         (start, note, frames)
-        for (start, note), settings in product(_starts(turns, boards, ours), WORLDS)
+        for (start, note), settings in product(_starts(turns, boards, environment), CANDIDATE_SETTINGS)
         if (frames := _played(start, turns, steps, settings)) is not None
     ]
     if not plays:
         return _as_recorded(turns, boards)
-    # Moves behind the end may change nothing, so that boards agree with either world; the verdict counted them.
+    # If moves after the end change nothing, the boards match both settings; the verdict's `moves` decides.
     start, note, frames = next((play for play in plays if len(play[2]) - 1 == row.get("moves")), plays[0])
     best, about = _best(start)
     return Replay(
@@ -64,8 +64,8 @@ def replay(row: Json) -> Replay | None:
     )
 
 
-def _world(row: Json) -> GrlSokoban | None:
-    """The puzzle that the row asks for, made by our own generator; None where it asks for none that can be made."""
+def _environment(row: Json) -> GrlSokoban | None:
+    """Create the row's puzzle with the local generator; None if the row has no valid one."""
     if "level" not in row and not ("seed" in row and {"dim_room", "num_boxes"} & row.keys()):
         return None
     try:
@@ -74,24 +74,29 @@ def _world(row: Json) -> GrlSokoban | None:
         return None
 
 
-def _starts(turns: list[Turn], boards: list[str], ours: GrlSokoban | None) -> list[tuple[Room, str]]:
-    """Where the episode may have begun, the likeliest first, and what is to be said of it."""
+def _starts(turns: list[Turn], boards: list[str], environment: GrlSokoban | None) -> list[tuple[Room, str]]:
+    """Return the possible starts of the episode, most likely first, each with a note."""
     starts = []
     if turns and not turns[0].moves and turns[0].board is not None:
-        other = ours is not None and ours.room.board() != turns[0].board
-        note = "The row's seed makes another room here: the one that was recorded is shown." if other else ""
+        other = environment is not None and environment.room.board() != turns[0].board
+        note = "The row's seed yields a different room here; the recorded one is shown." if other else ""
         starts.append((Room.parse(turns[0].board), note))
-    if ours is not None:
-        starts.append((ours.room, "" if boards else "The row records no board: the room is made of its seed or level."))
+    if environment is not None:
+        starts.append(
+            (
+                environment.room,
+                "" if boards else "The row contains no board; the room is created from its seed or level.",
+            )
+        )
     return starts
 
 
 def _played(start: Room, turns: list[Turn], max_steps: int, settings: SokobanSettings) -> list[Frame] | None:
-    """Every move by the rules; None where they lead elsewhere than was recorded."""
+    """Replay every move by the rules; None if the result differs from the recorded boards."""
     play = GameEpisode(start, max_steps, settings)
     frames = [Frame(board=play.game.board(), total=0.0)]
     for turn in turns:
-        # Of an undo that goes back too far the world does nothing.
+        # The environment ignores an undo of more moves than were made.
         for move in turn.moves if turn.moves.count(UNDO) <= play.undoable else ():
             if play.over:
                 break
@@ -115,7 +120,7 @@ def _played(start: Room, turns: list[Turn], max_steps: int, settings: SokobanSet
 def _note(play: GameEpisode, *, blocked: bool) -> str:
     if play.game.success:
         return "solved"
-    lost = "lost: no play solves it any more" if play.lost else ""
+    lost = "lost: can no longer be solved" if play.lost else ""
     return ", ".join(filter(None, ["blocked" if blocked else "", lost]))
 
 
@@ -125,37 +130,37 @@ def _solution(room: Room) -> Solution | None:
 
 
 def _best(start: Room) -> tuple[tuple[Frame, ...], str]:
-    """The frames of an optimal play, or why there are none."""
+    """Return the frames of an optimal solution, or the reason why there are none."""
     if len(start.state) > _LARGEST_SOLVED:
-        return (), "The room is too large to look for the best play."
+        return (), "The room is too large to search for an optimal solution."
     try:
         solution = _solution(start)
     except UnsolvableRoom:
-        return (), "No play solves this room."
+        return (), "This room has no solution."
     if solution is None:
-        return (), f"The best play is not known: the search ended after {_STATES:,} positions."
+        return (), f"The optimal solution is unknown: the search stopped after {_STATES:,} positions."
     turn = Turn(moves=solution.path)
-    return tuple(_played(start, [turn], len(solution.path) + 1, WORLDS[0]) or ()), ""
+    return tuple(_played(start, [turn], len(solution.path) + 1, CANDIDATE_SETTINGS[0]) or ()), ""
 
 
 def _rewards(row: Json, frames: list[Frame], turns: list[Turn]) -> str:
-    """What is to be said where the rewards on record are not those of the game alone."""
+    """Explain recorded rewards that differ from the rewards of the game."""
     if not turns or (recorded := turns[-1].total) is None:
         return ""
     shaped, paid = (number(row.get(name), None, MOST) for name in ("shaping_reward", "reward"))
     played = frames[-1].total or 0.0
-    said = []
+    notes = []
     if shaped is not None and abs(played + shaped - recorded) < 1e-6:
-        said.append(f"Shaping adds {shaped:g} to the rewards of the moves.")
+        notes.append(f"Shaping adds {shaped:g} to the rewards of the moves.")
     elif abs(played - recorded) >= 1e-6:
-        said.append(f"By the rules the total is {played:g}; recorded is {recorded:g}.")
+        notes.append(f"By the rules the total is {played:g}; the recorded total is {recorded:g}.")
     if paid is not None and abs(paid - recorded) >= 1e-6:
-        said.append(f"The steps earned {recorded:g}; the verdict paid {paid:g}.")
-    return " ".join(said)
+        notes.append(f"The steps earned {recorded:g}; the verdict's reward is {paid:g}.")
+    return " ".join(notes)
 
 
 def _as_recorded(turns: list[Turn], boards: list[str]) -> Replay | None:
-    """The boards on record alone."""
+    """Show only the recorded boards."""
     if not boards:
         return None
     seen = [
@@ -169,9 +174,9 @@ def _as_recorded(turns: list[Turn], boards: list[str]) -> Replay | None:
         for turn in turns
         if turn.board is not None
     ]
-    note = "The moves and the boards on record do not agree with the rules: only the recorded boards are shown."
+    note = "The recorded moves and boards contradict the rules; only the recorded boards are shown."
     if turns[0].moves:
-        note = "The start is not on record: only the recorded boards are shown."
+        note = "The start was not recorded; only the recorded boards are shown."
     return Replay(cells=CELLS, frames=seen, title=_title(Room.parse(boards[0])), note=note)
 
 

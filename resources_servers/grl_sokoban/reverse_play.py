@@ -1,11 +1,11 @@
-"""Playing backwards from the solved room: the search that decides where a generated room's boxes start."""
+"""Searches backwards from the solved room for the start positions of a generated room's boxes."""
 
 from typing import NamedTuple
 
 from rollyard.resources_servers.grl_sokoban.geometry import Geometry
 
 MOST_EXPLORED = 300_000
-"""The reference stops looking after so many rooms."""
+"""Number of rooms after which the reference stops its search."""
 
 
 class Start(NamedTuple):
@@ -13,19 +13,19 @@ class Start(NamedTuple):
 
     player: int
     boxes: tuple[int, ...]
-    """In the order of the targets they belong to."""
+    """In the order of their targets."""
     distance: int
-    """Sum of the Manhattan distances of the boxes from their targets, in cells; 0 if none could be pulled well."""
+    """Sum of the Manhattan distances of the boxes from their targets, in cells; 0 if no position was found."""
 
 
 def reverse_play(geometry: Geometry, floor: int, targets: tuple[int, ...], player: int, depth: int) -> Start:
     """Search depth-first, last move first, for the position with the highest score: box changes times distance.
 
-    `floor` is a set of interior cells as bits. The order is the reference's, since the first visit to a room fixes
-    how many box changes led there; no other order finds the same rooms.
+    `floor` is a set of interior cells as bits. The search order must be the reference's, because the first visit to a
+    room determines its number of box changes; a different order would find different rooms.
 
-    A room's key is one int: the player's cell, the occupied cells as bits (walls among them), and a bit a target for
-    a box that was never pulled, because the reference tells such boxes from pulled ones.
+    A room's key is one int: the player's cell, the occupied cells including walls as bits, and one bit per target for a
+    box that was never pulled, because the reference distinguishes such boxes from pulled ones.
     """
     near, bit, row, col = geometry.near, geometry.bit, geometry.row, geometry.col
     still = [bit[-1] << order for order in range(1, len(targets) + 1)]

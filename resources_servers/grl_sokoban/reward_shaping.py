@@ -1,4 +1,4 @@
-"""Potential-based shaping: nearer to the solution is worth more, and going round in a circle is worth nothing."""
+"""Implements potential-based reward shaping: progress towards the solution is rewarded, moving in circles is not."""
 
 from __future__ import annotations
 
@@ -11,36 +11,36 @@ from rollyard.resources_servers.grl_sokoban.solver import UnsolvableRoom, fewest
 
 
 class ShapingSettings(BaseModel):
-    """A step from s to s' earns gamma * phi(s') - phi(s) more, with phi = -(optimal moves left) / scale."""
+    """A step from s to s' earns an additional gamma * phi(s') - phi(s), with phi = -(optimal moves left) / scale."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     gamma: float = Field(default=1.0, gt=0, le=1)
-    """The trainer's discount. At 1 all that a play earns this way is phi(its end) - phi(its start)."""
+    """The trainer's discount factor. With 1, the total shaping reward is phi(end) - phi(start)."""
     scale: float = Field(default=10.0, gt=0)
-    """So many moves nearer to the solution are worth 1."""
+    """Number of moves closer to the solution that are worth a reward of 1."""
     most_moves: int = Field(default=50, ge=1)
-    """No position counts as further away; a lost one, and one that the solver cannot decide, is as far as that."""
+    """Upper limit of the distance, also used for lost positions and for those that the solver cannot decide."""
 
     @property
     def bound(self) -> float:
-        """The potential lies between minus this and 0."""
+        """The potential is between -bound and 0."""
         return self.most_moves / self.scale
 
     @model_validator(mode="after")
     def _waiting_costs(self) -> ShapingSettings:
-        """A blocked move far from the solution earns (1 - gamma) * bound: it must stay below what a step costs."""
+        """Check that a blocked move far from the solution costs more than the (1 - gamma) * bound that it earns."""
         if (1 - self.gamma) * self.bound >= STEP_COST:
             least = 1 - STEP_COST / self.bound
             raise ValueError(
-                f"gamma {self.gamma:g} would pay for standing still: (1 - gamma) * most_moves / scale must be below "
-                f"{STEP_COST:g}, the cost of a step; take a gamma above {least:g}, fewer most_moves or a larger scale"
+                f"gamma {self.gamma:g} would reward standing still: (1 - gamma) * most_moves / scale must be below "
+                f"{STEP_COST:g}, the cost of a step; use a gamma above {least:g}, fewer most_moves or a larger scale"
             )
         return self
 
 
 class Shaping:
-    """What one episode earns beside its game."""
+    """The shaping reward of one episode."""
 
     def __init__(self, settings: ShapingSettings, solver_states: int, start: Room) -> None:
         self._settings = settings
@@ -49,13 +49,13 @@ class Shaping:
         self.total = 0.0
 
     def potential(self, position: Room) -> float:
-        """phi: from minus the bound to 0, which is a solved position's."""
+        """Return phi: from -bound to 0, the potential of a solved position."""
         left = _moves_left(position, self._states)
         most = self._settings.most_moves
         return -(most if left is None else min(left, most)) / self._settings.scale
 
     def arrive(self, position: Room) -> float:
-        """What the step to this position earns."""
+        """Return the shaping reward of the step to this position."""
         after = self.potential(position)
         earned = self._settings.gamma * after - self._potential
         self._potential = after
@@ -65,7 +65,7 @@ class Shaping:
 
 @lru_cache(maxsize=16384)
 def _moves_left(room: Room, most_states: int) -> int | None:
-    """None: lost, or not known. Kept, because the repeats of a task pass through the same positions."""
+    """Return the fewest moves left; None if lost or unknown. Cached because repeats of a task share positions."""
     try:
         return fewest_moves(room, most_states)
     except UnsolvableRoom:

@@ -1,4 +1,4 @@
-"""What a rollout row records of its Sokoban: moves and boards, turn by turn. A row is hostile input."""
+"""Extracts the moves and boards of a Sokoban episode from a rollout row, which is untrusted input."""
 
 from __future__ import annotations
 
@@ -16,33 +16,33 @@ from rollyard.services.io.json_values import items, mapping, number
 from rollyard.services.types import Json
 
 UNDO = 0
-"""Among moves: the last one that moved the player is taken back."""
+"""Entry among moves: undoes the last move that moved the player."""
 _SYMBOLS = frozenset("#_OX√PS")
 _LARGEST = 50
 _LONGEST_TEXT = 200_000
 _MOST_TURNS = 2000
 MOST = 1e9
-"""Rewards that are shown; larger ones are left out."""
+"""Largest reward that is shown."""
 _ACTION = re.compile(r"<action>.*?</action>", re.IGNORECASE | re.DOTALL)
 
 
 @dataclass(frozen=True)
 class Turn:
-    """A move or several, and what the world showed then."""
+    """One or more moves and the environment's response."""
 
     moves: tuple[int, ...] = ()
     board: str | None = None
     reward: float | None = None
     total: float | None = None
     event: int | None = None
-    """Which tool call of the episode it was."""
+    """Index of the episode's tool call."""
 
 
 def turns_of(row: Json) -> list[Turn]:
-    """Everything that was played or seen, in order. The first has no moves where the start was shown."""
+    """Return all turns in order. The first one has no moves if the start was shown."""
     found: list[Turn] = []
     params = mapping(row.get("responses_create_params"))
-    # The last board that the model was given before it began; earlier ones belong to examples.
+    # The last board in the prompt; earlier ones belong to examples.
     shown = [board for item in items(params.get("input")) for board in boards_in(_words(mapping(item)))]
     shown = shown or list(boards_in(params["input"] if isinstance(params.get("input"), str) else ""))
     if shown:
@@ -55,9 +55,9 @@ def turns_of(row: Json) -> list[Turn]:
 
 
 def boards_in(text: str) -> Iterator[str]:
-    """Boards that stand in a text, line below line, as `Room.board` writes them; with or without spaces between.
+    """Yield the boards in a text, in the format of `Room.board`, with or without spaces between the symbols.
 
-    Where there are none, the one that is told in coordinates.
+    If there are none, yield the board that is given as coordinates.
     """
     if "#" not in text:
         told = board_in(text[:_LONGEST_TEXT])
@@ -88,7 +88,7 @@ def _is_call(item: Any) -> bool:
 
 
 def _played(output: list[Any], before: int) -> Iterator[Turn]:
-    """`before`: calls that stand in the conversation already."""
+    """Yield the turns of an episode's output. `before`: number of tool calls in the prompt."""
     calls = before
     pending: dict[str, tuple[int, tuple[int, ...]]] = {}
     said = ""
@@ -108,19 +108,19 @@ def _played(output: list[Any], before: int) -> Iterator[Turn]:
             if board is not None or move is not None:
                 yield Turn(() if move is None else (move,), board)
             said = ""
-    # The world need not answer the last move.
+    # The environment may not respond to the last move.
     if (tag := _ACTION.search(said)) and calls == before and (move := read_move(tag.group())) is not None:
         yield Turn((move,))
 
 
 def _moves(call: Json) -> tuple[int, ...]:
-    """Of a call of `step` or `undo`; none where one is unreadable, because the world then plays none of them."""
+    """Return the moves of a `step` or `undo` call; none if one is invalid, as the environment then executes none."""
     try:
         arguments = call.get("arguments")
-        told = orjson.loads(arguments or "{}") if isinstance(arguments, str) else arguments
+        values = mapping(orjson.loads(arguments or "{}") if isinstance(arguments, str) else arguments)
         if call.get("name") == "undo":
-            return (UNDO,) * max(0, min(int(mapping(told).get("moves", 1)), _MOST_TURNS))
-        actions = mapping(told).get("actions", mapping(told).get("action", []))
+            return (UNDO,) * max(0, min(int(values.get("moves", 1)), _MOST_TURNS))
+        actions = values.get("actions", values.get("action", []))
         return tuple(map(parse_action, actions if isinstance(actions, list) else [actions]))[:_MOST_TURNS]
     except (ValueError, TypeError, OverflowError):
         return ()
@@ -135,7 +135,7 @@ def _answered(item: Json, event: int | None, moves: tuple[int, ...]) -> Turn:
         answer = {}
     shown = [text, *(value for value in answer.values() if isinstance(value, str))]
     board = next((board for words in shown[::-1] for board in boards_in(words)), None)
-    # A call that the world refused moved nothing.
+    # A call that the environment rejected moved nothing.
     played = () if "error" in answer and board is None else moves
     reward, total = (number(answer.get(name), None, MOST) for name in ("reward", "total_reward"))
     return Turn(played, board, reward, total, event)

@@ -1,4 +1,4 @@
-"""Which rooms become task rows: by the fewest moves that solve them, by side of the split; and as which images."""
+"""Selects the rooms that become task rows, by optimal moves and by split, and their images."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from rollyard.services.io.script import not_negative
 Band = Literal["easy", "medium", "hard"]
 BANDS: tuple[Band, ...] = get_args(Band)
 EASY_UP_TO, MEDIUM_UP_TO = 4, 9
-"""Optimal moves: up to 4 easy (about half of the generated rooms), 5 to 9 medium, from 10 on hard."""
+"""Optimal moves: easy up to 4 (about half of the generated rooms), medium 5 to 9, hard from 10."""
 NO_LIMIT = 10**6
 
 
 def difficulty(moves: int) -> Band:
-    """The band of a room by the fewest moves that solve it."""
+    """Return the difficulty of a room with this number of optimal moves."""
     return "easy" if moves <= EASY_UP_TO else "medium" if moves <= MEDIUM_UP_TO else "hard"
 
 
 @dataclass(frozen=True)
 class RowSelection:
-    """What is wanted of a room; by default everything."""
+    """The criteria for rooms; by default every room is accepted."""
 
     min_moves: int = 1
     max_moves: int = NO_LIMIT
@@ -42,15 +42,15 @@ class RowSelection:
     test_share: float = 0.1
     symmetries: bool = False
     apart: frozenset[str] = frozenset()
-    """Puzzles, as `puzzle_of_board` has them, that are left out with all their images."""
+    """Puzzles in the form of `puzzle_of_board` that are excluded with all their images."""
 
     @property
     def needs_optimum(self) -> bool:
-        """Whether a room of unknown optimum cannot be chosen."""
+        """Whether rooms with an unknown optimum are rejected."""
         return (self.min_moves, self.max_moves) != (1, NO_LIMIT) or set(self.bands) != set(BANDS)
 
     def takes(self, room: Room, solution: Solution | None) -> bool:
-        """Whether the room becomes a row; `solution` is None where the optimum is not known."""
+        """Return whether the room becomes a row; `solution` is None if the optimum is unknown."""
         if solution is None and self.needs_optimum:
             return False
         if solution is not None:
@@ -62,7 +62,7 @@ class RowSelection:
         return self.split is None or split_of(room, self.test_share) == self.split
 
     def images(self, room: Room) -> list[SymmetryName]:
-        """The images of the room that become rows."""
+        """Return the images of the room that become rows."""
         return [name for name, _ in distinct(room)] if self.symmetries else ["same"]
 
     def __str__(self) -> str:
@@ -76,19 +76,19 @@ class RowSelection:
         if self.split is not None:
             words.append(f"split {self.split} at a test share of {self.test_share:g}")
         if self.apart:
-            words.append(f"none of {len(self.apart)} puzzles to keep apart from")
+            words.append(f"none of {len(self.apart)} excluded puzzles")
         return ", ".join(words) or "any optimum"
 
 
 def puzzles_of(path: Path) -> frozenset[str]:
-    """The puzzles of a file of task rows. Raises OperatorError for what is no data, BadTask for what is no puzzle."""
-    # No cap: a set that a larger server plays counts too. No search: only the boards are wanted.
+    """Return the puzzles of a file of task rows. Raises OperatorError for unreadable files, BadTask for other rows."""
+    # No caps, because the rows may be for a server with larger ones. No search, because only the boards are needed.
     anything = SokobanSettings(max_rows=NO_LIMIT, max_boxes=NO_LIMIT, max_search_depth=NO_LIMIT, solver_states=1)
     return frozenset(puzzle_of_board(puzzle_of(read_task(row), anything).room.board()) for row in read_rows(path))
 
 
 def add_selection_options(parser: argparse.ArgumentParser) -> None:
-    """The options that `selection_from_options` reads."""
+    """Add the options that `selection_from_options` reads."""
     parser.add_argument("--min-moves", type=not_negative, default=1, help="fewest optimal moves (default 1)")
     parser.add_argument("--max-moves", type=not_negative, default=NO_LIMIT, help="most optimal moves (default any)")
     parser.add_argument(
@@ -98,22 +98,24 @@ def add_selection_options(parser: argparse.ArgumentParser) -> None:
         default=BANDS,
         help=f"bands by optimal moves: easy up to {EASY_UP_TO}, medium up to {MEDIUM_UP_TO}, hard beyond (default all)",
     )
-    parser.add_argument("--split", choices=get_args(Split), help="only this side; a room's side never changes")
-    parser.add_argument("--test-share", type=float, default=0.1, help="part of all rooms that test (default 0.1)")
+    parser.add_argument(
+        "--split", choices=get_args(Split), help="only rooms of this split; a room's split never changes"
+    )
+    parser.add_argument("--test-share", type=float, default=0.1, help="share of rooms in the test split (default 0.1)")
     parser.add_argument(
         "--apart-from",
         type=Path,
         nargs="+",
         default=(),
-        help="files of rows whose puzzles are left out",
+        help="files of rows whose puzzles are excluded",
     )
-    parser.add_argument("--symmetries", action="store_true", help="each room in all its turns and reflections")
+    parser.add_argument("--symmetries", action="store_true", help="each room in all its rotations and reflections")
 
 
 def selection_from_options(parser: argparse.ArgumentParser, options: argparse.Namespace) -> RowSelection:
-    """The choice; a contradiction ends the program with words."""
+    """Return the selection; exits with an error message if the options contradict each other."""
     if options.min_moves > options.max_moves:
-        parser.error(f"--min-moves {options.min_moves} is more than --max-moves {options.max_moves}")
+        parser.error(f"--min-moves {options.min_moves} exceeds --max-moves {options.max_moves}")
     if not 0 <= options.test_share <= 1:
         parser.error(f"--test-share {options.test_share} is not between 0 and 1")
     try:

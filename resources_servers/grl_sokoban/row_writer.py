@@ -1,4 +1,4 @@
-"""A task row, and what the scripts that write files of them share."""
+"""Builds and writes task rows; shared by the scripts."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def row(
     symmetry: SymmetryName = "same",
     wording: PromptBuilder | None = None,
 ) -> Row:
-    """One task row: its number, the keys that say which room, the image of it if not the room itself, and labels if
-    the optimum is given.
+    """Build a task row from its number, the keys that determine the room, the image's name if it is not the room
+    itself, and labels if the optimum is given.
     """
     labels = {} if solution is None else {
         "optimal_moves": solution.moves,
@@ -39,23 +39,23 @@ def row(
 
 
 def add_output(parser: argparse.ArgumentParser) -> None:
-    """The options of every script that writes rows."""
+    """Add the options of every script that writes rows."""
     parser.add_argument("--output", type=Path, required=True, help="the JSONL file to write")
     parser.add_argument(
         "--observations",
         nargs="+",
         choices=get_args(Observation),
         default=("text",),
-        help="what the server shows (its setting): the prompt explains it (default text)",
+        help="the server's setting `observations`, which the prompt explains (default text)",
     )
-    parser.add_argument("--undo", action="store_true", help="offer the tool undo, for a server that has it")
+    parser.add_argument("--undo", action="store_true", help="offer the tool undo, for a server with undo: true")
 
 
 def prompt_builder_from_options(options: argparse.Namespace) -> PromptBuilder:
-    """The wording that the options ask for."""
+    """Return the prompt builder for the options."""
     return PromptBuilder(tuple(options.observations), options.undo)
 
 
 def write(rows: Iterable[Row], output: Path) -> None:
-    """Write a row a line; the file appears whole. Raises RunError."""
+    """Write one row per line, atomically. Raises RunError."""
     replace(output, "".join(json.dumps(item, ensure_ascii=False) + "\n" for item in rows).encode())

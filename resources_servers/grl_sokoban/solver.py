@@ -1,4 +1,4 @@
-"""Exact answers about a position: the fewest moves, the fewest pushes, and whether it can still be solved."""
+"""Solves positions exactly: the fewest moves, the fewest pushes, and whether a position can still be solved."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from functools import lru_cache
 from rollyard.resources_servers.grl_sokoban.game import BOX, DOWN, LEFT, PLAYER, RIGHT, TARGET, UP, WALL, Room
 
 MOST_STATES = 100_000
-"""Positions a search may visit before it gives up, within a second; rooms of 8x8 with 3 boxes stay far below."""
+"""Most positions that a search visits, within a second; rooms of 8x8 with 3 boxes need far fewer."""
 
 
 class UnsolvableRoom(ValueError):
@@ -16,7 +16,7 @@ class UnsolvableRoom(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Solution:
-    """The optimum of a position. Moves and pushes are each the fewest possible, not always in one and the same play."""
+    """The optimum of a position. Moves and pushes are each minimal, though not always in the same solution."""
 
     moves: int
     pushes: int
@@ -26,18 +26,18 @@ class Solution:
 
 @dataclass(frozen=True, slots=True)
 class _Level:
-    """What stays the same while a room is played. A set of cells is an int, a bit a cell, rows one after the other."""
+    """The constant part of a room. A set of cells is an int with one bit per cell, row by row."""
 
     cells: int
     floor: int
     targets: int
     alive: int
-    """The cells from which a lone box can be pushed to a target; a box elsewhere is lost."""
+    """The cells from which a single box can be pushed to a target; a box on any other cell is a deadlock."""
     deltas: dict[int, int]
     """Action -> difference of cell numbers."""
     near: dict[int, tuple[tuple[int, int, int], ...]]
-    """Floor cell -> (difference, the neighbour's bit, the bit a box there is pushed to, 0 if it must not be); bits
-    stand above the player's number, as in a search's keys."""
+    """Floor cell -> (difference, the neighbour's bit, the bit of the cell that a box there is pushed to, 0 if it must
+    not be pushed). Bits are above the player's number, as in the search keys."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,21 +48,21 @@ class _Play:
 
 
 def solve(room: Room, most_states: int = MOST_STATES) -> Solution | None:
-    """The optimum from this position; None if it was not found within `most_states` positions a search.
+    """Return the optimum from this position; None if it was not found within `most_states` positions per search.
 
-    Raises UnsolvableRoom if there is none.
+    Raises UnsolvableRoom if there is no solution.
     """
     play = _play(room)
-    # Moves first: their positions cost a tenth of what those of pushes cost, and are more, so the cap strikes early.
+    # Moves first: their positions are ten times cheaper and more numerous, so the limit is reached early.
     path = _fewest_moves(play, most_states)
     pushes = None if path is None else _fewest_pushes(play, most_states)
     return None if path is None or pushes is None else Solution(len(path), pushes, path)
 
 
 def fewest_moves(room: Room, most_states: int = MOST_STATES) -> int | None:
-    """How many moves are left at the least; None if `most_states` positions did not tell. Raises UnsolvableRoom."""
+    """Return the fewest moves left; None if `most_states` positions did not decide it. Raises UnsolvableRoom."""
     play = _play(room)
-    # A lost position shows in far fewer positions when they are counted by pushes.
+    # The search by pushes detects a lost position with far fewer positions.
     if _fewest_pushes(play, most_states) is None:
         return None
     path = _fewest_moves(play, most_states)
@@ -70,7 +70,7 @@ def fewest_moves(room: Room, most_states: int = MOST_STATES) -> int | None:
 
 
 def is_deadlocked(room: Room, most_states: int = MOST_STATES) -> bool | None:
-    """Whether no play can solve this position any more; None if `most_states` positions did not decide it."""
+    """Return whether the position can no longer be solved; None if `most_states` positions did not decide it."""
     try:
         return None if _fewest_pushes(_play(room), most_states) is None else False
     except UnsolvableRoom:
@@ -78,7 +78,7 @@ def is_deadlocked(room: Room, most_states: int = MOST_STATES) -> bool | None:
 
 
 def _fewest_moves(play: _Play, most_states: int) -> tuple[int, ...] | None:
-    """Breadth first, a move at a time. A key is the player's cell number with the boxes' bits above it."""
+    """Search breadth-first by moves. A key is the player's cell number with the boxes' bits above it."""
     near, width = play.level.near, _width(play.level)
     cell, goal = (1 << width) - 1, play.level.targets << width
     start = play.player | play.boxes << width
@@ -117,7 +117,7 @@ def _retrace(came: dict[int, int], key: int, cell: int, level: _Level) -> tuple[
 
 
 def _fewest_pushes(play: _Play, most_states: int) -> int | None:
-    """Breadth first, a push at a time: two positions are one if the boxes agree and the player can walk between."""
+    """Search breadth-first by pushes. Positions are equivalent if the boxes agree and the player can walk between."""
     level, goal = play.level, play.level.targets
     if play.boxes == goal:
         return 0
@@ -146,7 +146,7 @@ def _fewest_pushes(play: _Play, most_states: int) -> int | None:
 
 
 def _pushes(level: _Level, boxes: int, reach: int) -> Iterator[tuple[int, int]]:
-    """Every push the player can make: the box's cell before and after, as bits."""
+    """Yield every possible push: the box's cell before and after, as bits."""
     onto = level.alive & ~boxes
     for delta in level.deltas.values():
         # A box moves by delta if the player can stand behind it and the cell ahead is free.
@@ -158,7 +158,7 @@ def _pushes(level: _Level, boxes: int, reach: int) -> Iterator[tuple[int, int]]:
 
 
 def _reach(level: _Level, player: int, free: int) -> int:
-    """The cells that the player can walk to."""
+    """Return the cells that the player can walk to."""
     down = level.deltas[DOWN]
     reach, before = player, 0
     while reach != before:
@@ -182,13 +182,13 @@ def _bits(codes: bytes, *wanted: int) -> int:
 def _play(room: Room) -> _Play:
     play = _Play(_level(room.rows, room.cols, room.fixed), room.state.index(PLAYER), _bits(room.state, BOX))
     if play.boxes & ~play.level.alive:
-        raise UnsolvableRoom("a box stands where it can never be pushed to a target")
+        raise UnsolvableRoom("a box is in a cell from which it cannot be pushed to any target")
     return play
 
 
 @lru_cache(maxsize=256)
 def _level(rows: int, cols: int, fixed: bytes) -> _Level:
-    """Kept for a while: a deadlock check comes after every push of a game."""
+    """Compute the constant part of a room. Cached because a game checks for deadlocks after every push."""
     deltas = {UP: -cols, DOWN: cols, LEFT: -1, RIGHT: 1}
     cells = rows * cols
     targets, walls = _bits(fixed, TARGET), _bits(fixed, WALL)
@@ -212,7 +212,7 @@ def _level(rows: int, cols: int, fixed: bytes) -> _Level:
 
 
 def _alive(targets: int, floor: int, deltas: tuple[int, ...]) -> int:
-    """Pull a lone box away from the targets as far as it goes."""
+    """Find the cells that a single box can be pulled to from the targets."""
     alive, before = targets, 0
     while alive != before:
         before = alive

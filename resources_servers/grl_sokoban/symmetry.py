@@ -1,4 +1,4 @@
-"""The eight images of a board under turns and reflections, and what becomes of a move in them."""
+"""Computes the eight images of a board under rotations and reflections, and the corresponding moves."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rollyard.resources_servers.grl_sokoban.solver import Solution
 SymmetryName = Literal[
     "same", "turn90", "turn180", "turn270", "mirror", "mirror_turn90", "mirror_turn180", "mirror_turn270"
 ]
-"""Left and right change places first, then the board is turned clockwise."""
+"""The board is first mirrored horizontally, then turned clockwise."""
 NAMES: tuple[SymmetryName, ...] = get_args(SymmetryName)
 
 _MIRRORED = {UP: UP, DOWN: DOWN, LEFT: RIGHT, RIGHT: LEFT}
@@ -20,7 +20,7 @@ _TURNED = {UP: RIGHT, RIGHT: DOWN, DOWN: LEFT, LEFT: UP}
 
 @dataclass(frozen=True, slots=True)
 class Symmetry:
-    """One of the eight. A move that its `action` maps does in the image what the move itself does in the room."""
+    """One of the eight symmetries. `action` maps a move in the room to the corresponding move in the image."""
 
     mirrored: bool
     turns: int
@@ -28,25 +28,24 @@ class Symmetry:
 
     @classmethod
     def named(cls, name: SymmetryName) -> Symmetry:
-        """The symmetry of that name."""
-        place = NAMES.index(name)
-        return cls(place >= 4, place % 4)
+        index = NAMES.index(name)
+        return cls(index >= 4, index % 4)
 
     def room(self, room: Room) -> Room:
-        """The image of a position."""
+        """Return the image of a position."""
         rows, cols = (room.cols, room.rows) if self.turns % 2 else (room.rows, room.cols)
         fixed, state = (self._cells(codes, room.cols) for codes in (room.fixed, room.state))
         return replace(room, rows=rows, cols=cols, fixed=fixed, state=state)
 
     def action(self, action: int) -> int:
-        """The move, 1 to 4, in the image."""
+        """Return the move, 1 to 4, in the image."""
         action = _MIRRORED[action] if self.mirrored else action
         for _ in range(self.turns):
             action = _TURNED[action]
         return action
 
     def solution(self, solution: Solution) -> Solution:
-        """An optimum of the image."""
+        """Return an optimal solution of the image."""
         return replace(solution, path=tuple(map(self.action, solution.path)))
 
     def _cells(self, codes: bytes, cols: int) -> bytes:
@@ -59,7 +58,7 @@ class Symmetry:
 
 
 def distinct(room: Room) -> list[tuple[SymmetryName, Room]]:
-    """The room's images, each once: a board that is its own mirror image has fewer than eight."""
+    """Return the room's distinct images. A symmetric board has fewer than eight."""
     images: dict[str, tuple[SymmetryName, Room]] = {}
     for name in NAMES:
         image = Symmetry.named(name).room(room)

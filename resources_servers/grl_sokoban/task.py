@@ -1,4 +1,4 @@
-"""What a row asks to be played: a room from a seed, a board of its own, or a level of a file."""
+"""Parses a row's task: a room from a seed, a board in the row, or a level of a file."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from rollyard.resources_servers.grl_sokoban.symmetry import Symmetry, SymmetryNa
 
 
 class SokobanTask(BaseModel):
-    """What a row says of its puzzle; the seed, the level or the level file is its room."""
+    """A row's puzzle; exactly one of seed, level and level_file determines its room."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -34,18 +34,18 @@ class SokobanTask(BaseModel):
     level_file: str | None = Field(default=None, max_length=200, pattern=r"^[^\x00]+$")
     """A file below the server's `levels_folder`."""
     level_index: Integer | None = Field(default=None, ge=0)
-    """Which of its levels, from 0."""
+    """Number of the level in the file, from 0."""
     symmetry: SymmetryName = "same"
-    """Which image of that room is played."""
+    """The image of the room that is used."""
     max_steps: Integer | None = Field(default=None, ge=1, le=1000)
 
     @model_validator(mode="after")
     def _one_room(self) -> SokobanTask:
         found = [name for name in ("seed", "level", "level_file") if getattr(self, name) is not None]
         if len(found) != 1:
-            raise ValueError(f"found {' and '.join(found) or 'no room'}; give one of seed, level and level_file")
+            raise ValueError(f"found {' and '.join(found) or 'no room'}; set exactly one of seed, level and level_file")
         if (self.level_file is None) != (self.level_index is None):
-            raise ValueError("level_file and level_index go together")
+            raise ValueError("level_file and level_index must be set together")
         return self
 
 
@@ -55,11 +55,11 @@ class Puzzle:
 
     room: Room
     optimum: Solution | None
-    """None where the search gave up."""
+    """None if the search reached its limit."""
 
 
 def read_task(row: Mapping[str, Any]) -> SokobanTask:
-    """The row's part that is ours. Raises BadTask."""
+    """Parse the row's Sokoban fields. Raises BadTask."""
     try:
         return SokobanTask.model_validate(dict(row))
     except ValidationError as error:
@@ -71,7 +71,7 @@ def read_task(row: Mapping[str, Any]) -> SokobanTask:
 
 
 def puzzle_of(task: SokobanTask, settings: SokobanSettings) -> Puzzle:
-    """The room that a task names and its optimum. Raises BadTask for one that is impossible or over the caps."""
+    """Return the task's room and its optimum. Raises BadTask if the room is impossible or exceeds the limits."""
     try:
         puzzle = _from_seed(task, settings) if task.seed is not None else _from_level(task, settings)
     except (InfeasibleRoom, InvalidLevel) as error:
@@ -84,7 +84,7 @@ def puzzle_of(task: SokobanTask, settings: SokobanSettings) -> Puzzle:
 
 @lru_cache(maxsize=4096)
 def prepared(spec: RoomSpec, solver_states: int = 50_000) -> Puzzle:
-    """The puzzle of a specification; a task's repeats share it. Raises InfeasibleRoom."""
+    """Return the puzzle of a specification, cached for a task's repeats. Raises InfeasibleRoom."""
     room = generate(spec)
     return Puzzle(room, solve(room, solver_states))
 
@@ -109,7 +109,7 @@ def _from_level(task: SokobanTask, settings: SokobanSettings) -> Puzzle:
     else:
         assert task.level_file is not None and task.level_index is not None
         name = f"{task.level_file}, level {task.level_index}"
-        room = _filed(task.level_file, task.level_index, settings.levels_folder)
+        room = _level_from_file(task.level_file, task.level_index, settings.levels_folder)
     _check_caps((room.rows, room.cols), room.state.count(BOX), settings)
     try:
         return _solved(room, settings.solver_states)
@@ -117,17 +117,17 @@ def _from_level(task: SokobanTask, settings: SokobanSettings) -> Puzzle:
         raise BadTask(f"{name}: {error}") from error
 
 
-def _filed(name: str, index: int, folder: Path | None) -> Room:
+def _level_from_file(name: str, index: int, folder: Path | None) -> Room:
     if folder is None:
-        raise BadTask(f"the row names level_file {name!r}, but this server has no levels_folder (a setting)")
+        raise BadTask(f"the row has level_file {name!r}, but the setting levels_folder is not set on this server")
     root = folder.resolve()
     path = (root / name).resolve()
-    # Resolved first: neither .. nor a link leads out of the folder.
+    # Resolved first, so that neither .. nor a link can leave the folder.
     if not path.is_relative_to(root) or not path.is_file():
-        raise BadTask(f"level_file {name!r} is no file below this server's levels_folder")
+        raise BadTask(f"level_file {name!r} is not a file below this server's levels_folder")
     levels = levels_of(path)
     if index >= len(levels):
-        raise BadTask(f"level_index {index} of {name!r} is not there: it holds {len(levels)} levels, counted from 0")
+        raise BadTask(f"level_index {index} of {name!r} does not exist: the file has {len(levels)} levels, from 0")
     return levels[index].room()
 
 
@@ -141,4 +141,4 @@ def _check_caps(size: tuple[int, int], boxes: int, settings: SokobanSettings) ->
 
 
 def _over(what: str, found: int, most: int) -> str:
-    return f"{what} {found} is over this server's cap of {most} (a setting of the world)"
+    return f"{what} {found} exceeds this server's limit of {most} (a setting of the environment)"

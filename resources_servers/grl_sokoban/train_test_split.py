@@ -1,4 +1,4 @@
-"""Which rooms train and which test: by what the puzzle is, so that no twin of a test room is ever trained on."""
+"""Assigns rooms to the training or the test split by their puzzle, so that no variant of a test room is trained on."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ Split = Literal["train", "test"]
 
 
 def puzzle_of_board(board: str) -> str:
-    """One text for all boards that are the same puzzle: turned, mirrored, with thicker walls, or with other cells that
-    the player cannot reach. Raises InvalidLevel if a box or target is one of those.
+    """Return the same text for all boards of a puzzle: rotated, mirrored, with thicker walls, or with different
+    unreachable cells. Raises InvalidLevel if a box or a target is unreachable.
     """
     lines = sealed(board.split("\n")).split("\n")
     for _ in range(4):
@@ -24,8 +24,8 @@ def puzzle_of_board(board: str) -> str:
 
 
 def split_of(room: Room, test_share: float) -> Split:
-    """The room's side. It follows from the puzzle alone, whatever other rows there are, and a room that tests at one
-    share tests at every larger one.
+    """Return the room's split. It depends only on the puzzle, and a room in the test split for one share remains there
+    for every larger share.
     """
     digest = sha256(puzzle_of_board(room.board()).encode()).digest()
     return "test" if int.from_bytes(digest[:8], "big") < test_share * 2**64 else "train"

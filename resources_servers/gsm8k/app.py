@@ -12,10 +12,10 @@ from rollyard.resources_servers.gsm8k.prompt_formats import READINGS, gold_numbe
 
 
 class Gsm8k(AnswerEnvironment):
-    """One word problem."""
+    """One grade-school word problem."""
 
     def __init__(self, task: Mapping[str, Any], settings: AnswerSettings) -> None:
-        """Read the row's gold number: `expected_answer`, or the last line of `answer`. Raises BadTask."""
+        """Parse the row's gold number: `expected_answer`, or the last line of `answer`. Raises BadTask."""
         super().__init__(task, settings)
         written = str(task.get("expected_answer", task.get("answer", "")))
         gold = gold_number(written)
@@ -29,7 +29,7 @@ class Gsm8k(AnswerEnvironment):
         self.gold, self.reading, self.problem = gold, READINGS[form], problem_text(task)
 
     async def verify(self, response: Verification) -> Verdict:
-        """1 for the right number."""
+        """Reward 1 for the correct number."""
         return self.verdict(await self.judge.judge(self.gold, response, self.reading, self.problem), self.gold)
 
 

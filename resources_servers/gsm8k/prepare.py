@@ -12,33 +12,33 @@ from rollyard.services.types import Json
 
 SHOTS = Path(__file__).parent / "data" / "fewshot.jsonl"
 TRAIN = SplitSelection(default_split="train", default_subset="main")
-"""Of a folder that --shots-from names."""
+"""Split and subset to read if --shots-from is a folder."""
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Write the file. Raises OperatorError, RunError."""
+    """Write the rows. Raises OperatorError, RunError."""
     parser = source_options(__doc__)
-    parser.add_argument("--split", help="of a folder, prefix or hub data set (default test)")
-    parser.add_argument("--form", choices=tuple(READINGS), default="chat", help="how the question is asked")
+    parser.add_argument("--split", help="split to read (default test); or all")
+    parser.add_argument("--form", choices=tuple(READINGS), default="chat", help="prompt format (default chat)")
     parser.add_argument(
-        "--shots", type=not_negative, help="worked examples before it (default: 8 in lm_eval_cot, else 0)"
+        "--shots", type=not_negative, help="few-shot examples (default: 8 for lm_eval_cot, otherwise 0)"
     )
-    parser.add_argument("--shots-from", type=Path, help="GSM8K rows to draw them from: lm_eval's train split")
-    parser.add_argument("--seed", type=int, default=42, help="of that draw, lm_eval's --seed (default 42)")
-    parser.add_argument("--system-prompt", default=SYSTEM, help="of the chat form; may be empty")
+    parser.add_argument("--shots-from", type=Path, help="GSM8K rows to draw the examples from; lm_eval: train split")
+    parser.add_argument("--seed", type=int, default=42, help="seed of that draw, lm_eval's --seed (default 42)")
+    parser.add_argument("--system-prompt", default=SYSTEM, help="system prompt of the chat form; may be empty")
     options = parser.parse_args(arguments)
     count = options.shots if options.shots is not None else 8 if options.form == "lm_eval_cot" else 0
     if options.form == "chat" and count:
-        parser.error("--shots belongs to the lm_eval forms")
+        parser.error("--shots requires one of the lm_eval forms")
     if options.form == "lm_eval" and count and not options.shots_from:
-        parser.error("--shots of the form lm_eval are drawn from rows: name them with --shots-from")
+        parser.error("--shots with --form lm_eval requires --shots-from, the rows to draw from")
     try:
         pool = [(row["question"], row["answer"]) for row in read_rows(options.shots_from or SHOTS, TRAIN)]
     except (OperatorError, KeyError) as error:
         parser.error(f"--shots-from: {error if isinstance(error, OperatorError) else f'a row without {error}'}")
     if count > len(pool):
-        parser.error(f"--shots {count} is more than the {len(pool)} rows to take them from")
-    rng = Random(options.seed)  # one draw a row, in order: lm_eval's own, when the pool is all of train
+        parser.error(f"--shots {count} exceeds the {len(pool)} available rows")
+    rng = Random(options.seed)  # one draw per row, in order; equal to lm_eval's if the pool is the full train split
 
     def make(number: int, row: Json) -> Json:
         gold = gold_number(row["answer"])

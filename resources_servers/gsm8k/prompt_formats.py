@@ -1,4 +1,4 @@
-"""The forms in which GSM8K is asked, and how each one's answers are read."""
+"""Prompt formats of GSM8K, and how the answers to each are extracted."""
 
 from __future__ import annotations
 
@@ -19,20 +19,22 @@ from rollyard.services.types import Json
 SYSTEM = r"First, think step by step. Then put your final answer inside \boxed{...}."
 MAX_OUTPUT_TOKENS = 512
 _HASHES = re.compile(r"#### (-?[0-9.,]+)")
-_ANSWER_IS = re.compile(r"The answer is (-?[0-9.,]+).")  # the harness leaves its last dot unescaped: any character
+_ANSWER_IS = re.compile(
+    r"The answer is (-?[0-9.,]+)."
+)  # as in the harness, the last dot is unescaped and matches any character
 _LEADING = re.compile(r"[^\d\-.$]*((?:-\s?)?\$?\s?-?(?:\d[\d,]*(?:\.\d+)?|\.\d+)(?:\s*/\s*\d+)?%?)")
 _VARIABLE = re.compile(r"[xyn]\b")
 _RANGE = re.compile(r"[$ ]{0,3}[\d.,]{1,40}(?: ?(?:to|-|–|;) ?|, ?(?<=[, ]))\$?\d[^=]*$")
 
 
 def gold_number(answer: str) -> str | None:
-    """The number behind the last `####` of a GSM8K solution, or the number that `answer` is; None if it is none."""
+    """Return the number after the last `####` of a GSM8K solution, or `answer` itself if it is a number; else None."""
     last = answer.rpartition("####")[2].strip()
     return last if quantity(last) is not None else None
 
 
 def same_digits(gold: str, answer: str) -> bool:
-    """lm-eval's exact match: equal once commas, dollars and one final dot are gone."""
+    """Return whether both are equal without commas, dollars and one final dot: lm-eval's exact match."""
 
     def bare(text: str) -> str:
         return re.sub(r"[,$]", "", text).removesuffix(".")
@@ -45,25 +47,25 @@ def _first(pattern: re.Pattern[str], method: str, text: str) -> Found | None:
     return Found(match.group(1), method, match.end(1)) if match else None
 
 
-def _numbers_in(said: str) -> list[str]:
-    """The number that each value of a sentence begins with, or that its last equation ends with."""
-    return [_number_in(value) for value in values(said)]
+def _numbers_in(text: str) -> list[str]:
+    """Return the number at the start of each value of a sentence, or at the end of the value's last equation."""
+    return [_number_in(value) for value in values(text)]
 
 
-def _number_in(said: str) -> str:
-    """`9 * 2 = $18 a day` -> `$18`; `said` where its words change the number."""
-    said = bare_value(said)
-    if quantity(said, any_words=True) is not None:
-        return said
-    last = said.rpartition("=")[2]
+def _number_in(text: str) -> str:
+    """Extract the number, as in `9 * 2 = $18 a day` -> `$18`; return the text itself if its words change the number."""
+    text = bare_value(text)
+    if quantity(text, any_words=True) is not None:
+        return text
+    last = text.rpartition("=")[2]
     match = _LEADING.match(last)
     if (
         match is None
         or _VARIABLE.match(last, match.end())
-        or CHANGED.search(said[: len(said) - len(last) + match.start(1)])
+        or CHANGED.search(text[: len(text) - len(last) + match.start(1)])
     ):
-        return said
-    return said if _RANGE.match(said, match.start(1)) and last == said else match[1]
+        return text
+    return text if _RANGE.match(text, match.start(1)) and last == text else match[1]
 
 
 _LENIENT = (
@@ -91,7 +93,7 @@ READINGS = {
 
 
 def create_params(form: str, question: str, shots: Sequence[tuple[str, str]] = (), system: str = SYSTEM) -> Json:
-    """What the model is asked. `shots`: (question, answer) pairs for the lm-eval forms. Raises KeyError."""
+    """Build the request parameters. `shots`: (question, answer) pairs for the lm-eval forms. Raises KeyError."""
     stops = READINGS[form].stops
     if form == "chat":
         return chat(question, system)

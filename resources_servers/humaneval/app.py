@@ -14,12 +14,12 @@ from rollyard.resources_servers.python_answers.scoring import Tests, score
 
 
 class HumanEvalTask(BaseModel):
-    """What a row says of its task, in HumanEval's own names."""
+    """A row's task under HumanEval's own field names."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     prompt: str
-    """Python up to the docstring of the function that is asked for."""
+    """Python code up to the docstring of the requested function."""
     entry_point: str
     """The function's name."""
     test: str
@@ -27,10 +27,10 @@ class HumanEvalTask(BaseModel):
 
 
 class HumanEval(ProgramEnvironment[ProgramSettings]):
-    """Write the rest of a function."""
+    """A task to write the rest of a function."""
 
     def __init__(self, task: Mapping[str, Any], settings: ProgramSettings) -> None:
-        """Read the row. Raises BadTask."""
+        """Parse the row. Raises BadTask."""
         super().__init__(task, settings)
         try:
             self.row = HumanEvalTask.model_validate(dict(task))
@@ -40,11 +40,11 @@ class HumanEval(ProgramEnvironment[ProgramSettings]):
         name = self.row.entry_point
         if not name.isidentifier():
             raise BadTask(f"entry_point is {name[:80]!r}; expected a function's name")
-        # The prompt's own helpers check answers too: the tests use the row's, not what an answer made of them.
+        # Tests may call the prompt's helpers. They must use the row's version, not one that an answer has changed.
         self.tests = Tests((name,), (f"{self.row.test}\ncheck({name})",), prelude=self.row.prompt)
 
     async def verify(self, response: Verification) -> Verdict:
-        """1 for a program that passes the check."""
+        """Reward 1 for a program that passes the check."""
         row, text = self.row, response.text
         found = program(row.prompt, row.entry_point, text)
         return self.verdict(await score(self.sandbox, self.tests, lm_eval_program(row.prompt, text), found))

@@ -8,11 +8,11 @@ from rollyard.services.types import Json
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Write the file. Raises OperatorError, RunError."""
+    """Write the rows. Raises OperatorError, RunError."""
     parser = source_options(__doc__)
-    parser.add_argument("--form", choices=FORMS, default="chat", help="how the task is asked")
-    parser.add_argument("--system-prompt", default=SYSTEM, help="of the chat form; may be empty")
-    parser.add_argument("--split", help="of a folder, prefix or hub data set with several; or all")
+    parser.add_argument("--form", choices=FORMS, default="chat", help="prompt format (default chat)")
+    parser.add_argument("--system-prompt", default=SYSTEM, help="system prompt of the chat form; may be empty")
+    parser.add_argument("--split", help="split to read if the dataset has several; or all")
     options = parser.parse_args(arguments)
 
     def make(number: int, row: Json) -> Json:

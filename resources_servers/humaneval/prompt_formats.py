@@ -1,4 +1,4 @@
-"""The forms in which HumanEval is asked, and how an answer becomes a program."""
+"""Prompt formats of HumanEval, and how an answer is turned into a program."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from rollyard.resources_servers.python_answers.program_extraction import (
     joined,
     parsed,
     shortened,
-    spoken,
+    visible_text,
 )
 from rollyard.services.types import Json
 
@@ -31,23 +31,23 @@ SYSTEM = "You write Python. Answer with the whole function, imports included, in
 
 
 def create_params(form: str, prompt: str, system: str = SYSTEM) -> Json:
-    """What the model is asked."""
+    """Build the request parameters of a task."""
     if form == "chat":
         return chat(f"Complete this function:\n\n```python\n{prompt.rstrip()}\n```", system)
     return completion(prompt, STOPS, MAX_OUTPUT_TOKENS)
 
 
 def lm_eval_program(prompt: str, text: str) -> str:
-    """The program as lm-eval takes it: the prompt, and the text up to the first stop string behind it."""
+    """Build the program as lm-eval does: the prompt, followed by the text up to the first stop string."""
     return prompt + cut(text, STOPS)
 
 
 def program(prompt: str, entry_point: str, text: str) -> Program | None:
-    """The program in `text`: a whole function, before which what the prompt has defined is kept, or the rest of one."""
+    """Extract the program from `text`: a complete function after the prompt's other definitions, or the rest of one."""
     whole = find(text, (entry_point,))
     if whole is not None and entry_point in defined(whole.code):
         return Program(joined([_before(prompt, entry_point), whole.code]), f"{whole.method}, whole function")
-    bodies = [Program(body, method) for body, method in _bodies(spoken(text))]
+    bodies = [Program(body, method) for body, method in _bodies(visible_text(text))]
     cut_off = (candidate for body in bodies for candidate in shortened(body.code, prompt))
     for candidate in chain(bodies, cut_off):
         code = prompt + candidate.code
@@ -57,9 +57,9 @@ def program(prompt: str, entry_point: str, text: str) -> Program | None:
 
 
 def _before(prompt: str, entry_point: str) -> str:
-    """The prompt's imports and helpers, without the function that is asked for."""
-    place = re.search(rf"^(?:async )?def {re.escape(entry_point)}\b", prompt, re.MULTILINE)
-    return prompt[: place.start()] if place else ""
+    """Return the prompt's imports and helpers without the requested function."""
+    function = re.search(rf"^(?:async )?def {re.escape(entry_point)}\b", prompt, re.MULTILINE)
+    return prompt[: function.start()] if function else ""
 
 
 def _bodies(text: str) -> Iterator[tuple[str, str]]:
@@ -68,7 +68,7 @@ def _bodies(text: str) -> Iterator[tuple[str, str]]:
         yield f"    {code.lstrip()}", "fenced block, rest of the function, first line indented"
     text = clean(text)
     yield text, "rest of the function"
-    # Chat endpoints strip the blanks that an answer begins with.
+    # Chat endpoints strip leading blanks from an answer.
     yield f"    {text.lstrip()}", "rest of the function, first line indented"
     yield textwrap.indent(text, "    "), "rest of the function, indented"
     if indented := _INDENTED.search(text):
@@ -76,7 +76,7 @@ def _bodies(text: str) -> Iterator[tuple[str, str]]:
 
 
 def _length(code: str, entry_point: str) -> int:
-    """Statements of the function; 0 if there is none, or the code is no Python."""
+    """Return the number of statements in the function; 0 if it is missing or the code is not valid Python."""
     tree = parsed(code)
     functions = [node for node in tree.body if isinstance(node, ast.FunctionDef)] if tree else []
     return max((len(node.body) for node in functions if node.name == entry_point), default=0)

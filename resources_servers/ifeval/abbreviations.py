@@ -1,4 +1,4 @@
-"""What Punkt has to know of English: abbreviations, in small letters and without their last dot, and common words."""
+"""Parameters for Punkt in English: abbreviations, in lower case and without their last dot, and common words."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ mr mrs ms mx messrs dr drs prof fr br st sts mt ft gen brig col lt maj capt cmdr
 rep reps rev hon pres supt atty jr sr bros
 """
 _COMPANIES = "co corp inc ltd cie assn dept univ est"
-# Not `mar`, `sat` and `sun`, which end sentences as words.
+# Without `mar`, `sat` and `sun`, which are also words that end sentences.
 _DATES = "jan feb apr aug sep sept oct nov dec mon tue tues wed thu thur thurs fri"
-# Not `me`, `mass`, `miss`, `ark` and others that are words.
+# Without `me`, `mass`, `miss`, `ark` and others that are also words.
 _PLACES = """
 ala ariz calif colo conn fla ga kan ky minn mich mont neb nev okla ore pa penn tenn tex va vt w.va wis wyo ave blvd
 """
@@ -44,4 +44,4 @@ this those though through thus to today together tomorrow too two under unlike u
 when where whether which while who whose why will with within without would yes yesterday yet you your
 """
 COMMON_WORDS = frozenset(_COMMON_WORDS.split())
-"""Words that are written small inside a sentence: with a capital behind an abbreviation they begin the next one."""
+"""Words that are lower case inside a sentence. Capitalized after an abbreviation, they start a new sentence."""

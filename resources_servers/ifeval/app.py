@@ -1,4 +1,4 @@
-"""IFEval: prompts with instructions that a program can check."""
+"""IFEval: prompts with verifiable instructions."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from rollyard.resources_servers.ifeval.sentences import sentence_count
 from rollyard.services.io.optional import EXTRAS, require
 
 LONG = 2_000
-"""Characters from which on an answer is read in a thread: the sentences of a hostile one cost 15 µs a character."""
+"""Answers of at least this many characters are checked in a thread: sentence splitting can take 15 µs per character."""
 
 
 class IfevalSettings(EnvironmentSettings):
-    """What a config may set."""
+    """Settings of IFEval."""
 
     score: Literal["strict", "lenient"] = "strict"
-    """Which score is the reward; the lenient one forgives a first line, a last line and asterisks."""
+    """Score that becomes the reward; the lenient one ignores a first line, a last line and asterisks."""
     reward: Literal["prompt", "instruction"] = "prompt"
-    """1 when all instructions are followed, else 0; or the share of them that are."""
+    """prompt: 1 if all instructions are followed, otherwise 0; instruction: the share of followed instructions."""
 
 
 class Ifeval(Environment[IfevalSettings]):
-    """One prompt with its instructions."""
+    """One prompt with verifiable instructions."""
 
     def __init__(self, task: Mapping[str, Any], settings: IfevalSettings) -> None:
-        """Read the row's `instruction_id_list` and `kwargs`. Raises BadTask."""
+        """Parse the row's `instruction_id_list` and `kwargs`. Raises BadTask."""
         super().__init__(task, settings)
         try:
             self.instructions = instructions(task)
@@ -40,22 +40,22 @@ class Ifeval(Environment[IfevalSettings]):
     @classmethod
     @asynccontextmanager
     async def lifespan(cls, settings: IfevalSettings) -> AsyncIterator[None]:
-        """Load what verdicts need. Raises OperatorError without the extra `ifeval`."""
+        """Load the packages for the verdicts. Raises OperatorError without the extra `ifeval`."""
         for package in EXTRAS["ifeval"].packages:
             require(package, "ifeval", cls.__name__)
-        sentence_count("Ready.")  # NLTK takes half a second to import, which the first verdict need not wait for
+        sentence_count("Ready.")  # imports NLTK, which takes half a second, before the first verdict
         yield None
 
     async def verify(self, response: Verification) -> Verdict:
-        """1 when every instruction is followed."""
-        spoken = without_reasoning(response.text)
-        text = spoken if spoken == response.text else spoken.strip()
+        """Reward 1 if every instruction is followed."""
+        visible = without_reasoning(response.text)
+        text = visible if visible == response.text else visible.strip()
         outcomes = self._outcomes(text) if len(text) < LONG else await asyncio.to_thread(self._outcomes, text)
-        strict = [found.strict for found in outcomes]
-        loose = [found.loose for found in outcomes]
+        strict = [each.strict for each in outcomes]
+        loose = [each.loose for each in outcomes]
         chosen = strict if self.settings.score == "strict" else loose
         share = sum(chosen) / len(chosen)
-        missed = [found.kind for found, followed in zip(outcomes, chosen, strict=True) if not followed]
+        missed = [each.kind for each, followed in zip(outcomes, chosen, strict=True) if not followed]
         return Verdict(
             reward=share if self.settings.reward == "instruction" else float(all(chosen)),
             success=all(chosen),

@@ -1,4 +1,4 @@
-"""An instruction that a program can check: what it was told, and whether a text follows it."""
+"""Base class of the verifiable instructions: parses their arguments and checks whether a text follows them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _HOLDS: dict[Relation, Callable[[int, int], bool]] = {"at least": operator.ge, "
 
 def _no_flag(value: Any) -> Any:
     if isinstance(value, bool):
-        raise ValueError(f"found {value}, expected a whole number")
+        raise ValueError(f"found {value}, expected an integer")
     return value
 
 
@@ -25,18 +25,18 @@ def _not_blank(text: str) -> str:
 
 
 Count = Annotated[int, BeforeValidator(_no_flag), Field(ge=0)]
-"""How many; tables that hold every kind's keys make 3.0 of 3."""
+"""A number of things. Accepts 3.0 for 3, because tables with the keys of all kinds convert integers to floats."""
 Phrase = Annotated[str, AfterValidator(_not_blank)]
-"""What a text is searched for; a blank one would be found anywhere."""
+"""A search string. Must not be blank, because a blank string would occur in any text."""
 
 
 class Instruction(BaseModel):
-    """Base of all kinds; the fields are the row's `kwargs`, and keys of other kinds are ignored."""
+    """Base of all kinds of instructions. The fields are the row's `kwargs`; keys of other kinds are ignored."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     def followed(self, text: str) -> bool:
-        """True when `text` does what the instruction says; an empty one never does."""
+        """Return whether `text` follows the instruction. A blank text never does."""
         return bool(text.strip()) and self._holds(text)
 
     def _holds(self, text: str) -> bool:
@@ -44,24 +44,26 @@ class Instruction(BaseModel):
 
 
 def counted(found: int, relation: Relation, number: int) -> bool:
-    """`found` is at least, or less than, `number`."""
+    """Return whether `found` is at least, or less than, `number`."""
     return _HOLDS[relation](found, number)
 
 
-def read(kind: str, made: type[Instruction], told: Any) -> Instruction:
-    """The instruction that a row's arguments make. Raises ValueError in words that begin with `kind`."""
-    if not isinstance(told, Mapping | None):
-        raise ValueError(f"{kind}: its kwargs are {shown(told)}; expected an object")
+def read(kind: str, instruction_type: type[Instruction], arguments: Any) -> Instruction:
+    """Build the instruction from a row's arguments. Raises ValueError with a message that starts with `kind`."""
+    if not isinstance(arguments, Mapping | None):
+        raise ValueError(f"{kind}: its kwargs are {shown(arguments)}; expected an object")
     try:
-        # Data sets kept as tables carry every kind's keys, empty.
-        return made.model_validate({key: value for key, value in (told or {}).items() if value is not None})
+        # Tabular datasets contain the keys of all kinds, null if unused.
+        return instruction_type.model_validate(
+            {key: value for key, value in (arguments or {}).items() if value is not None}
+        )
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         found = "" if first["type"] in ("missing", "value_error") else f", found {shown(first['input'])}"
-        words = first["msg"].removeprefix("Value error, ") + found
-        raise ValueError(": ".join([kind, *map(str, first["loc"]), words])) from error
+        message = first["msg"].removeprefix("Value error, ") + found
+        raise ValueError(": ".join([kind, *map(str, first["loc"]), message])) from error
 
 
 def shown(value: Any) -> str:
-    """A row's value for an error message, at most 80 characters."""
+    """Format a row's value for an error message in at most 80 characters."""
     return repr(value) if len(repr(value)) <= 80 else f"{repr(value)[:77]}..."

@@ -1,4 +1,4 @@
-"""Which language a text is in, by langdetect, the same every time."""
+"""Detects the language of a text with langdetect, deterministically."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ LANGUAGES = (
     "hr", "hu", "id", "it", "ja", "kn", "ko", "lt", "lv", "mk", "ml", "mr", "ne", "nl", "no", "pa", "pl", "pt", "ro",
     "ru", "sk", "sl", "so", "sq", "sv", "sw", "ta", "te", "th", "tl", "tr", "uk", "ur", "vi", "zh-cn", "zh-tw",
 )  # fmt: skip
-"""The codes that langdetect knows. Rows are checked against them where it need not be installed."""
+"""The codes that langdetect supports. Listed here so that rows can be checked without installing langdetect."""
 
 
-@lru_cache(maxsize=16)  # the readings of one text, which several of its instructions ask for
+@lru_cache(maxsize=16)  # several instructions may check the variants of one text
 def language_of(text: str) -> str | None:
-    """The language's code, such as `en` or `zh-cn`; None when the text has too little of any."""
+    """Return the language code, such as `en` or `zh-cn`; None if the text contains too little of any language."""
     from langdetect import LangDetectException  # type: ignore[import-untyped]
 
     detector = _factory().create()
@@ -33,7 +33,7 @@ def _factory() -> Any:
     from langdetect.detector_factory import PROFILES_DIRECTORY  # type: ignore[import-untyped]
 
     factory = DetectorFactory()
-    factory.seed = 0  # it draws at random, and close languages would change places
-    # In an order of ours: in that of the folder, which a file system chooses, ties would fall differently elsewhere.
+    factory.seed = 0  # it samples at random, and similar languages would be confused
+    # In a fixed order: the order of files in a folder depends on the file system and would decide ties differently.
     factory.load_json_profile([(Path(PROFILES_DIRECTORY) / code).read_text("utf-8") for code in LANGUAGES])
     return factory

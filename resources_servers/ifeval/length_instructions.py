@@ -1,4 +1,4 @@
-"""Instructions on length, and on what a text begins with, ends with and is put together from."""
+"""Instructions on a text's length, beginning, end and parts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _PUNCTUATION = re.compile(r"[.,?!'\"]")
 
 
 class NumberSentences(Instruction):
-    """Has that many sentences."""
+    """Has the given number of sentences."""
 
     num_sentences: Count
     relation: Relation
@@ -26,7 +26,7 @@ class NumberSentences(Instruction):
 
 
 class NumberWords(Instruction):
-    """Has that many words."""
+    """Has the given number of words."""
 
     num_words: Count
     relation: Relation
@@ -36,7 +36,7 @@ class NumberWords(Instruction):
 
 
 class NumberParagraphs(Instruction):
-    """Has exactly that many paragraphs, divided by `***`, and none of them is empty."""
+    """Has exactly the given number of paragraphs, separated by `***`, and none of them is empty."""
 
     num_paragraphs: Count = Field(ge=1)
 
@@ -46,16 +46,16 @@ class NumberParagraphs(Instruction):
 
 
 class NthParagraphFirstWord(Instruction):
-    """Has that many paragraphs, divided by an empty line, and the n-th begins with that word."""
+    """Has the given number of paragraphs, separated by an empty line, and the n-th begins with the given word."""
 
     num_paragraphs: Count = Field(ge=1)
     nth_paragraph: Count = Field(ge=1)
     first_word: Phrase
 
     @model_validator(mode="after")
-    def _there_is_such_a_paragraph(self) -> Self:
+    def _paragraph_exists(self) -> Self:
         if self.nth_paragraph > self.num_paragraphs:
-            raise ValueError(f"paragraph {self.nth_paragraph} of {self.num_paragraphs}: no text can follow it")
+            raise ValueError(f"paragraph {self.nth_paragraph} of {self.num_paragraphs}: no text can satisfy this")
         return self
 
     def _holds(self, text: str) -> bool:
@@ -69,7 +69,7 @@ class NthParagraphFirstWord(Instruction):
 
 
 class EndChecker(Instruction):
-    """Ends with exactly this phrase, in any case."""
+    """Ends with exactly this phrase, ignoring case."""
 
     end_phrase: Phrase
 
@@ -78,7 +78,7 @@ class EndChecker(Instruction):
 
 
 class Quotation(Instruction):
-    """Stands in double quotation marks as a whole."""
+    """Is enclosed in double quotation marks."""
 
     def _holds(self, text: str) -> bool:
         text = text.strip()
@@ -86,7 +86,7 @@ class Quotation(Instruction):
 
 
 class RepeatPrompt(Instruction):
-    """Begins with the prompt, word for word."""
+    """Begins with the prompt verbatim, ignoring case."""
 
     prompt_to_repeat: Phrase
 
@@ -95,7 +95,7 @@ class RepeatPrompt(Instruction):
 
 
 class TwoResponses(Instruction):
-    """Is two different answers, divided by `******`."""
+    """Consists of two different answers, separated by `******`."""
 
     def _holds(self, text: str) -> bool:
         parts = [part.strip() for part in _inner(text.split("******"))]
@@ -103,7 +103,7 @@ class TwoResponses(Instruction):
 
 
 def _inner(parts: list[str]) -> list[str]:
-    """Without what is empty before the first divider and behind the last."""
+    """Drop an empty part before the first separator and after the last."""
     first, last = 0, len(parts)
     if not parts[0].strip():
         first = 1

@@ -1,4 +1,4 @@
-"""Instructions on marks in a text: lists, sections, highlights, titles, JSON."""
+"""Instructions on a text's markup: lists, sections, highlights, titles, JSON."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _FENCE = re.compile(r"```(?:json|Json|JSON)?")
 
 
 class NumberPlaceholders(Instruction):
-    """Has at least that many placeholders in square brackets."""
+    """Has at least the given number of placeholders in square brackets."""
 
     num_placeholders: Count
 
@@ -28,7 +28,7 @@ class NumberPlaceholders(Instruction):
 
 
 class Postscript(Instruction):
-    """Has a postscript that begins with the marker, such as `P.S.`, blanks between its letters allowed."""
+    """Has a postscript that begins with the marker, such as `P.S.`; blanks between its letters are allowed."""
 
     postscript_marker: Phrase
 
@@ -38,7 +38,7 @@ class Postscript(Instruction):
 
 
 class NumberBulletLists(Instruction):
-    """Has exactly that many bullet points."""
+    """Has exactly the given number of bullet points."""
 
     num_bullets: Count
 
@@ -54,7 +54,7 @@ class ConstrainedResponse(Instruction):
 
 
 class NumberHighlightedSections(Instruction):
-    """Has at least that many highlights, `*so*`; bold ones count too."""
+    """Has at least the given number of highlights, such as `*this*`; bold text counts too."""
 
     num_highlights: Count
 
@@ -64,7 +64,7 @@ class NumberHighlightedSections(Instruction):
 
 
 class MultipleSections(Instruction):
-    """Has at least that many sections, each headed by the word and a number."""
+    """Has at least the given number of sections, each with a heading of the word and a number."""
 
     section_spliter: Phrase
     num_sections: Count
@@ -82,22 +82,22 @@ class Title(Instruction):
 
 
 class JsonFormat(Instruction):
-    """Is JSON as a whole; a code fence around it is allowed, also when its other end is missing."""
+    """Is a JSON document. A code fence around it is allowed, even if one of its ends is missing."""
 
     def _holds(self, text: str) -> bool:
         text = text.strip()
         fence = _FENCE.match(text)
         try:
             json.loads(text[fence.end() if fence else 0 :].removesuffix("```").strip(), parse_constant=_no_json)
-        except (ValueError, RecursionError):  # nested too deep to be read
+        except (ValueError, RecursionError):  # RecursionError: nested too deeply
             return False
         return True
 
 
 def _no_json(name: str) -> NoReturn:
-    raise ValueError(f"{name} is Python's, not JSON's")
+    raise ValueError(f"{name} is not valid JSON")
 
 
 def _up_to_last(ending: str, text: str) -> list[str]:
-    """Each line up to the last `ending`: openings that nothing closes would be searched to the line's end, each."""
+    """Return each line up to the last `ending`. Otherwise every unclosed opening would scan the rest of its line."""
     return [line[: line.rfind(ending) + len(ending)] for line in text.split("\n") if ending in line]

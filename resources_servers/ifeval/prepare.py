@@ -14,7 +14,7 @@ from rollyard.services.io.script import run_script
 from rollyard.services.types import Json
 
 MAX_OUTPUT_TOKENS = 1280
-"""lm-eval's."""
+"""The limit of lm-eval."""
 TEST, TRAIN = "ifeval", "ifeval_train"
 HUB = {
     TEST: Hub("google/IFEval"),
@@ -23,59 +23,64 @@ HUB = {
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Write the file. Raises OperatorError, RunError."""
+    """Write the rows. Raises OperatorError, RunError."""
     parser = source_options(__doc__)
-    parser.add_argument("--dataset", choices=tuple(HUB), default=TEST, help="the test set (default), or ifeval_train")
+    parser.add_argument(
+        "--dataset",
+        choices=tuple(HUB),
+        default=TEST,
+        help="ifeval: the test set (default); ifeval_train: a training set",
+    )
     parser.add_argument("--form", choices=("chat", "lm_eval"), default="chat", help="lm_eval: at most 1,280 tokens")
-    parser.add_argument("--system-prompt", default="", help="none by default: the prompt says it all")
-    parser.add_argument("--split", help="of a folder, prefix or hub data set with several; or all")
+    parser.add_argument("--system-prompt", default="", help="system prompt (default: none)")
+    parser.add_argument("--split", help="split to read if the dataset has several; or all")
     options = parser.parse_args(arguments)
 
     def params(prompt: str) -> Json:
         limit = {"max_output_tokens": MAX_OUTPUT_TOKENS} if options.form == "lm_eval" else {}
         return chat(prompt, options.system_prompt) | limit
 
-    left_out: list[str] = []
-    make = _training_row(params, left_out) if options.dataset == TRAIN else _test_row(params)
+    skipped: list[str] = []
+    make = _training_row(params, skipped) if options.dataset == TRAIN else _test_row(params)
     prepare(options, HUB[options.dataset], SplitSelection(options.split, options.subset), make)
-    if left_out:
-        print(f"left out {len(left_out)} rows that cannot be scored; the first: {left_out[0]}", file=sys.stderr)
+    if skipped:
+        print(f"skipped {len(skipped)} rows that cannot be scored; the first: {skipped[0]}", file=sys.stderr)
 
 
 def _test_row(params: Callable[[str], Json]) -> Callable[[int, Json], Json]:
     def make(number: int, row: Json) -> Json:
         if "ground_truth" in row:
-            raise ValueError(f"this is RLVR-IFEval's; give --dataset {TRAIN}")
+            raise ValueError(f"this is a row of RLVR-IFEval; pass --dataset {TRAIN}")
         instructions(row)
-        told = [{key: value for key, value in (about or {}).items() if value is not None} for about in row["kwargs"]]
+        kwargs = [{key: value for key, value in (about or {}).items() if value is not None} for about in row["kwargs"]]
         return {
             "id": f"ifeval_{row.get('key', number)}",
             "prompt": row["prompt"],
             "instruction_id_list": row["instruction_id_list"],
-            "kwargs": told,
+            "kwargs": kwargs,
             "responses_create_params": params(row["prompt"]),
         }
 
     return make
 
 
-def _training_row(params: Callable[[str], Json], left_out: list[str]) -> Callable[[int, Json], Json | None]:
+def _training_row(params: Callable[[str], Json], skipped: list[str]) -> Callable[[int, Json], Json | None]:
     def make(number: int, row: Json) -> Json | None:
-        asked = [message["content"] for message in row["messages"] if message["role"] == "user"]
-        if not asked:
-            raise ValueError("its messages hold none of the user's")
+        prompts = [message["content"] for message in row["messages"] if message["role"] == "user"]
+        if not prompts:
+            raise ValueError("its messages contain no user message")
         try:
             rlvr.instruction(row["ground_truth"])
         except ValueError as error:
-            left_out.append(f"row {number}: {error}")
+            skipped.append(f"row {number}: {error}")
             return None
         return {
             "id": f"{TRAIN}_{number}",
-            "prompt": asked[0],
+            "prompt": prompts[0],
             "ground_truth": row["ground_truth"],
             "constraint_type": row.get("constraint_type"),
             "constraint": row.get("constraint"),
-            "responses_create_params": params(asked[0]),
+            "responses_create_params": params(prompts[0]),
         }
 
     return make

@@ -1,7 +1,7 @@
-"""The 25 functions of RLVR-IFEval, a training set (allenai/RLVR-IFeval): one per row, named in its `ground_truth`.
+"""The 25 functions of the training set RLVR-IFEval (allenai/RLVR-IFeval). A row's `ground_truth` names one of them.
 
-The fields are the arguments' own names. Where a function means what an instruction of IFEval means, it is that
-instruction under the function's argument names; README.md lists where the two or the published code and ours differ.
+The fields have the names of the functions' arguments. A function that means the same as an instruction of IFEval
+reuses that instruction with its own argument names. README.md lists the differences to IFEval and the published code.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _BETWEEN_OPTIONS = re.compile(r"[/\n,;]|\bor\b")
 
 
 def _listed(options: Any) -> Any:
-    """Options written as one text: `yes/no/maybe`."""
+    """Split options that are given as one string: `yes/no/maybe`."""
     return (
         [part.strip() for part in _BETWEEN_OPTIONS.split(options) if part.strip()] if type(options) is str else options
     )
@@ -47,13 +47,13 @@ def _whole(word: str, flags: re.RegexFlag = re.NOFLAG) -> re.Pattern[str]:
 
 
 class Keywords(word_instructions.Existence):
-    """Contains every keyword, in any case, also inside words."""
+    """Contains every keyword, ignoring case, also inside words."""
 
     keywords: list[Phrase] = Field(min_length=1, validation_alias="keyword_list")
 
 
 class KeywordFrequency(Instruction):
-    """Contains the word exactly N times as a whole word, in any case."""
+    """Contains the word exactly N times as a whole word, ignoring case."""
 
     word: Phrase
     N: Count
@@ -63,7 +63,7 @@ class KeywordFrequency(Instruction):
 
 
 class ForbiddenWords(Instruction):
-    """Contains none of the words, in any case, also not inside other words."""
+    """Contains none of the words, ignoring case, not even inside other words."""
 
     forbidden_words: list[Phrase] = Field(min_length=1)
 
@@ -72,7 +72,7 @@ class ForbiddenWords(Instruction):
 
 
 class LetterFrequency(Instruction):
-    """Contains the letter exactly N times, in this case."""
+    """Contains the letter exactly N times, case-sensitively."""
 
     letter: str = Field(min_length=1, max_length=1)
     N: Count
@@ -82,7 +82,7 @@ class LetterFrequency(Instruction):
 
 
 class ParagraphCount(Instruction):
-    """Has exactly N paragraphs, divided by `* * *`, and none of them is empty."""
+    """Has exactly N paragraphs, separated by `* * *`, and none of them is empty."""
 
     N: Count = Field(ge=1)
 
@@ -92,7 +92,7 @@ class ParagraphCount(Instruction):
 
 
 class WordConstraint(Instruction):
-    """Has at least, at most or around (±10 %) N words, divided by blanks."""
+    """Has at least, at most or around (±10 %) N words, separated by whitespace."""
 
     N: Count
     quantifier: Quantifier
@@ -112,16 +112,16 @@ class SentenceConstraint(Instruction):
 
 
 class Paragraphs(Instruction):
-    """Has exactly N paragraphs, divided by an empty line, and the i-th begins with that word."""
+    """Has exactly N paragraphs, separated by an empty line, and the i-th begins with the given word."""
 
     N: Count = Field(ge=1)
     i: Count = Field(ge=1)
     first_word: Phrase
 
     @model_validator(mode="after")
-    def _there_is_such_a_paragraph(self) -> Self:
+    def _paragraph_exists(self) -> Self:
         if self.i > self.N:
-            raise ValueError(f"paragraph {self.i} of {self.N}: no text can follow it")
+            raise ValueError(f"paragraph {self.i} of {self.N}: no text can satisfy this")
         return self
 
     def _holds(self, text: str) -> bool:
@@ -153,13 +153,13 @@ class BulletPoints(markup_instructions.NumberBulletLists):
 
 
 class Choice(Instruction):
-    """Names exactly one of the options, as a whole word: an answer that lists them all chooses none."""
+    """Names exactly one of the options, as a whole word. An answer that lists all options chooses none."""
 
     options: Annotated[list[Phrase], BeforeValidator(_listed)] = Field(min_length=1)
 
     def _holds(self, text: str) -> bool:
         named: set[str] = set()
-        # Longest first, each cut out where it is found: `not sure` is not `sure` too.
+        # Longest first, and each match is removed, so that `not sure` does not also count as `sure`.
         for option in sorted({option.strip() for option in self.options}, key=len, reverse=True):
             text, found = _whole(option).subn("\n", text)
             if found:
@@ -168,13 +168,13 @@ class Choice(Instruction):
 
 
 class HighlightedSections(markup_instructions.NumberHighlightedSections):
-    """Has at least N highlights, `*so*`."""
+    """Has at least N highlights, such as `*this*`."""
 
     num_highlights: Count = Field(validation_alias="N")
 
 
 class Sections(Instruction):
-    """Has at least N sections, each headed by the word, in any case, and a number."""
+    """Has at least N sections, each with a heading of the word, ignoring case, and a number."""
 
     N: Count
     section_splitter: Phrase
@@ -185,14 +185,14 @@ class Sections(Instruction):
 
 
 class Uppercase(Instruction):
-    """Has capital letters, and no small one."""
+    """Has upper-case letters and no lower-case ones."""
 
     def _holds(self, text: str) -> bool:
         return text.isupper()
 
 
 class Lowercase(Instruction):
-    """Has small letters, and no capital."""
+    """Has lower-case letters and no upper-case ones."""
 
     def _holds(self, text: str) -> bool:
         return text.islower()
@@ -210,7 +210,7 @@ class CapitalWords(Instruction):
 
 
 class RepeatPrompt(length_instructions.RepeatPrompt):
-    """Begins with the prompt, word for word."""
+    """Begins with the prompt verbatim, ignoring case."""
 
     prompt_to_repeat: Phrase = Field(validation_alias="original_prompt")
 
@@ -254,17 +254,17 @@ FUNCTIONS: dict[str, type[Instruction]] = {
 
 
 def instruction(ground_truth: Any) -> tuple[str, Instruction]:
-    """The function's name and the instruction of a row's `ground_truth`, an object or its JSON. Raises ValueError."""
-    told = ground_truth
-    if isinstance(told, str):
+    """Return the function's name and the instruction of `ground_truth`, an object or its JSON. Raises ValueError."""
+    arguments = ground_truth
+    if isinstance(arguments, str):
         try:
-            told = orjson.loads(told)
+            arguments = orjson.loads(arguments)
         except ValueError as error:
             raise ValueError(f"ground_truth is {shown(ground_truth)}; expected JSON with func_name: {error}") from error
-    name = told.get("func_name") if isinstance(told, dict) else None
+    name = arguments.get("func_name") if isinstance(arguments, dict) else None
     if not isinstance(name, str) or name not in FUNCTIONS:
         raise ValueError(
             f"ground_truth is {shown(ground_truth)}; expected an object whose func_name is one of"
             f" {', '.join(FUNCTIONS)}"
         )
-    return name, read(name, FUNCTIONS[name], told)
+    return name, read(name, FUNCTIONS[name], arguments)

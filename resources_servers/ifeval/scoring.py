@@ -1,4 +1,4 @@
-"""A prompt's instructions, and how a response follows them: strictly, or with a frame around the answer forgiven."""
+"""Checks whether a response follows a prompt's instructions, strictly or ignoring text around the answer."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ KINDS: dict[str, type[Instruction]] = {
 
 @dataclass(frozen=True)
 class Outcome:
-    """How one instruction fared."""
+    """The result of one instruction."""
 
     kind: str
     strict: bool
@@ -48,36 +48,36 @@ class Outcome:
 
 
 def instructions(row: Mapping[str, Any]) -> list[tuple[str, Instruction]]:
-    """The kind and the instruction of each item of a row, IFEval's or RLVR-IFEval's.
+    """Return the kind and the instruction of each item of a row of IFEval or RLVR-IFEval.
 
     Raises ValueError with what was found and expected.
     """
     if row.get("ground_truth") is not None:
         return [rlvr.instruction(row["ground_truth"])]
-    kinds, told = row.get("instruction_id_list"), row.get("kwargs")
-    if not isinstance(kinds, list) or not isinstance(told, list) or not kinds or len(kinds) != len(told):
+    kinds, arguments = row.get("instruction_id_list"), row.get("kwargs")
+    if not isinstance(kinds, list) or not isinstance(arguments, list) or not kinds or len(kinds) != len(arguments):
         raise ValueError(
-            f"found instruction_id_list {shown(kinds)} and kwargs {shown(told)}; expected two lists of one length,"
-            " not empty"
+            f"found instruction_id_list {shown(kinds)} and kwargs {shown(arguments)}; expected two non-empty lists of"
+            " equal length"
         )
-    return [(kind, instruction(kind, about)) for kind, about in zip(kinds, told, strict=True)]
+    return [(kind, instruction(kind, about)) for kind, about in zip(kinds, arguments, strict=True)]
 
 
-def instruction(kind: Any, told: Any) -> Instruction:
-    """The instruction that an item of `instruction_id_list` and that of `kwargs` make. Raises ValueError in words."""
+def instruction(kind: Any, arguments: Any) -> Instruction:
+    """Build the instruction from an item of `instruction_id_list` and its `kwargs`. Raises ValueError."""
     if not isinstance(kind, str) or kind not in KINDS:
         raise ValueError(f"instruction {shown(kind)} is unknown; known: {', '.join(KINDS)}")
-    return read(kind, KINDS[kind], told)
+    return read(kind, KINDS[kind], arguments)
 
 
 def outcome(kind: str, checked: Instruction, text: str) -> Outcome:
-    """Whether `text` follows an instruction."""
+    """Check whether `text` follows an instruction."""
     strict = checked.followed(text)
     return Outcome(kind, strict, strict or any(checked.followed(variant) for variant in variants(text)))
 
 
 def variants(text: str) -> list[str]:
-    """The text without its first line, its last, both, and each of the four also without asterisks."""
+    """Return the text, the text without its first line, its last line or both, and all four without asterisks."""
     lines = text.split("\n")
     cuts = [text, *("\n".join(part).strip() for part in (lines[1:], lines[:-1], lines[1:-1]))]
     return list(dict.fromkeys([*cuts, *(part.replace("*", "") for part in cuts)]))

@@ -1,7 +1,7 @@
-"""The sentences of a text by NLTK's Punkt (Kiss and Strunk, 2006), the splitter of IFEval's own checker.
+"""Splits a text into sentences with NLTK's Punkt (Kiss and Strunk, 2006), the splitter of IFEval's original checker.
 
-Only the algorithm is NLTK's. The parameters that it learnt from newspapers are a download, so ours are in
-`abbreviations.py`: they hold for every machine, and they know `e.g.`, `Gov.` and `No. 5`, which the learnt ones do not.
+Only the algorithm is NLTK's. Its trained parameters are a separate download, so the parameters here come from
+`abbreviations.py`. They are the same on every host and include `e.g.`, `Gov.` and `No. 5`, which the trained ones lack.
 """
 
 from __future__ import annotations
@@ -13,21 +13,20 @@ from typing import Any
 from rollyard.resources_servers.ifeval.abbreviations import ABBREVIATIONS, BEFORE_NUMBERS, COMMON_WORDS
 
 _WORD = re.compile(r"\w")
-# `1.`, `- **2.3.**` and `a)` before the text of a list's item; possessive, so that a line is read once.
+# `1.`, `- **2.3.**` and `a)` before the text of a list item; possessive, so that each line is scanned once.
 _LABEL = re.compile(r"^[ \t>*_#+-]*+(?:\d{1,9}(?:\.\d{1,9}){0,9}+|[^\W\d_])[.)][.)*_]*+(?=[ \t]+\S)", re.MULTILINE)
 _EMPHASIS_BEHIND_AN_END = re.compile(r"(?<=[.!?])[*_]++")
-# A run of them is one end: each costs Punkt as much as a sentence.
+# A run of them is one end, because each one costs Punkt as much as a sentence.
 _OTHER_ENDS = re.compile(r"[。।！？]++")
 
 
-@lru_cache(maxsize=16)  # a prompt may set two limits
+@lru_cache(maxsize=16)  # a prompt may have two limits
 def sentence_count(text: str) -> int:
-    """How many sentences `text` has."""
     return len(sentences(text))
 
 
 def sentences(text: str) -> list[str]:
-    """The sentences of `text`, without labels of list items and without pieces that have no letter or digit."""
+    """Split `text` into sentences, without labels of list items and without pieces that have no letter or digit."""
     plain = _EMPHASIS_BEHIND_AN_END.sub("", _LABEL.sub("", _OTHER_ENDS.sub("! ", text)))
     return [piece for piece in _punkt().tokenize(plain) if _WORD.search(piece)]
 
@@ -41,9 +40,9 @@ def _punkt() -> Any:
         PunktSentenceTokenizer,
     )
 
-    known = PunktParameters()
-    known.abbrev_types = ABBREVIATIONS
-    known.collocations = {(word, "##number##") for word in BEFORE_NUMBERS}
+    parameters = PunktParameters()
+    parameters.abbrev_types = ABBREVIATIONS
+    parameters.collocations = {(word, "##number##") for word in BEFORE_NUMBERS}
     for word in COMMON_WORDS:
-        known.ortho_context[word] = _ORTHO_BEG_UC | _ORTHO_MID_LC
-    return PunktSentenceTokenizer(known)
+        parameters.ortho_context[word] = _ORTHO_BEG_UC | _ORTHO_MID_LC
+    return PunktSentenceTokenizer(parameters)

@@ -1,4 +1,4 @@
-"""Counting words, and words in capitals."""
+"""Counts words and upper-case words."""
 
 from __future__ import annotations
 
@@ -18,12 +18,14 @@ _JOINT = re.compile(
 
 
 def word_count(text: str) -> int:
-    """Runs of letters, digits and underscores; what only changes a letter (a vowel sign, an accent) divides none."""
+    """Count runs of letters, digits and underscores. Combining marks (vowel signs, accents) do not split a word."""
     return len(_WORD.findall(_SIGNS.sub(_without_marks, text)))
 
 
 def words_in_capitals(text: str) -> int:
-    """Words without a small letter, as the Penn Treebank divides: `DON'T` and `CANNOT` are two, `HI-FI` is one."""
+    """Count words without a lower-case letter, split like the Penn Treebank: `DON'T` and `CANNOT` are two words each,
+    `HI-FI` is one.
+    """
     words = (word for word in _BETWEEN_WORDS.split(text) if word != word.lower())
     return sum(part.isupper() for word in words for part in _JOINT.split(word))
 

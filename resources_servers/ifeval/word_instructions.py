@@ -1,4 +1,4 @@
-"""Instructions on words, letters, languages and capitals."""
+"""Instructions on words, letters, languages and letter case."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def _everywhere(keyword: str) -> re.Pattern[str]:
 
 
 class Existence(Instruction):
-    """Contains every keyword, in any case, also inside words."""
+    """Contains every keyword, ignoring case, also inside words."""
 
     keywords: list[Phrase] = Field(min_length=1)
 
@@ -25,7 +25,7 @@ class Existence(Instruction):
 
 
 class Frequency(Instruction):
-    """Contains a keyword that often, in any case, also inside words."""
+    """Contains a keyword the given number of times, ignoring case, also inside words."""
 
     keyword: Phrase
     frequency: Count
@@ -48,7 +48,9 @@ class ForbiddenWords(Instruction):
 
 
 class LetterFrequency(Instruction):
-    """Contains a character that often, in any case. Any character: Google's checker takes a random letter for `#`."""
+    """Contains a character the given number of times, ignoring case. Any character is allowed; for `#`, Google's
+    checker counts a random letter.
+    """
 
     letter: str = Field(min_length=1, max_length=1)
     let_frequency: Count
@@ -59,15 +61,15 @@ class LetterFrequency(Instruction):
 
 
 class ResponseLanguage(Instruction):
-    """Is in one language; a text of no language is in none."""
+    """Is in the given language. A text without a detectable language never is."""
 
     language: str
 
     @field_validator("language")
     @classmethod
-    def _can_be_told(cls, language: str) -> str:
+    def _is_supported(cls, language: str) -> str:
         if language not in LANGUAGES:
-            raise ValueError(f"found {language!r}, expected a code that langdetect knows: {', '.join(LANGUAGES)}")
+            raise ValueError(f"found {language!r}, expected a code that langdetect supports: {', '.join(LANGUAGES)}")
         return language
 
     def _holds(self, text: str) -> bool:
@@ -75,7 +77,7 @@ class ResponseLanguage(Instruction):
 
 
 class CapitalWordFrequency(Instruction):
-    """Has that many words in capitals only."""
+    """Has the given number of upper-case words."""
 
     capital_frequency: Count
     capital_relation: Relation
@@ -85,21 +87,21 @@ class CapitalWordFrequency(Instruction):
 
 
 class EnglishCapital(Instruction):
-    """English without a small letter."""
+    """Is English without lower-case letters."""
 
     def _holds(self, text: str) -> bool:
         return text.isupper() and language_of(text) == "en"
 
 
 class EnglishLowercase(Instruction):
-    """English without a capital."""
+    """Is English without upper-case letters."""
 
     def _holds(self, text: str) -> bool:
         return text.islower() and language_of(text) == "en"
 
 
 class NoComma(Instruction):
-    """Has no comma."""
+    """Contains no comma."""
 
     def _holds(self, text: str) -> bool:
         return "," not in text

@@ -1,11 +1,11 @@
-"""Judge: a model of the run grades answers.
+"""Grades answers with a model of the run (LLM-as-a-judge).
 
     judge = Judge(models, settings.judge)          # one for all episodes of a server
     score = await judge.grade(question=..., response=response.text, reference=self.task["answer"])
     return Verdict(reward=score.value, success=score.value == 1.0, **score.fields)
 
-A judge that cannot be reached is a Failure, never a reward: the rollout is tried again. So is one whose answers cannot
-be read, unless `on_unreadable` says otherwise.
+An unreachable judge is a Failure, never a reward, and the rollout is retried. The same holds if the judge's answers
+cannot be parsed, unless `on_unreadable` is set to `zero`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Models(Protocol):
     """The model servers of the run."""
 
     async def respond(self, server: str, request: Json, *, timeout_s: float) -> Json:
-        """POST /v1/responses of the named model server. Raises Failure."""
+        """Send the request to /v1/responses of the model server `server`. Raises Failure."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,15 +36,15 @@ class Vote:
     """One answer of the judge."""
 
     score: float | None
-    """None: no try could be read, and it counts as 0."""
+    """None: no answer could be parsed; counts as 0."""
     text: str
 
 
 class Judge:
-    """Grades answers. One per server process: its limit on parallel requests and its cache are shared."""
+    """Grades answers. Create one per server process: episodes share its limit on parallel requests and its cache."""
 
     def __init__(self, models: Models, settings: JudgeSettings, *, name: str = "judge") -> None:
-        """`name` begins the names of the fields on the rollout; two judges of one rubric need two names."""
+        """`name` is the prefix of the fields on the rollout; two judges of one rubric need different names."""
         self._models = models
         self._settings = settings
         self._name = name
@@ -52,24 +52,24 @@ class Judge:
         self._cache: OrderedDict[str, Score] = OrderedDict()
 
     async def grade(self, *, question: str, response: str, reference: str = "") -> Score:
-        """The combined score from 0 to 1, with the votes and the judge's texts as fields for the verdict.
+        """Return the combined score from 0 to 1, with the votes and the judge's texts as fields for the verdict.
 
-        Raises Failure, naming the judge's model server.
+        Raises Failure with the name of the judge's model server.
         """
         if len(response) > self._settings.max_response_chars:
-            return self._refused(f"the answer has {len(response)} characters: too long to be graded")
-        asked = Question(question, response, reference)
-        key = asked.digest(self._settings)
+            return self._zero(f"the answer has {len(response)} characters: too long to be graded")
+        item = Question(question, response, reference)
+        key = item.digest(self._settings)
         if (known := self._cache.get(key)) is not None:
             self._cache.move_to_end(key)
             return known
         try:
-            votes = await self._votes(asked, key[:8])
+            votes = await self._votes(item, key[:8])
         except Failure as failure:
-            # The answer's length is the model's choice; as a failure it would buy a second try.
+            # The model determines the length of its answer. A failure would give it a second attempt.
             if failure.kind is not FailureKind.CONTEXT_OVERFLOW:
                 raise
-            return self._refused("the answer does not fit the judge's context")
+            return self._zero("the answer does not fit the judge's context")
         score = self._combined(votes)
         if self._settings.cache_size and all(vote.score is not None for vote in votes):
             self._cache[key] = score
@@ -77,8 +77,8 @@ class Judge:
                 self._cache.popitem(last=False)
         return score
 
-    async def _votes(self, asked: Question, code: str) -> list[Vote]:
-        request = {**self._settings.params, "input": asked.prompt(code, self._settings)}
+    async def _votes(self, item: Question, code: str) -> list[Vote]:
+        request = {**self._settings.params, "input": item.prompt(code, self._settings)}
         until = time.monotonic() + self._settings.timeout_s
         tasks: list[asyncio.Task[Vote]] = []
         try:
@@ -86,14 +86,14 @@ class Judge:
                 tasks.extend(asyncio.create_task(self._vote(request, code, until)) for _ in range(self._settings.votes))
                 return await asyncio.gather(*tasks)
         except TimeoutError as error:
-            detail = f"the judge gave no grade within {self._settings.timeout_s:g} s"
+            detail = f"the judge returned no grade within {self._settings.timeout_s:g} s"
             raise Failure(FailureKind.TIMEOUT, detail, server=self._settings.model_server.name) from error
         finally:
             for task in tasks:
                 task.cancel()
 
     async def _vote(self, request: Json, code: str, until: float) -> Vote:
-        server, text, found = self._settings.model_server.name, "", ""
+        server, text, reason = self._settings.model_server.name, "", ""
         for _ in range(self._settings.tries):
             async with self._slots:
                 left_s = max(until - time.monotonic(), 0.001)
@@ -102,10 +102,10 @@ class Judge:
                 text = judge_text(answer)
                 return Vote(read_score(text, code, self._settings), self._shortened(text))
             except UnreadableGrade as error:
-                found = str(error)
+                reason = str(error)
         if self._settings.on_unreadable == "zero":
             return Vote(None, self._shortened(text))
-        detail = f"the judge's answer holds no grade after {self._settings.tries} tries: {found}"
+        detail = f"the judge's answer contains no grade after {self._settings.tries} tries: {reason}"
         raise Failure(FailureKind.MALFORMED_ANSWER, detail, server=server)
 
     def _combined(self, votes: list[Vote]) -> Score:
@@ -118,11 +118,11 @@ class Judge:
         texts = [vote.text for vote in votes] if self._settings.text_chars else []
         return self._score(value, votes=[vote.score for vote in votes], texts=texts)
 
-    def _refused(self, note: str) -> Score:
+    def _zero(self, note: str) -> Score:
         return self._score(0.0, votes=[], texts=[], note=note)
 
     def _score(self, value: float, **fields: object) -> Score:
-        return Score(value, {f"{self._name}_{key}": found for key, found in fields.items()})
+        return Score(value, {f"{self._name}_{key}": value for key, value in fields.items()})
 
     def _shortened(self, text: str) -> str:
         most, text = self._settings.text_chars, text.strip()

@@ -1,4 +1,4 @@
-"""What is graded, and the prompt that it makes."""
+"""Builds the judge's prompt from the question, the answer and the reference."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ class Question:
     reference: str
 
     def digest(self, settings: JudgeSettings) -> str:
-        """Hash of everything that decides the grade."""
-        asked = [self.question, self.response, self.reference, settings.model_dump(mode="json")]
-        return hashlib.sha256(orjson.dumps(asked, option=orjson.OPT_SORT_KEYS)).hexdigest()
+        """Return a hash of everything that determines the grade."""
+        inputs = [self.question, self.response, self.reference, settings.model_dump(mode="json")]
+        return hashlib.sha256(orjson.dumps(inputs, option=orjson.OPT_SORT_KEYS)).hexdigest()
 
     def prompt(self, code: str, settings: JudgeSettings) -> str:
-        """The template with its fields filled in, in one pass: a value that holds {reference} stays as it is."""
+        """Fill in the prompt template in one pass, so that a value that contains {reference} is not expanded."""
         scale = settings.scale
         grades = f"a number from {scale[0]:g} to {scale[1]:g}" if scale else " or ".join(settings.grades)
         values = {

@@ -1,8 +1,8 @@
-"""Reading the judge's answer: the grade is what its own last line says in the set form, and nothing else.
+"""Parses the grade from the last line of the judge's answer.
 
-The answer that is graded can ask the judge for anything, and can contain the form of a grade. So no line but the last
-one counts, the line must have the form as a whole, and with {code} in the form the answer cannot hold it: the code
-depends on the answer.
+The graded answer is untrusted: it can give the judge instructions and can contain text that looks like a grade.
+Therefore only the last line counts, it must match the pattern completely, and a pattern with {code} cannot occur in
+the graded answer because the code depends on that answer.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from rollyard.services.types import Json
 
 
 class UnreadableGrade(ValueError):
-    """The judge's answer holds no grade; the text says what was found instead."""
+    """The judge's answer contains no grade; the text states what was found instead."""
 
 
 def judge_text(response: Json) -> str:
-    """The text of the judge's last message without its thinking. Raises UnreadableGrade for an unfinished answer."""
+    """Return the judge's last message without its reasoning. Raises UnreadableGrade for an incomplete answer."""
     if response.get("status") not in (None, "completed"):
         raise UnreadableGrade(f"the answer is {response.get('status')} ({response.get('incomplete_details')})")
     output = response.get("output")
@@ -35,7 +35,7 @@ def judge_text(response: Json) -> str:
 
 
 def read_score(text: str, code: str, settings: JudgeSettings) -> float:
-    """The score from 0 to 1 that the judge's text ends with. Raises UnreadableGrade."""
+    """Return the score from 0 to 1 in the last line of the judge's text. Raises UnreadableGrade."""
     line = text.strip().rpartition("\n")[2].strip()
     if settings.json_field is not None:
         grade = _json_grade(line, text, settings.json_field)
@@ -47,7 +47,7 @@ def read_score(text: str, code: str, settings: JudgeSettings) -> float:
 
 
 def _without_thinking(text: str) -> str:
-    """What follows the last thinking block: some engines leave it in the message."""
+    """Return the text after the last thinking block, which some engines leave in the message."""
     if "</think>" in text:
         return text.rpartition("</think>")[2]
     return text.partition("<think>")[0]
@@ -66,9 +66,9 @@ def _json_grade(line: str, text: str, key: str) -> object:
 
 
 def _graded(grade: object, grades: dict[str, float]) -> float:
-    wanted = str(grade).strip().strip("*`\"'.").strip().upper()
+    normalized = str(grade).strip().strip("*`\"'.").strip().upper()
     for label, score in grades.items():
-        if label.strip().upper() == wanted:
+        if label.strip().upper() == normalized:
             return score
     raise UnreadableGrade(f"the grade is {str(grade)[:100]!r}; expected {' or '.join(grades)}")
 

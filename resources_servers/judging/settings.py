@@ -1,4 +1,4 @@
-"""JudgeSettings: which model grades, how it is asked, and how its answer is read."""
+"""Settings of a judge: which model grades, its prompt, and how its answer is parsed."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _reference(value: Any) -> Any:
 
 
 class JudgeSettings(BaseModel):
-    """A field of an environment's settings: `judge: JudgeSettings`."""
+    """Use it as a field of an environment's settings: `judge: JudgeSettings`."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, populate_by_name=True)
 
@@ -47,43 +47,44 @@ class JudgeSettings(BaseModel):
     )
     """The model server that grades: its name in the config, or NeMo Gym's {type: responses_api_models, name: ...}."""
     prompt: str = PROMPT
-    """What the judge is asked. Filled in: {question}, {response}, {reference}, {grades} (the grades it may give) and
-    {code} (a code that differs for every answer, so that an answer cannot contain its own grade). Other braces stay.
+    """The judge's prompt. Placeholders: {question}, {response}, {reference}, {grades} (the possible grades) and {code}
+    (a code that differs for every answer, so that an answer cannot contain its own grade). Other braces are kept.
     """
     params: Json = {}
     """Further parameters of the judge's requests, such as `temperature` and `max_output_tokens`."""
     grades: dict[str, Annotated[float, Field(ge=0, le=1)]] = {"CORRECT": 1.0, "INCORRECT": 0.0}
-    """The grades, in upper or lower case, and their scores."""
+    """The possible grades (case-insensitive) and their scores."""
     scale: tuple[float, float] | None = None
     """[worst, best]: the grade is a number between them instead of one of `grades`."""
     pattern: str = r"GRADE {code}:\s*(.+)"
-    """The judge's last line must match it as a whole; group 1 is the grade. {code} stands for the code."""
+    """The judge's last line must match it completely; group 1 is the grade. {code} is replaced by the code."""
     json_field: str | None = None
-    """Read the grade from this key of a JSON object in the judge's last line, or as its whole answer, instead of with
-    `pattern`."""
+    """Read the grade from this key of a JSON object, which is the judge's last line or its complete answer, instead of
+    using `pattern`."""
     votes: int = Field(default=1, ge=1, le=99)
-    """How often the judge is asked about one answer."""
+    """Number of times that the judge grades each answer."""
     combine: Literal["majority", "mean"] = "majority"
-    """Majority: the most frequent score, of a tie the lowest."""
+    """majority: the most frequent score, in a tie the lowest; mean: the average."""
     tries: int = Field(default=3, ge=1)
-    """How often the judge is asked for one vote until its answer can be read."""
+    """Most requests for one vote, until the judge's answer can be parsed."""
     on_unreadable: Literal["fail", "zero"] = "fail"
-    """When no try could be read: a failure of the judge, or a vote of 0."""
+    """If no answer could be parsed: fail the rollout, or count the vote as 0."""
     max_response_chars: int = Field(default=50_000, ge=1)
-    """A longer answer scores 0, and the judge is not asked."""
+    """A longer answer scores 0 without a request to the judge."""
     parallel: int = Field(default=32, ge=1)
-    """Requests to the judge at the same time, from one process of the environment."""
+    """Most concurrent requests to the judge per environment process."""
     timeout_s: float = Field(default=100.0, gt=0)
-    """For one answer: all votes, all tries, and the wait for a free slot. Less than the agent's `tool_timeout_s`."""
+    """Deadline per answer: all votes, all tries and the wait for a free slot. Keep it below the agent's
+    `tool_timeout_s`."""
     cache_size: int = Field(default=10_000, ge=0)
-    """Grades that are kept in memory; the same question, answer and reference are graded once. 0: no cache."""
+    """Grades kept in memory, so that the same question, answer and reference are graded once. 0 disables the cache."""
     text_chars: int = Field(default=1000, ge=0)
-    """Characters of each judge's answer, from its end, that the rollout keeps; 0: none."""
+    """Characters from the end of each judge's answer that the rollout keeps; 0 keeps none."""
 
     @model_validator(mode="after")
     def _check(self) -> JudgeSettings:
         if "{response}" not in self.prompt:
-            raise ValueError("the judge's prompt has no {response}, so that the judge would not see the answer")
+            raise ValueError("the judge's prompt has no {response}: add it, or the judge does not see the answer")
         for word in _WORD.findall(self.prompt):
             if word not in FIELDS and (hint := did_you_mean(word, FIELDS)):
                 raise ValueError(f"the judge's prompt has {{{word}}}{hint}")
@@ -94,7 +95,8 @@ class JudgeSettings(BaseModel):
         if self.scale is None and len({label.strip().upper() for label in self.grades}) < max(2, len(self.grades)):
             raise ValueError(f"the judge's grades are {self.grades}; expected at least two that differ")
         if reserved := self.params.keys() & {"input", "stream"}:
-            raise ValueError(f"the judge's params hold {', '.join(sorted(reserved))}, which the judge sets itself")
+            found = ", ".join(sorted(reserved))
+            raise ValueError(f"the judge's params contain {found}, which the judge sets itself; remove it")
         return self
 
     def _check_pattern(self) -> None:
@@ -105,5 +107,5 @@ class JudgeSettings(BaseModel):
         if groups < 1:
             raise ValueError(f"the judge's pattern {self.pattern!r} has no group (...) for the grade")
         if "{code}" in self.pattern and "{code}" not in self.prompt:
-            wanted = "write it into the prompt, or set a pattern without it"
-            raise ValueError(f"the judge's pattern has {{code}}, but its prompt has not: {wanted}")
+            remedy = "add it to the prompt, or set a pattern without it"
+            raise ValueError(f"the judge's pattern has {{code}}, but its prompt does not: {remedy}")

@@ -1,4 +1,4 @@
-"""MATH: competition problems whose answer is a formula, compared by meaning."""
+"""MATH: competition problems whose answers are formulas that are compared by mathematical meaning."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Math(AnswerEnvironment):
     """One competition problem."""
 
     def __init__(self, task: Mapping[str, Any], settings: AnswerSettings) -> None:
-        """Read the row's gold answer. Raises BadTask."""
+        """Parse the row's gold answer. Raises BadTask."""
         super().__init__(task, settings)
         gold = gold_answer(task)
         if gold is None or len(gold) > MOST_CHARACTERS:
@@ -30,7 +30,7 @@ class Math(AnswerEnvironment):
         self.gold, self.reading, self.problem = gold, READINGS[form], problem_text(task)
 
     async def verify(self, response: Verification) -> Verdict:
-        """1 for an answer that means the gold one."""
+        """Reward 1 for an answer that is equivalent to the gold answer."""
         return self.verdict(await self.judge.judge(self.gold, response, self.reading, self.problem), self.gold)
 
 

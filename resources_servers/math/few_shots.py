@@ -1,4 +1,4 @@
-"""Shots: the worked examples before a problem, drawn as lm_eval draws them."""
+"""Selects the worked examples before a problem as lm_eval does."""
 
 from __future__ import annotations
 
@@ -11,32 +11,32 @@ from rollyard.services.types import Json
 
 
 def subject_of(row: Json) -> str:
-    """The part of MATH that a row is from."""
+    """Return the subject of MATH that a row belongs to."""
     return str(row.get("subject") or row.get("type") or "unknown")
 
 
 class FixedShots:
-    """The first rows, before every problem."""
+    """Uses the first rows as examples for every problem."""
 
     def __init__(self, form: str, rows: Iterable[Json], count: int) -> None:
-        """Raises ValueError when there are not so many."""
+        """Raises ValueError if there are fewer than `count` rows."""
         self._shots = [worked(form, row) for row in rows][:count]
         if len(self._shots) < count:
-            raise ValueError(f"--shots {count} is more than the {len(self._shots)} rows to take them from")
+            raise ValueError(f"--shots {count} exceeds the {len(self._shots)} available rows")
 
     def before(self, subject: str) -> list[tuple[str, str]]:
-        """The examples for the next row of `subject`."""
+        """Return the examples for the next row of `subject`."""
         return self._shots
 
 
 class DrawnShots:
-    """Rows of the problem's own subject, drawn anew for each problem.
+    """Draws rows of the problem's subject for each problem.
 
-    lm_eval scores each subject as a task of its own: it begins with the seed and draws once for every row, in order.
+    lm_eval scores each subject as a separate task: it starts with the seed and draws once per row, in order.
     """
 
     def __init__(self, form: str, rows: Iterable[Json], count: int, seed: int) -> None:
-        """Raises ValueError for a row that is no solved problem."""
+        """Raises ValueError for a row that is not a solved problem."""
         self._count = count
         self._pools = defaultdict[str, list[tuple[str, str]]](list)
         for row in rows:
@@ -44,8 +44,8 @@ class DrawnShots:
         self._draws = defaultdict[str, Random](lambda: Random(seed))
 
     def before(self, subject: str) -> list[tuple[str, str]]:
-        """The examples for the next row of `subject`. Raises ValueError when there are not enough of it."""
+        """Return the examples for the next row of `subject`. Raises ValueError if its pool is too small."""
         pool = self._pools[subject]
         if self._count > len(pool):
-            raise ValueError(f"--shots {self._count} of {subject} are wanted, --shots-from has {len(pool)}")
+            raise ValueError(f"--shots {self._count} exceeds the {len(pool)} rows of {subject} in --shots-from")
         return self._draws[subject].sample(pool, self._count)

@@ -1,6 +1,6 @@
-r"""The string equality that the MATH data set came with, and the answer as lm-eval's hendrycks_math takes it.
+r"""Implements the string equality of the MATH dataset and the answer extraction of lm-eval's hendrycks_math.
 
-Both are kept for scores that can be compared with published ones: a \boxed{} answer without dollars is wrong to them.
+Both make scores comparable with published ones. They count a \boxed{} answer without dollars as wrong.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _SLASH = re.compile(r"(-?\d+)/(-?\d+)")
 
 
 def between_dollars(text: str) -> Found | None:
-    """What stands between the first and the last dollar; all of the text when there are not two."""
+    """Return the text between the first and the last dollar; the whole text if there are fewer than two."""
     first, last = text.find("$"), text.rfind("$")
     if first < last:
         return Found(text[first + 1 : last], "between_dollars", last + 1)
@@ -26,7 +26,7 @@ def between_dollars(text: str) -> Found | None:
 
 
 def last_box(solution: str) -> str | None:
-    r"""The answer that lm-eval shows for a worked example: behind the last `\boxed`, braces counted as they stand."""
+    r"""Return the answer that lm-eval shows for a worked example: the argument of the last `\boxed`."""
     bare = solution.rfind("\\boxed ")
     if bare >= 0:
         return solution[bare + len("\\boxed ") :].partition("$")[0]
@@ -34,15 +34,15 @@ def last_box(solution: str) -> str | None:
     if start < 0:
         return None
     depth, first = 0, start + len("\\boxed{")
-    for place in range(first - 1, len(solution)):
-        depth += {"{": 1, "}": -1}.get(solution[place], 0)
+    for position in range(first - 1, len(solution)):
+        depth += {"{": 1, "}": -1}.get(solution[position], 0)
         if depth == 0:
-            return solution[first:place]
+            return solution[first:position]
     return None
 
 
 def same_string(gold: str, answer: str) -> bool:
-    """Equal once both are spelled alike. Texts that the original cannot respell it compares as they are."""
+    """Return whether both normalize to the same string. Texts that cannot be normalized are compared verbatim."""
     try:
         return spelled(gold) == spelled(answer)
     except ValueError:
@@ -50,9 +50,9 @@ def same_string(gold: str, answer: str) -> bool:
 
 
 def spelled(text: str) -> str:
-    r"""The spelling under which MATH's answers are compared.
+    r"""Normalize an answer as MATH's original code does.
 
-    Raises ValueError where the original does: two units, a \sqrt or a \frac with nothing behind it.
+    Raises ValueError where the original does: for two units, and for a \sqrt or \frac without an argument.
     """
     text = _DROPPED.sub("", text.replace(r"\\", "\\").replace("tfrac", "frac").replace("dfrac", "frac"))
     if text.count(r"\text{ ") > 1:

@@ -14,31 +14,31 @@ from rollyard.services.types import Json
 
 SHOTS = Path(__file__).parent / "data" / "fewshot.jsonl"
 TRAIN = SplitSelection(default_split="train", default_subset=ALL)
-"""Of a folder that --shots-from names."""
+"""Split and subset to read if --shots-from is a folder."""
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Write the file. Raises OperatorError, RunError."""
+    """Write the rows. Raises OperatorError, RunError."""
     parser = source_options(__doc__)
-    parser.add_argument("--split", help="of a folder, prefix or hub data set (default test)")
-    parser.add_argument("--form", choices=tuple(READINGS), default="chat", help="how the problem is asked")
+    parser.add_argument("--split", help="split to read (default test); or all")
+    parser.add_argument("--form", choices=tuple(READINGS), default="chat", help="prompt format (default chat)")
     parser.add_argument(
-        "--shots", type=not_negative, help="worked examples before it (default: 4 in lm_eval_minerva, else 0)"
+        "--shots", type=not_negative, help="few-shot examples (default: 4 for lm_eval_minerva, otherwise 0)"
     )
     parser.add_argument(
         "--shots-from",
         type=Path,
-        help="MATH rows to draw them from, each of the problem's subject: lm_eval's train split",
+        help="MATH rows to draw the examples from, by the problem's subject; lm_eval uses the train split",
     )
-    parser.add_argument("--seed", type=int, default=42, help="of that draw, lm_eval's --seed (default 42)")
-    parser.add_argument("--system-prompt", default=SYSTEM, help="of the chat form; may be empty")
+    parser.add_argument("--seed", type=int, default=42, help="seed of that draw, lm_eval's --seed (default 42)")
+    parser.add_argument("--system-prompt", default=SYSTEM, help="system prompt of the chat form; may be empty")
     parser.add_argument("--levels", type=int, nargs="+", default=[1, 2, 3, 4, 5], help="difficulties to keep")
     options = parser.parse_args(arguments)
     count = options.shots if options.shots is not None else 4 if options.form == "lm_eval_minerva" else 0
     if options.form == "chat" and count:
-        parser.error("--shots belongs to the lm_eval forms")
+        parser.error("--shots requires one of the lm_eval forms")
     if options.form == "lm_eval_hendrycks" and count and not options.shots_from:
-        parser.error("--shots of the form lm_eval_hendrycks are drawn from rows: name them with --shots-from")
+        parser.error("--shots with --form lm_eval_hendrycks requires --shots-from, the rows to draw from")
     shots: FixedShots | DrawnShots
     try:
         if options.shots_from:
@@ -53,13 +53,13 @@ def main(arguments: list[str] | None = None) -> None:
         subject = subject_of(row)
         number = numbers[subject]
         numbers[subject] += 1
-        before = shots.before(subject)  # also for a row that is left out: it has its draw in lm_eval
+        before = shots.before(subject)  # also for a skipped row, because lm_eval draws for every row
         level = _level(row.get("level"))
         if level is not None and level not in options.levels:
             return None
         gold = gold_answer(row)
         if gold is None:
-            raise ValueError("it has neither an answer nor a solution with a box")
+            raise ValueError("it has neither an answer nor a solution with \\boxed{}")
         return {
             "id": f"math_{subject.lower()}_{number}",
             "problem": row["problem"],
@@ -75,7 +75,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def _level(written: object) -> int | None:
-    """1 to 5 out of `3` or `Level 3`; None for the few rows that do not know theirs."""
+    """Parse 1 to 5 from `3` or `Level 3`; None for the few rows without a level."""
     found = re.search(r"[1-5]", str(written))
     return int(found.group()) if found else None
 

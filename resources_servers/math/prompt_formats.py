@@ -1,4 +1,4 @@
-"""The forms in which MATH is asked, and how each one's answers are read."""
+"""Prompt formats of MATH, and how the answers to each are extracted."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ _CONCLUDING = re.compile(
 
 
 def gold_answer(row: Mapping[str, Any]) -> str | None:
-    r"""The row's `expected_answer`, or `answer`, or the last box of its `solution`; None when it has none of them."""
+    r"""Return the row's `expected_answer`, `answer`, or the last box of its `solution`; None if all are missing."""
     for key in ("expected_answer", "answer", "solution"):
         written = row.get(key)
         if isinstance(written, int | float) and not isinstance(written, bool):
             written = str(written)
         if isinstance(written, str) and written.strip():
-            # A whole solution may stand under any of the names.
+            # Any of these keys may contain a complete solution.
             box = boxed(written)
             if box is not None and box.whole:
                 return box.text or None
@@ -46,7 +46,7 @@ def gold_answer(row: Mapping[str, Any]) -> str | None:
 
 
 def whole(text: str) -> Found | None:
-    """The text itself, when it is one line of few words and says nothing but the answer."""
+    """Return the text itself if it is one line of few words and contains only the answer."""
     line = text.strip()
     if not line or "\n" in line or len(_WORD.findall(line)) > 3:
         return None
@@ -54,16 +54,16 @@ def whole(text: str) -> Found | None:
 
 
 def concluded(text: str) -> Found | None:
-    """`Therefore, x = 5.` at the end of a text, when it says nothing but the answer."""
+    """Return the conclusion at the end of a text, as in `Therefore, x = 5.`, if it contains only the answer."""
     text = text.rstrip()
     begin = max(text.rfind("\n"), text.rfind(". "), len(text) - LONGEST_CONCLUSION, 0)
     lead = deque(_CONCLUDING.finditer(text, begin), 1)
     return replace(found, end=len(text)) if lead and (found := whole(text[lead[0].end() :])) else None
 
 
-def _values(said: str) -> list[str]:
-    """The formulas of a sentence, or what it says where it has none."""
-    return [bare_value(value) for value in values(said)]
+def _values(text: str) -> list[str]:
+    """Return the formulas of a sentence, or its text if it has none."""
+    return [bare_value(value) for value in values(text)]
 
 
 _LENIENT = (
@@ -82,16 +82,16 @@ READINGS = {
     "lm_eval_minerva": AnswerForm(
         stops=("Problem:",),
         strict=narrowed(minerva, _values),
-        # A base model goes on: what it says where it was asked to counts before what stands in a box.
+        # A base model continues after its answer, so the requested sentence takes precedence over a box.
         lenient=(narrowed(minerva, _values), *_LENIENT),
     ),
 }
 
 
 def worked(form: str, row: Mapping[str, Any]) -> tuple[str, str]:
-    """A solved row as an example of `form`: lm_eval's hendrycks_math shows answers, minerva_math whole solutions.
+    """Turn a solved row into an example of `form`: lm_eval's hendrycks_math shows answers, minerva_math full solutions.
 
-    Raises ValueError when the row is none, or has no box to take the answer from.
+    Raises ValueError if the row is not a solved problem, or if it has no box to take the answer from.
     """
     if not row.get("problem") or not row.get("solution"):
         raise ValueError(f"an example has {', '.join(row) or 'nothing'}; expected problem and solution")
@@ -105,7 +105,7 @@ def worked(form: str, row: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def create_params(form: str, problem: str, shots: Sequence[tuple[str, str]] = (), system: str = SYSTEM) -> Json:
-    """What the model is asked. `shots`: (problem, solution) pairs for the lm-eval forms. Raises KeyError."""
+    """Build the request parameters. `shots`: (problem, solution) pairs for the lm-eval forms. Raises KeyError."""
     reading = READINGS[form]
     if form == "chat":
         return chat(problem, system)

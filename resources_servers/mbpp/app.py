@@ -1,4 +1,4 @@
-"""MBPP: short Python programs, each with its tests."""
+"""MBPP: short Python programming tasks with tests."""
 
 from __future__ import annotations
 
@@ -16,51 +16,51 @@ from rollyard.resources_servers.python_answers.scoring import Tests, score
 
 
 class MbppTask(BaseModel):
-    """What a row says of its task, in MBPP's own names."""
+    """A row's task under MBPP's own field names."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     test_list: list[str]
     test_setup_code: str = ""
-    """Run before the tests, with the answer's names at hand."""
+    """Code that runs before the tests and can use the answer's names."""
     challenge_test_list: list[str] = []
-    """Harder tests of the data set; only with the setting of that name."""
+    """Harder tests of the dataset; used only with the setting `challenge_tests`."""
     task_id: Any = None
     gold_cpu_s: float | None = Field(default=None, ge=0, le=600, strict=True, allow_inf_nan=False)
-    """Seconds of CPU that the gold program takes; null: what is known of the `task_id`. Slow ones get more time."""
+    """CPU seconds of the gold program; null: looked up by `task_id`. A slow gold program raises the time limits."""
 
 
 class MbppSettings(ProgramSettings):
-    """What a config may set."""
+    """Settings of MBPP."""
 
     challenge_tests: bool = False
-    """Ask the row's challenge tests too."""
+    """Also run the row's challenge tests."""
 
 
 class Mbpp(ProgramEnvironment[MbppSettings]):
-    """Write a function that passes three tests."""
+    """A task to write a function that passes three tests."""
 
     def __init__(self, task: Mapping[str, Any], settings: MbppSettings) -> None:
-        """Read the row's tests. Raises BadTask."""
+        """Parse the row's tests. Raises BadTask."""
         super().__init__(task, settings)
         try:
             row = MbppTask.model_validate(dict(task))
             tests = (*row.test_list, *(row.challenge_test_list if settings.challenge_tests else ()))
             names = names_used(row.test_setup_code, tests)
-            # Not the answer's: one may call anything `math` that finds all numbers close.
+            # Not the answer's imports: an answer could define its own `math` for which all numbers are close.
             imports = "".join(f"import {module}\n" for module in modules_used(row.test_setup_code, tests))
         except ValidationError as error:
             problems = "; ".join(f"{one['loc'][0]}: {one['msg']}" for one in error.errors(include_url=False))
             raise BadTask(f"not an MBPP row: {problems}") from error
         except SyntaxError as error:
-            raise BadTask(f"the row's tests are no Python: {error}") from error
+            raise BadTask(f"the row's tests are not valid Python: {error}") from error
         if not names:
             raise BadTask("the row's tests call no function; expected something like: assert f(1) == 2")
         times = time_limit_factor(row.task_id, row.gold_cpu_s, settings.limits.cpu_s)
         self.tests = Tests(names, tests, prelude=imports, setup=row.test_setup_code, times=times)
 
     async def verify(self, response: Verification) -> Verdict:
-        """1 for a program that passes every test."""
+        """Reward 1 for a program that passes every test."""
         text = response.text
         found = find(text, self.tests.names)
         return self.verdict(await score(self.sandbox, self.tests, lm_eval_program(text), found))

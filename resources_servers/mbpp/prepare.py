@@ -15,26 +15,26 @@ SPLITS = {"prompt": (1, 10), "test": (11, 510), "validation": (511, 600), "train
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Write the file. Raises OperatorError, RunError."""
+    """Write the rows. Raises OperatorError, RunError."""
     parser = source_options(__doc__)
-    parser.add_argument("--split", choices=tuple(SPLITS), default="test", help="by task id (default test)")
-    parser.add_argument("--form", choices=FORMS, default="chat", help="how the task is asked")
-    parser.add_argument("--shots", type=not_negative, help="solved tasks before it (default: 3 in lm_eval, else 0)")
-    parser.add_argument("--system-prompt", default=SYSTEM, help="of the chat form; may be empty")
+    parser.add_argument("--split", choices=tuple(SPLITS), default="test", help="split by task id (default test)")
+    parser.add_argument("--form", choices=FORMS, default="chat", help="prompt format (default chat)")
+    parser.add_argument("--shots", type=not_negative, help="few-shot examples (default: 3 for lm_eval, otherwise 0)")
+    parser.add_argument("--system-prompt", default=SYSTEM, help="system prompt of the chat form; may be empty")
     options = parser.parse_args(arguments)
     count = options.shots if options.shots is not None else 3 if options.form == "lm_eval" else 0
     if options.form == "chat" and count:
-        parser.error("--shots belongs to the lm_eval form")
+        parser.error("--shots requires --form lm_eval")
     shots = list(read_rows(SHOTS))
     if count > len(shots):
-        parser.error(f"--shots {count} is more than the {len(shots)} that lm-eval has")
+        parser.error(f"--shots {count} exceeds the {len(shots)} examples of lm-eval")
     first, last = SPLITS[options.split]
 
     def make(number: int, row: Json) -> Json | None:
         if not first <= row["task_id"] <= last:
             return None
         tests, setup = list(row["test_list"]), row.get("test_setup_code") or ""
-        names_used(setup, tests)  # a row whose tests cannot be read is no row
+        names_used(setup, tests)  # rejects rows whose tests cannot be parsed
         text = row.get("text") or row["prompt"]
         slow = {"gold_cpu_s": GOLD_CPU_S[row["task_id"]]} if row["task_id"] in GOLD_CPU_S else {}
         return {
@@ -49,7 +49,9 @@ def main(arguments: list[str] | None = None) -> None:
             "responses_create_params": create_params(options.form, text, tests, shots[:count], options.system_prompt),
         }
 
-    wanted = SplitSelection(ALL, options.subset, default_subset="full")  # --split selects by task id
+    wanted = SplitSelection(
+        ALL, options.subset, default_subset="full"
+    )  # --split selects by task id
     prepare(options, Hub("google-research-datasets/mbpp"), wanted, make)
 
 

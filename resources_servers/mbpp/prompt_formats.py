@@ -1,4 +1,4 @@
-"""The forms in which MBPP is asked, how answers are cut, and which names its tests use."""
+"""Prompt formats of MBPP, how answers are cut, and which names its tests use."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ SYSTEM = "You write Python. Answer with one complete program in a ```python bloc
 
 
 def question(text: str, tests: Sequence[str]) -> str:
-    """The task as the benchmark words it, up to where the program begins."""
+    """Return the benchmark's prompt up to the start of the program."""
     asked = f"You are an expert Python programmer, and here is your task: {text} Your code should pass these tests:"
     return asked + "\n\n" + "\n".join(tests) + "\n[BEGIN]\n"
 
 
 def create_params(form: str, text: str, tests: Sequence[str], shots: Sequence[Json] = (), system: str = SYSTEM) -> Json:
-    """What the model is asked. `shots`: solved rows, for the lm-eval form."""
+    """Build the request parameters of a task. `shots`: solved rows for the lm-eval form."""
     if form == "chat":
         listed = "\n".join(tests)
         return chat(f"{text}\n\nYour code should pass these tests:\n\n```python\n{listed}\n```", system)
@@ -33,14 +33,15 @@ def create_params(form: str, text: str, tests: Sequence[str], shots: Sequence[Js
 
 
 def lm_eval_program(text: str) -> str:
-    """The program as lm-eval takes it: all up to the stop string."""
+    """Return the program as lm-eval does: the text up to the stop string."""
     return cut(text, STOPS)
 
 
 def names_used(setup: str, tests: Sequence[str]) -> tuple[str, ...]:
-    """What the tests use of the answer: every name that neither they nor Python define.
+    """Return the names that the tests expect from the answer: those that neither the tests nor Python define.
 
-    A test of a function called like a builtin uses that one: `assert sum(10, 15) == 6`. Raises SyntaxError.
+    If there is none, the tested function is named like a builtin, as in `assert sum(10, 15) == 6`, and the name of the
+    first called function is returned. Raises SyntaxError.
     """
     tree = ast.parse("\n".join([setup, *tests]))
     modules = modules_used(setup, tests)
@@ -52,7 +53,7 @@ def names_used(setup: str, tests: Sequence[str]) -> tuple[str, ...]:
 
 
 def modules_used(setup: str, tests: Sequence[str]) -> tuple[str, ...]:
-    """The standard library's modules among the names that the tests use and nobody defines: `sys.getsizeof(...)`."""
+    """Return the standard library modules that the tests use without importing them, as in `sys.getsizeof(...)`."""
     tree = ast.parse("\n".join([setup, *tests]))
     bases = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
     loads = [node for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)]
@@ -61,7 +62,7 @@ def modules_used(setup: str, tests: Sequence[str]) -> tuple[str, ...]:
 
 
 def _free(tree: ast.Module) -> tuple[str, ...]:
-    """The names that the tests use, and neither they nor Python define."""
+    """Return the names that the tests use and that neither the tests nor Python define."""
     made = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
     made |= {alias.asname or alias.name.partition(".")[0] for alias in _imported(tree)}
     made |= {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.ClassDef)}

@@ -1,4 +1,4 @@
-"""The fenced blocks of a model's text: ``` or ~~~, closed or not, in lists and quotations, with fences of their own."""
+"""Finds the fenced blocks of a model's text: ``` or ~~~, closed or not, in lists and quotations, also nested."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from itertools import islice
 
 _MOST_BLOCKS = 50
-"""At the end of a text: the answer stands there."""
+"""Only the last ones of a text are kept, because the answer is at the end."""
 _MOST_ENDS = 8
-"""Closing fences that are tried for one block: a docstring may hold some."""
+"""Closing fences that are tried for one block, because a docstring may contain fences."""
 _OPENING = re.compile(r"^[ \t>]*+(`{3,}+|~{3,}+)[ \t]*+\{?\.?([\w+#.-]*+)[^\n`]*+\n", re.MULTILINE)
 _PYTHON = re.compile(r"(?:i?python|py)[\d.]*")
 _QUOTES = ('"""', "'''")
@@ -21,33 +21,33 @@ _QUOTED = re.compile(r"^[ \t]*> ?", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Block:
-    """What stands between two fences."""
+    """The text between two fences."""
 
     code: str
     language: str
-    """As the fence says; empty if it does not."""
+    """From the opening fence; empty if it names none."""
 
     @property
     def python(self) -> bool:
-        """Whether it says that it is Python."""
+        """Whether the fence names Python as the language."""
         return _PYTHON.fullmatch(self.language) is not None
 
 
-def blocks(text: str, whole: Callable[[str], bool]) -> list[Block]:
-    """The blocks in their order; one that is never closed goes to the text's end.
+def blocks(text: str, is_complete: Callable[[str], bool]) -> list[Block]:
+    """Return the blocks in order; an unclosed block extends to the end of the text.
 
-    A block ends at the first closing fence at which it is `whole`, else at the first there is.
+    A block ends at the first closing fence for which `is_complete` accepts its code, otherwise at the first fence.
     """
     found, place = deque[Block](maxlen=_MOST_BLOCKS), 0
     while opening := _OPENING.search(text, place):
         ends = list(_ends(text, opening))
-        code, place = next(((code, end) for code, end in ends if whole(code)), ends[0])
+        code, place = next(((code, end) for code, end in ends if is_complete(code)), ends[0])
         found.append(Block(code, opening.group(2).lower()))
     return list(found)
 
 
 def _ends(text: str, opening: re.Match[str]) -> Iterator[tuple[str, int]]:
-    """What the block may hold, and where it ends then: at a fence on a line of its own, else behind a line's words."""
+    """Yield the block's possible code and its end: at a fence on its own line, otherwise one at the end of a line."""
     begin, fence = opening.end(), re.escape(opening.group(1))
     quoted = ">" in opening.group().partition(opening.group(1))[0]
     own_line, last_line = (re.compile(rf"{before}{fence}[`~]*[ \t]*$", re.MULTILINE) for before in ("^[ \\t>]*+", ""))
@@ -66,6 +66,6 @@ def _ends(text: str, opening: re.Match[str]) -> Iterator[tuple[str, int]]:
 
 
 def _stripped(code: str, quoted: bool) -> str:
-    """Without what stands before every line."""
+    """Remove quotation marks and common indentation from every line."""
     code = _QUOTED.sub("", code) if quoted else code
     return textwrap.dedent(code) if code.lstrip("\n")[:1].isspace() else code

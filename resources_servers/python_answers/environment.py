@@ -1,4 +1,4 @@
-"""What programming environments share: settings, one sandbox per server, the verdict."""
+"""Base of the programming environments: their settings, one sandbox per server, and the verdict."""
 
 from __future__ import annotations
 
@@ -15,34 +15,36 @@ from rollyard.services.sandbox.sandbox import Sandbox
 
 
 class ProgramSettings(EnvironmentSettings):
-    """What a config may set."""
+    """Settings of programming environments."""
 
     NOT_IDENTITY: ClassVar[frozenset[str]] = EnvironmentSettings.NOT_IDENTITY | {"sandbox_slots"}
 
     score: Literal["lenient", "strict"] = "lenient"
-    """Which score is the reward: a program found anywhere in the answer, or the answer as the benchmark cuts it."""
+    """Score that becomes the reward. lenient: a program found anywhere in the answer; strict: the answer cut as in the
+    benchmark."""
     limits: Limits = Limits()
-    """What one answer may use."""
+    """Resource limits per answer."""
     sandbox_slots: int | None = Field(default=None, ge=1)
-    """Answers run at a time; null: one a processor. The others wait, and no clock runs while they do."""
+    """Answers that run in parallel; null: one per processor. The others wait; waiting does not count as run time."""
     sandbox_python: str | None = None
-    """The Python that runs answers; null: the server's own, without its packages."""
+    """Python interpreter that runs answers; null: the server's interpreter without its packages."""
     allow_unsandboxed: bool = False
-    """Serve also where no isolation works: answers may then do all that the server's user may, and leave processes."""
+    """Start even if no isolation works. Answers then have all permissions of the server's user and may leave processes
+    behind."""
 
 
 P = TypeVar("P", bound=ProgramSettings)
 
 
 class ProgramEnvironment(Environment[P]):
-    """A task answered by a program."""
+    """A task whose answer is a program."""
 
     shared: ClassVar[Sandbox]
 
     @classmethod
     @asynccontextmanager
     async def lifespan(cls, settings: P) -> AsyncIterator[Sandbox]:
-        """One sandbox per server. Raises OperatorError where no isolation works."""
+        """Start one sandbox per server. Raises OperatorError if no isolation works."""
         sandbox = Sandbox(
             settings.limits,
             slots=settings.sandbox_slots,
@@ -61,7 +63,7 @@ class ProgramEnvironment(Environment[P]):
         return self.shared
 
     def verdict(self, scored: Score) -> Verdict:
-        """The score on the record. Raises BadTask when the row's tests are no Python."""
+        """Build the verdict from the score. Raises BadTask if the row's tests are not valid Python."""
         right = scored.lenient if self.settings.score == "lenient" else scored.strict
         outcome, program = scored.outcome, scored.program
         if outcome is not None and outcome.ending is Ending.BAD_TESTS:
@@ -74,7 +76,7 @@ class ProgramEnvironment(Environment[P]):
             extracted_code=program.code if program else None,
             extraction_method=program.method if program else "no program found",
             ending=outcome.ending if outcome else "no_program",
-            reason=outcome.reason if outcome else "the answer holds no Python",
+            reason=outcome.reason if outcome else "the answer contains no Python",
             passed_over=outcome.passed_over if outcome else "",
             tests_passed=outcome.tests_passed if outcome else 0,
             tests=outcome.tests if outcome else None,

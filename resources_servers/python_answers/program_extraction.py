@@ -1,4 +1,4 @@
-"""Finding the program in a model's text. Nothing here runs it, and nothing here knows whether it is right."""
+"""Extracts the program from a model's text, without running it or knowing whether it is correct."""
 
 from __future__ import annotations
 
@@ -15,44 +15,44 @@ from rollyard.resources_servers.answers.reading.extraction import without_reason
 from rollyard.resources_servers.python_answers.code_blocks import blocks
 
 MOST_CHARACTERS = 30_000
-"""Of a program; longer ones are not read, because reading holds up the server."""
+"""Longest program that is parsed, because parsing blocks the server."""
 _MOST_CUTS = 10
 _MOST_BEGINNINGS = 4
 _BEGINNING = r"(?:def |async def |class |import |from \w[\w.]* import |@\w|[A-Za-z_]\w* = )"
 _FIRST = re.compile(rf"^{_BEGINNING}", re.MULTILINE)
 _INDENTED = re.compile(rf"^([ \t]+){_BEGINNING}.*\n?(?:\1.*\n?|[ \t]*\n)*", re.MULTILINE)
-_BEGUN = re.compile(r"\[BEGIN\]\s*\n?(.*)", re.DOTALL)
+_AFTER_BEGIN = re.compile(r"\[BEGIN\]\s*\n?(.*)", re.DOTALL)
 _SPACES = re.compile("[\u00a0\u2000-\u200a\u202f\u205f\u3000]")
 _NOTHING = re.compile("[\u200b-\u200d\u2060\ufeff]")
 _NO_PYTHON = re.compile(r"^(?:[%!].*|>>> .*)$", re.MULTILINE)
-"""A notebook's commands; what stands behind a console's prompt shows the program, and is no part of it."""
+"""Notebook commands, and lines of a console session, which demonstrate the program and are not part of it."""
 _FUTURE = re.compile(r"^from __future__ import [\w, ]+\n", re.MULTILINE)
 
 
 @dataclass(frozen=True)
 class Program:
-    """A program and how it was found."""
+    """A program and how it was extracted."""
 
     code: str
     method: str
 
 
 def parsed(code: str) -> ast.Module | None:
-    """Its syntax tree; None for what is no Python."""
-    found = _read(code)
-    return found if isinstance(found, ast.Module) else None
+    """Return the syntax tree; None if the code is not valid Python."""
+    tree = _tree_or_line(code)
+    return tree if isinstance(tree, ast.Module) else None
 
 
 @lru_cache(maxsize=4)
-def _read(code: str) -> ast.Module | int:
-    """The syntax tree, or the number of the line where it stops being Python."""
+def _tree_or_line(code: str) -> ast.Module | int:
+    """Return the syntax tree, or the number of the line with the syntax error."""
     if len(code) > MOST_CHARACTERS:
         return 1
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # an answer's "\d" is its own affair
+        warnings.simplefilter("ignore")  # such as an invalid escape "\d" in an answer
         try:
             tree = ast.parse(code)
-            compile(tree, "<answer>", "exec", dont_inherit=True)  # finds the `return` that no function is around
+            compile(tree, "<answer>", "exec", dont_inherit=True)  # rejects a `return` outside a function
             return tree
         except SyntaxError as error:
             return error.lineno or 1
@@ -61,7 +61,7 @@ def _read(code: str) -> ast.Module | int:
 
 
 def defined(code: str) -> frozenset[str]:
-    """The names that the program gives a meaning at its top level; none if it is no Python."""
+    """Return the names that the program defines at its top level; none if it is not valid Python."""
     tree = parsed(code)
     found: set[str] = set()
     for node in tree.body if tree else ():
@@ -70,21 +70,21 @@ def defined(code: str) -> frozenset[str]:
         elif isinstance(node, ast.Import | ast.ImportFrom):
             found |= {(alias.asname or alias.name).partition(".")[0] for alias in node.names}
         else:
-            places = node.targets if isinstance(node, ast.Assign) else [node]
-            parts = (part for place in places for part in ast.walk(place))
+            targets = node.targets if isinstance(node, ast.Assign) else [node]
+            parts = (part for target in targets for part in ast.walk(target))
             found |= {part.id for part in parts if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store)}
     return frozenset(found)
 
 
-def spoken(text: str) -> str:
-    """What the model says behind its thinking, with the line ends that Python's own have."""
+def visible_text(text: str) -> str:
+    """Return the text after the model's reasoning, with line ends normalized to `\\n`."""
     return without_reasoning(text).replace("\r\n", "\n").replace("\r", "\n").removeprefix("\ufeff")
 
 
 def find(text: str, wanted: Sequence[str]) -> Program | None:
-    """The program in `text` that defines all of `wanted`; failing that, one that is Python; None if there is none."""
+    """Return the program in `text` that defines all names of `wanted`, else the first valid one, else None."""
     names, first, seen = set(wanted), None, {""}
-    for program in _candidates(spoken(text)):
+    for program in _candidates(visible_text(text)):
         if program.code in seen or not program.code.strip() or not parsed(program.code):
             continue
         if names <= defined(program.code):
@@ -95,7 +95,7 @@ def find(text: str, wanted: Sequence[str]) -> Program | None:
 
 
 def fenced(text: str) -> list[list[str]]:
-    """The fenced blocks that may be the program: those called Python, and with them those without a language."""
+    """Return the fenced blocks that may be the program: those marked as Python, then also those without a language."""
     found = blocks(text, lambda code: parsed(code) is not None)
     named = [block.code for block in found if block.python]
     some = [block.code for block in found if block.python or not block.language]
@@ -103,7 +103,7 @@ def fenced(text: str) -> list[list[str]]:
 
 
 def joined(pieces: Iterable[str]) -> str:
-    """One program of several. Python wants its `from __future__` first."""
+    """Join the pieces to one program, with `from __future__` imports first."""
     code = "\n".join(pieces)
     future = "".join(_FUTURE.findall(code))
     return future + _FUTURE.sub("\n", code) if future else code
@@ -114,22 +114,22 @@ def _candidates(text: str) -> Iterator[Program]:
         readable = [python for code in group if (python := _readable(code)) is not None]
         method = "fenced blocks that are Python" if len(readable) < len(group) else "fenced blocks"
         yield Program(joined(readable), method if len(group) > 1 else "fenced block")
-        for python in reversed(readable):  # together they may be too long to be read
+        for python in reversed(readable):  # joined they may be too long to be parsed
             yield Program(python, "one of the fenced blocks")
-    begun = _BEGUN.search(text)
-    plain = clean((begun.group(1) if begun else text).partition("[DONE]")[0].partition("\n```")[0])
-    yield Program(plain, "text between [BEGIN] and [DONE]" if begun else "text")
+    marked = _AFTER_BEGIN.search(text)
+    plain = clean((marked.group(1) if marked else text).partition("[DONE]")[0].partition("\n```")[0])
+    yield Program(plain, "text between [BEGIN] and [DONE]" if marked else "text")
     yield from shortened(plain)
     for first in islice(_FIRST.finditer(plain), _MOST_BEGINNINGS):
-        behind = plain[first.start() :]
-        yield Program(behind, "text from its first definition")
-        yield from shortened(behind)
+        rest = plain[first.start() :]
+        yield Program(rest, "text from its first definition")
+        yield from shortened(rest)
     if indented := _INDENTED.search(plain):
         yield Program(textwrap.dedent(indented.group()), "indented text")
 
 
 def _readable(code: str) -> str | None:
-    """`code` as Python: without what a text's way to us has put in, without a notebook's commands, or its beginning."""
+    """Return `code` as valid Python: with blanks normalized, without notebook commands, or only its beginning."""
     for version in (code, cleaned := clean(code), cleaned := _NO_PYTHON.sub("", cleaned)):
         if parsed(version):
             return version
@@ -137,21 +137,23 @@ def _readable(code: str) -> str | None:
 
 
 def clean(code: str) -> str:
-    """`code` with ordinary blanks."""
+    """Replace special blanks with ordinary ones and remove zero-width characters, if `code` does not parse as it is."""
     return code if parsed(code) else _SPACES.sub(" ", _NOTHING.sub("", code))
 
 
 def shortened(text: str, before: str = "") -> Iterator[Program]:
-    """`text` up to the top-level statement that is no Python behind `before`: a base model runs on, and breaks off."""
+    """Yield `text` cut before the top-level statement that is not valid Python after `before`. Base models continue
+    after their answer and are truncated.
+    """
     above = before.count("\n")
     for _ in range(_MOST_CUTS):
-        wrong = _read(before + text)
-        if not isinstance(wrong, int):
+        error_line = _tree_or_line(before + text)
+        if not isinstance(error_line, int):
             return
         lines = text.splitlines(keepends=True)
         starts = [
             number
-            for number, line in enumerate(lines[: max(wrong - above, 0)])
+            for number, line in enumerate(lines[: max(error_line - above, 0)])
             if number and line.strip() and not line[0].isspace()
         ]
         if not starts:

@@ -1,4 +1,4 @@
-"""A model's text, as the programs to try: the one that the strict rule takes, and the one that we find."""
+"""Scores a model's text twice: the program of the benchmark's strict rule, and the extracted program."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from rollyard.services.sandbox.sandbox import Sandbox
 
 @dataclass(frozen=True)
 class Tests:
-    """What a task's programs must pass."""
+    """The tests that a task's programs must pass."""
 
     names: tuple[str, ...]
     tests: tuple[str, ...]
     prelude: str = ""
     setup: str = ""
     times: int = 1
-    """Of the sandbox's limits of time."""
+    """Multiple of the sandbox's time limits."""
 
     def trial(self, code: str, *, forgiving: bool = False) -> Trial:
-        """Of this program."""
+        """Return the sandbox trial of `code`."""
         return Trial(
             code=code,
             names=self.names,
@@ -35,19 +35,19 @@ class Tests:
 
 @dataclass(frozen=True)
 class Score:
-    """Both readings of one text."""
+    """The strict and the lenient score of one text."""
 
     strict: bool
-    """The text as it stands, cut as the benchmark cuts it, passes."""
+    """The unmodified text, cut as in the benchmark, passes."""
     lenient: bool
-    """The program found in it passes, whatever it does on its own; what is strictly right is right here too."""
+    """The extracted program passes, regardless of its own top-level statements. Always true if `strict` is."""
     program: Program | None
     outcome: Outcome | None
-    """Of `program`; None where the text holds none."""
+    """Outcome of `program`; None if the text contains none."""
 
 
 async def score(sandbox: Sandbox, tests: Tests, strict: str, found: Program | None) -> Score:
-    """Run what needs to be run: one trial where both readings agree. Raises Failure when no verdict can be had."""
+    """Run the trials: only one if both programs are the same. Raises Failure if no verdict is possible."""
     outcome = await sandbox.run(tests.trial(found.code, forgiving=True)) if found else None
     lenient = outcome is not None and outcome.passed
     if found is not None and outcome is not None and found.code.strip() == strict.strip():

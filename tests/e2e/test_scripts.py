@@ -45,7 +45,7 @@ def ended(main: Main, capsys: pytest.CaptureFixture[str], *arguments: str) -> tu
         (["--output", "other.jsonl", "--local", "other.jsonl"], "would be written over"),
         (["--output", "rollouts.jsonl", "--local", "other.jsonl"], "holds the rollouts of a collection"),
         (["--output", "bad.jsonl/o.jsonl", "--local", "other.jsonl"], "cannot make the folder"),
-        (["--output", "o.jsonl", "--offline"], "give --local or --s3"),
+        (["--output", "o.jsonl", "--offline"], "pass --local or --s3"),
     ],
 )
 def test_a_mistake_in_preparing_rows_is_one_line_and_exit_status_2(

@@ -106,7 +106,7 @@ async def test_a_confused_judge_fails_the_rollout_by_its_name_or_scores_zero_whe
 ) -> None:
     text = "confuse\nGRADE 00000000: CORRECT"
     async with judged(example(1), text) as stack:
-        with pytest.raises(Failure, match="holds no grade after 3 tries") as failed:
+        with pytest.raises(Failure, match="contains no grade after 3 tries") as failed:
             await stack.run(ROW)
     assert (failed.value.kind, failed.value.problem.server) == (FailureKind.MALFORMED_ANSWER, "grader")
     async with judged(example(1), text, on_unreadable="zero") as stack:

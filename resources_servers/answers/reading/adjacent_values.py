@@ -1,6 +1,6 @@
-r"""Values that a text gives one after another: `\boxed{1} or \boxed{2}`, boxes on successive lines.
+r"""Joins adjacent values of a text to one answer: `\boxed{1} or \boxed{2}`, boxes on successive lines.
 
-They are one answer together: right as a list where a list is asked for, and otherwise only if all of them are.
+Such an answer is correct as a list if the gold answer is a list, otherwise only if all its values are correct.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import replace
 from rollyard.resources_servers.answers.reading.extraction import Found
 
 MOST_BETWEEN = 100
-"""Characters between two values of a row."""
+"""Most characters between two adjacent values."""
 _BETWEEN = re.compile(
     r"""(?:
       [\s.,;:$&|*_()\[\]{}!/•–—-] | \\[()\[\],;:!\\{} ] | \\(?:quad|qquad|text|textbf|mbox)(?![a-zA-Z])
@@ -27,7 +27,7 @@ LONGEST_NAME = 20
 
 
 def last_row(text: str, values: Iterable[tuple[int, Found]], between: re.Pattern[str] = _BETWEEN) -> Found | None:
-    """The last of `values`, each with the place where its form begins, and what is in one row with it."""
+    """Return the last of `values` together with those adjacent to it. Each value comes with its start position."""
     row = list[tuple[int, Found]]()
     for start, value in values:
         if row and not _adjacent(text, row[-1][1], start, between):
@@ -44,7 +44,7 @@ def last_row(text: str, values: Iterable[tuple[int, Found]], between: re.Pattern
 
 
 def together(last: Found, texts: Iterable[str]) -> Found:
-    """`last` with all `texts` as its values; the same text twice is one value."""
+    """Return `last` with all `texts` as its values, without duplicates."""
     parts = tuple(dict.fromkeys(texts))
     return replace(last, text=", ".join(parts), parts=parts if len(parts) > 1 else ())
 

@@ -1,6 +1,6 @@
-"""Values that a text offers behind its answer: `\boxed{5} or 6`, `The answer is 5. It could also be 6.`
+"""Finds alternatives that a text offers after its answer: `\boxed{5} or 6`, `The answer is 5. It could also be 6.`
 
-An answer with another one beside it is right only if both are.
+An answer with an alternative is correct only if both are.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from rollyard.resources_servers.answers.reading.extraction import Found
 from rollyard.resources_servers.answers.reading.sentence_values import bare_value, is_value, sentence, values
 
 _NEAR = 150
-"""Characters behind an answer in which the offer begins."""
+"""Characters after an answer within which an alternative must begin."""
 _OR = re.compile(
     r"(?:[\s$.*)]|\\[)\]])*[(,;]?\s*(?:but\s+)?(?:(?:or|maybe|perhaps|possibly|alternatively|或者?)(?![\w=]),?"
     r"|(?:it|the answer|this)\s+(?:could|might|may)\s+(?:also\s+|even\s+)?be\b)\s*(?=\S)",
@@ -24,7 +24,7 @@ _AND = re.compile(r"(?:[\s$*]|\\[)\]])*and\s+(?=\$?-?\d[\d.,/]*\$?\s*$)")
 
 
 def with_alternatives(text: str, found: Found) -> Found:
-    """`found` with the values that `text` offers behind it."""
+    """Return `found` with the alternatives that `text` offers after it."""
     offered = _offered(text, found.end) or (_announced(text, found) if found.method == "boxed" else [])
     return together(found, [*(found.parts or (found.text,)), *offered]) if offered else found
 
@@ -38,7 +38,7 @@ def _offered(text: str, end: int) -> list[str]:
 
 
 def _announced(text: str, box: Found) -> list[str]:
-    """Another number than the one in the box, announced behind it."""
+    """Return a different number that is announced after the box."""
     number, later = quantity(box.text), phrased(text[box.end :])
     if number is None or later is None:
         return []

@@ -1,6 +1,6 @@
-"""Where a text announces its answer: `The answer is 12.`, `## Answer`, `答案是 12。`, `Ответ: 12`, `"answer": 12`.
+"""Finds announced answers: `The answer is 12.`, `## Answer`, `答案是 12。`, `Ответ: 12`, `"answer": 12`.
 
-The last announcement that is followed by a value counts, else the last one that is followed by anything.
+The last announcement that is followed by a value counts, otherwise the last one that is followed by any text.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from rollyard.resources_servers.answers.reading.extraction import Found, scan
 from rollyard.resources_servers.answers.reading.sentence_values import is_value, sentence, undecorated
 
 MOST = 40
-"""Announcements at the end of a text that are looked at."""
+"""Only this many announcements at the end of a text are considered."""
 MOST_LINES = 10
 SECTION = 400
-"""Characters below a heading that are an answer; a longer section is reasoning."""
+"""Most characters below a heading that count as an answer; a longer section is reasoning."""
 _MARKS = r"[ \t*_]{0,8}"
 _ENGLISH = (
     r"\b(?:answers?(?: ?\(s\))?|solutions (?=[^:\n]{0,99}\bare\b)|(?:correct|right) (?:option|choice|letter)"
@@ -54,7 +54,7 @@ _COPULA = re.compile(r"\s*(?:です|である|だ|になります|입니다|이�
 
 
 def phrased(text: str) -> Found | None:
-    """`The answer is 18.` and `Answer: 18`, up to the end of the sentence."""
+    """Find an answer such as `The answer is 18.` or `Answer: 18`, up to the end of the sentence."""
     matches = {
         match.end(): match for opening in (_OPENING, _HEADING, _JSON) for match in deque(scan(opening, text), MOST)
     }
@@ -68,7 +68,7 @@ def phrased(text: str) -> Found | None:
 
 
 def _behind(text: str, opening: re.Match[str]) -> Found | None:
-    """The sentence behind an announcement, or the first line below it."""
+    """Return the sentence after an announcement, or the first line below it."""
     blank = _BLANK.match(text, opening.end())
     place = blank.end() if blank else opening.end()
     if opening.re is _HEADING and len(text) - place > SECTION:
@@ -84,7 +84,7 @@ def _behind(text: str, opening: re.Match[str]) -> Found | None:
 
 
 def _below(text: str, end: int, bullet: re.Match[str] | None) -> list[tuple[str, int]]:
-    """The further lines of a list of values."""
+    """Return the remaining lines of a list of values."""
     found = list[tuple[str, int]]()
     while text[end : end + 1] == "\n" and len(found) < MOST_LINES:
         begin = _BULLET.match(text, end + 1)
@@ -98,7 +98,7 @@ def _below(text: str, end: int, bullet: re.Match[str] | None) -> list[tuple[str,
 
 
 def _json_value(text: str, opening: re.Match[str]) -> Found | None:
-    r"""A value of JSON as the model wrote it: most write `\frac` where JSON wants `\\frac`."""
+    r"""Parse a JSON value leniently: most models write `\frac` where JSON requires `\\frac`."""
     match = _JSON_VALUE.match(text, opening.end())
     if match is None:
         return None

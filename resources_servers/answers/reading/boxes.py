@@ -1,7 +1,7 @@
-r"""The boxes of a text: `\boxed{...}`, `\boxed 5` and `\fbox{...}`.
+r"""Finds boxed answers: `\boxed{...}`, `\boxed 5` and `\fbox{...}`.
 
-The last one is the answer, together with what is in a row with it and with a value offered before it
-(`5 or \boxed{6}`): naming several does not help.
+The answer is the last box together with adjacent boxes and an alternative before it (`5 or \boxed{6}`), so giving
+several answers does not help.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from rollyard.resources_servers.answers.reading.adjacent_values import last_row,
 from rollyard.resources_servers.answers.reading.extraction import Found
 
 MOST_CHARACTERS = 3000
-"""Of a box. Without bounds, a text of opening boxes would be searched to its end from each of them."""
+"""Longest box. Without a limit, each of many unclosed boxes would be searched to the end of the text."""
 MOST_BOXES = 50
-"""At the end of a text, that are looked at."""
+"""Only this many boxes at the end of a text are considered."""
 _BOX = re.compile(r"\\(?:boxed|fbox)\s*")
 _DENIED = re.compile(r"\b(?:not|rather than|instead of)[ $*({\[\\]{0,9}$", re.I)
 _BARE_BOX = re.compile(r"[^\s$\\{}.,;]+")
@@ -26,14 +26,14 @@ _OR_BEFORE = re.compile(
     r"(?:or|maybe|perhaps|possibly) +(?:(?:maybe|perhaps|possibly) +)?(?:\$|\\[(\[]|\*\*)?\s*$",
     re.I,
 )
-"""Not `which is $13+15$, or \boxed{28}`: there the box rewrites what stands before it."""
+"""Does not match `which is $13+15$, or \boxed{28}`, where the box restates the value before it."""
 _BESIDE = 150
-"""Characters beside a box that are searched for another value."""
+"""Characters before a box that are searched for another value."""
 _DEEPEST = 5
 
 
 def boxed(text: str) -> Found | None:
-    r"""The last box or row of boxes, `1, 2` for `\boxed{1} or \boxed{2}`."""
+    r"""Return the last box or the last adjacent boxes: `1, 2` for `\boxed{1} or \boxed{2}`."""
     found = list(_boxes(text))
     last = last_row(text, found)
     if last is None or not last.whole:
@@ -47,12 +47,12 @@ def boxed(text: str) -> Found | None:
 def _boxes(text: str) -> Iterator[tuple[int, Found]]:
     end = 0
     for match in deque(_BOX.finditer(text), MOST_BOXES):
-        if match.start() < end:  # a box in a box gives the same value once
+        if match.start() < end:  # a nested box repeats the same value
             continue
         if _DENIED.search(text, max(match.start() - _BESIDE, 0), match.start()):
             continue
         box = _box(text, match.end())
-        # `\boxed{...}` is the prompt's own wording.
+        # `\boxed{...}` is quoted from the prompt.
         if box is None or (box.text and not box.text.strip(". ")):
             continue
         end = box.end
@@ -70,7 +70,7 @@ def _box(text: str, start: int) -> Found | None:
 
 
 def _unnested(inner: str) -> str:
-    """The content without further boxes or braces that hold all of it."""
+    """Return the content without boxes or braces that enclose all of it."""
     for _ in range(_DEEPEST):
         nested = _BOX.match(inner)
         start = nested.end() if nested else 0
@@ -81,7 +81,7 @@ def _unnested(inner: str) -> str:
 
 
 def closing(text: str, opening: int) -> int | None:
-    """Where the brace at `opening` is closed; None when it is not, or only far behind."""
+    """Return the position of the brace that closes the one at `opening`; None if there is none within the limit."""
     depth, place, end = 0, opening, min(len(text), opening + MOST_CHARACTERS)
     while place < end:
         if text[place] == "\\":
@@ -97,6 +97,6 @@ def closing(text: str, opening: int) -> int | None:
 
 
 def _before(text: str, start: int) -> list[str]:
-    r"""`5 or \boxed{6}`."""
+    r"""Return the alternative before a box, as in `5 or \boxed{6}`."""
     match = _OR_BEFORE.search(text, max(start - _BESIDE, 0), start)
     return [match[1]] if match else []

@@ -1,6 +1,6 @@
-"""Finding the final answer in a model's text: which part counts as said, and the forms in which an answer is given.
+"""Basics of answer extraction: selects the relevant part of a model's text and defines the result of finders.
 
-Every finder returns the last answer of its form, or None. Nothing here knows whether an answer is right.
+Every finder returns the last answer of its format, or None, without knowing whether it is correct.
 """
 
 from __future__ import annotations
@@ -10,52 +10,52 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 PIECE, OVERLAP = 8192, 512
-"""Characters that are searched at once, and how far a match may reach behind them."""
+"""Characters that are searched at once, and how far a match may extend beyond them."""
 _THINKING_ENDS = re.compile(r"</(?:think|thinking)>", re.IGNORECASE)
 _THINKING_BEGINS = re.compile(r"<(?:think|thinking)>", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
 class Found:
-    """An answer as the model wrote it."""
+    """An answer in the model's own spelling."""
 
     text: str
     method: str
-    """The form it was given in."""
+    """The format in which it was given."""
     end: int
-    """Where it ends in the text that was searched."""
+    """End position in the searched text."""
     whole: bool = True
-    """False when the form was begun and not ended: the text breaks off inside the answer."""
+    """False if the text is truncated inside the answer."""
     parts: tuple[str, ...] = ()
-    """The values that it names, when there are several."""
+    """Its values if there are several."""
     every: tuple[str, ...] = ()
-    """What the text gives in this form all in all, for lists whose items are given one by one."""
+    """All values of this format in the text, for lists whose items are given separately."""
 
 
 Finder = Callable[[str], "Found | None"]
 
 
 def without_reasoning(text: str) -> str:
-    """`text` without the model's thinking; empty when it never came out of it."""
+    """Return `text` without the model's reasoning; empty if the reasoning was not finished."""
     end = 0
     for match in _THINKING_ENDS.finditer(text):
         end = match.end()
-    # Templates may put the opening tag into the prompt: only the closing one is sure to be there.
+    # Templates may put the opening tag into the prompt, so only the closing tag is reliable.
     rest = text[end:]
     begun = _THINKING_BEGINS.search(rest)
     return rest[: begun.start()] if begun else rest
 
 
 def cut(text: str, stops: Sequence[str]) -> str:
-    """`text` up to the first of `stops`, as an engine that honours them would have ended it."""
+    """Cut `text` at the first of `stops`, like an engine that supports stop strings."""
     places = [place for stop in stops if (place := text.find(stop)) >= 0]
     return text[: min(places)] if places else text
 
 
 def scan(pattern: re.Pattern[str], text: str) -> Iterator[re.Match[str]]:
-    """The matches of a pattern that needs at most `OVERLAP` characters, found piece by piece.
+    """Yield the matches of a pattern that needs at most `OVERLAP` characters, searching piece by piece.
 
-    One search through a long text would keep all other threads waiting, that of the event loop among them.
+    A single search through a long text would block all other threads, including the event loop's.
     """
     place = 0
     while place < len(text):
@@ -69,5 +69,5 @@ def scan(pattern: re.Pattern[str], text: str) -> Iterator[re.Match[str]]:
 
 
 def first_of(finders: Sequence[Finder], text: str) -> Found | None:
-    """What the first finder that finds anything finds."""
+    """Return the result of the first finder that finds an answer."""
     return next((found for finder in finders if (found := finder(text))), None)

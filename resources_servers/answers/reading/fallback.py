@@ -1,4 +1,4 @@
-"""What is taken for the answer of a text that marks none: its last formula, or its last number."""
+"""Finds an answer in a text that marks none: its last formula, or its last number."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rollyard.resources_servers.answers.reading.extraction import Found, scan
 from rollyard.resources_servers.answers.reading.formulas import formulas
 
 MOST_FORMULAS = 20
-"""At the end of a text, that are looked at."""
+"""Only this many formulas at the end of a text are considered."""
 _NUMBER = re.compile(
     r"(?<![\da-zA-Z_.,/])(?:-\s?)?\$?-?(?:\d{1,3}(?:,\d{3})+(?!,?\d)|\d+)(?:\.\d+)?(?:%|π|√\(?\d+\)?)?|(?<![\da-zA-Z_.])-?\.\d+"
     r"|(?<![\da-zA-Z_.,/])-?\d*√\(?\d+\)?"
@@ -23,13 +23,13 @@ _JOINED = re.compile(rf"[ ,(]*{_OR}[ (]*")
 
 
 def dollars(text: str) -> Found | None:
-    """The last formula between dollars or LaTeX brackets, with those in a row with it."""
+    """Return the last formula between dollars or LaTeX brackets, with adjacent ones."""
     last = deque(formulas(text), MOST_FORMULAS)
     return last_row(text, [(each.start, Found(each.text, "last_formula", each.end)) for each in last], _JOINED)
 
 
 def number(text: str) -> Found | None:
-    """The last number, with the one before it where they are alternatives: `18 or 19`."""
+    """Return the last number, with the one before it if they are alternatives, as in `18 or 19`."""
     last = deque(scan(_NUMBER, text), 3)
     if len(last) > 1 and _DENIED.search(text, max(last[-1].start() - 20, 0), last[-1].start()):
         last.pop()

@@ -1,6 +1,6 @@
-r"""The formulas in a text: `$...$`, `$$...$$`, `\(...\)` and `\[...\]`, found in one pass from the left.
+r"""Finds the formulas in a text (`$...$`, `$$...$$`, `\(...\)` and `\[...\]`) in one pass from the left.
 
-A dollar sign may also be money: `$18 and $20` holds no formula.
+A dollar sign may also mean money: `$18 and $20` contains no formula.
 """
 
 from __future__ import annotations
@@ -10,16 +10,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 MOST_CHARACTERS = 2000
-"""Of one formula; a longer one is a delimiter that was never closed."""
+"""Longest formula; a longer one is an unclosed delimiter."""
 MASK = "\ue000"
-"""Stands for each character of a formula in a masked text."""
+"""Replaces each character of a formula in a masked text."""
 _DELIMITER = re.compile(r"\\[\\$()\[\]]|\$\$?")
 _ENDINGS = {"$": "$", "$$": "$$", r"\(": r"\)", r"\[": r"\]"}
 
 
 @dataclass(frozen=True)
 class Formula:
-    """A formula, and where it lies in the text with its delimiters."""
+    """A formula and its span in the text, including delimiters."""
 
     text: str
     start: int
@@ -27,7 +27,7 @@ class Formula:
 
 
 def formulas(text: str) -> Iterator[Formula]:
-    """Every formula, in order. Linear in the length of `text`."""
+    """Yield every formula in order. Linear in the length of `text`."""
     sign, start, begin = "", 0, 0
     for token in _DELIMITER.finditer(text):
         found, place = token.group(), token.start()
@@ -44,7 +44,7 @@ def formulas(text: str) -> Iterator[Formula]:
             if sign != "$":
                 sign = ""
                 continue
-        # Delimiters do not nest: an opening one in a formula means that the one before was not closed.
+        # Delimiters do not nest: an opening one inside a formula means that the previous one was not closed.
         if found in _ENDINGS:
             sign, start, begin = found, place, token.end()
 
@@ -59,7 +59,7 @@ def _is_formula(text: str, sign: str, begin: int, end: int) -> bool:
 
 
 def masked(text: str, found: list[Formula]) -> str:
-    """`text` with its formulas hidden, every other character in its place."""
+    """Replace the formulas in `text` with MASK characters, keeping all positions."""
     parts, place = list[str](), 0
     for formula in found:
         parts += [text[place : formula.start], MASK * (formula.end - formula.start)]

@@ -1,4 +1,4 @@
-"""Answers that a text takes back: `\boxed{5}. Wait, no, it's 7.`"""
+"""Detects retracted answers: `\boxed{5}. Wait, no, it's 7.`"""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _RETRACTION = re.compile(
 
 
 def after_last_retraction(text: str) -> str:
-    """`text` from its last retraction on: what stands before it is not the answer any more."""
+    """Return `text` after its last retraction; everything before it is no longer the answer."""
     start = 0
     for match in scan(_RETRACTION, text):
         start = match.end()

@@ -1,6 +1,6 @@
-"""The values that a sentence gives as its answer: `12, not 13` gives one, `18 (or maybe 19)` gives two.
+"""Extracts the values that a sentence gives as its answer: `12, not 13` gives one, `18 (or maybe 19)` gives two.
 
-Naming several does not help a policy: the judge compares each of them with the gold answer.
+Giving several values does not help a policy, because the grader compares each of them with the gold answer.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import re
 from rollyard.resources_servers.answers.reading.formulas import MASK, formulas, masked
 
 MOST_CHARACTERS = 2000
-"""Of a sentence; what follows is not read."""
+"""Longest sentence; the rest is ignored."""
 _SENTENCE_END = re.compile(
     r"(?<!approx)(?<!i\.e)(?<!e\.g)\.(?=[*_\"'”)\]]{0,4}(?:\s|$))|[\n。！？।؟]|(?<!\d)．|</|[!?](?=[*_\"'”)\]]{0,4}\s+[A-Z])"
 )
@@ -26,7 +26,7 @@ _REASON = re.compile(
     r"|but(?! (?:it |also )?(?:maybe|perhaps|possibly|could|might|may)\b)|or (?:about|approximately|roughly|around))\b"
     r"|(?<=\s)[—–-](?=\s[^\W\d_]{3})|因为|而不是|不是"
 )
-"""What follows explains the value, rounds it, or says what it is not."""
+"""The text after it explains the value, rounds it, or excludes other values."""
 _FILLER = re.compile(r"(?:[\s,;:]|\b(?:and|or|but|also|even|it|be|is|either|both|then|equivalently|just|simply)\b)*")
 _VERB = re.compile(r"\b(?:is|are|was|were|has|have|had|be|we|it|he|she|they|then|so|can|will|makes?|gives?)\b")
 _WORD = re.compile(r"(?<![\\a-zA-Z])[^\W\d_]{2,}")
@@ -44,7 +44,7 @@ CHANGED = re.compile(
     r"[\s$*(]*$",
     re.IGNORECASE,
 )
-"""Words at the end of what stands before a number that make it another one, or none."""
+"""Words directly before a number that change or negate it."""
 _SCALE = re.compile(
     r"[*_ ]{0,4}\b(squared|cubed|hundred|thousand|million|billion|trillion|dozen|lakh|crore|percent|factorial)s?\b",
     re.I,
@@ -59,7 +59,7 @@ _REMARK = re.compile(r"\s\([^()=]*=[^()]*\)$")
 
 
 def sentence(text: str, start: int) -> tuple[str, int]:
-    """What stands from `start` on to the end of its line or sentence, and where that is. A formula is not cut."""
+    """Return the text from `start` to the end of its line or sentence, and that end. Formulas are not cut."""
     window = text[start : start + MOST_CHARACTERS]
     hidden = masked(window, list(formulas(window)))
     end = _SENTENCE_END.search(hidden)
@@ -68,7 +68,7 @@ def sentence(text: str, start: int) -> tuple[str, int]:
 
 
 def undecorated(text: str) -> str:
-    """Without Markdown's marks of emphasis and code around the text, and spaces."""
+    """Strip Markdown emphasis, code marks and spaces around the text."""
     text = text.strip()
     while text and (bare := text.strip("*`").removeprefix("__").removesuffix("__").strip()) != text:
         text = bare
@@ -76,7 +76,7 @@ def undecorated(text: str) -> str:
 
 
 def values(said: str) -> tuple[str, ...]:
-    """The values that a sentence behind `The answer is` gives, each as it is written; at least one, maybe empty."""
+    """Return the values in a sentence after `The answer is`, as written; at least one, which may be empty."""
     said = _CLOSING.sub("", _OPENING.sub("", undecorated(said[:MOST_CHARACTERS])))
     spans = list(formulas(said))
     hidden = _TEXT.sub(lambda match: MASK * len(match.group()), masked(said, spans))
@@ -103,13 +103,13 @@ def values(said: str) -> tuple[str, ...]:
 
 
 def is_value(shape: str) -> bool:
-    """True for a text that is a value with at most two words beside it."""
+    """Return whether a text is a value with at most two words next to it."""
     shape = masked(shape, list(formulas(shape)))
     return bool(_VALUE.search(shape)) and not _VERB.search(shape) and len(_WORD.findall(shape)) <= 2
 
 
 def bare_value(piece: str) -> str:
-    """The formula in a piece of a sentence, or what stands behind its verb; `piece` where words change the value."""
+    """Return the formula in a piece of a sentence, or the text after its verb; `piece` if words change the value."""
     spans = list(formulas(piece))
     if spans:
         first = spans[0]
@@ -122,7 +122,7 @@ def bare_value(piece: str) -> str:
 
 
 def _undelimited(said: str) -> str:
-    """`said` with the delimiters of its formulas taken away."""
+    """Remove the delimiters of the formulas in `said`."""
     parts, place = list[str](), 0
     for formula in formulas(said):
         parts += [said[place : formula.start], formula.text]
@@ -131,7 +131,7 @@ def _undelimited(said: str) -> str:
 
 
 def _trimmed(piece: str) -> str:
-    """Without what is left of a remark in parentheses, and without marks at its ends."""
+    """Strip the remains of a remark in parentheses, and punctuation at both ends."""
     piece = _REMARK.sub("", undecorated(piece.strip().rstrip(" ,;:.")))
     more = sum(piece.count(sign) for sign in "([") - sum(piece.count(sign) for sign in ")]")
     if (more == 1 and piece.endswith("(")) or (more == -1 and piece.endswith(")")):

@@ -1,4 +1,4 @@
-"""Answers that marks set apart: `<answer>18</answer>`, `#### 18`, `Final Answer: ... I hope it is correct.`"""
+"""Finds marked answers: `<answer>18</answer>`, `#### 18`, `Final Answer: ... I hope it is correct.`"""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from rollyard.resources_servers.answers.reading.sentence_values import undecorat
 
 LONGEST_LINE = 3000
 MOST_TAGS = 50
-"""Of one kind at the end of a text, that are looked at."""
+"""Only this many tags of one kind at the end of a text are considered."""
 _HASHES = re.compile(r"####[ \t]*(?![ \t]|[^\W\d_]{2})")
-"""Not a heading of Markdown, `#### Step 2`."""
+"""Does not match a Markdown heading, `#### Step 2`."""
 _MINERVA = re.compile(r"(final answer is:?)|\.?\s{0,9}I hope it is correct", re.IGNORECASE)
 _TAG = re.compile(r"<(/?)(?:final_?)?answer>", re.IGNORECASE)
 
 
 def tagged(text: str) -> Found | None:
-    """The content of the last tag; it may lack its end, because `</answer>` is a usual stop string."""
+    """Return the content of the last tag. Its end may be missing, because `</answer>` is a common stop string."""
     opening, found = None, list[tuple[int, Found]]()
     for match in deque(_TAG.finditer(text), MOST_TAGS):
         if not match[1]:
@@ -36,13 +36,13 @@ def tagged(text: str) -> Found | None:
 
 
 def _content(inner: str) -> str:
-    """The answer in a tag, where models also write sentences."""
+    """Return the answer in a tag, which may contain sentences."""
     later = phrased(inner)
     return later.text if later else undecorated(inner)
 
 
 def boxed_or_tagged(text: str) -> Found | None:
-    """The last box or the last tag, whichever begins later: a tag may lie around a box."""
+    """Return the last box or the last tag, whichever begins later; a tag may enclose a box."""
     box, tag = boxed(text), tagged(text)
     if tag is None or box is None:
         return box or tag
@@ -50,7 +50,7 @@ def boxed_or_tagged(text: str) -> Found | None:
 
 
 def hashes(text: str) -> Found | None:
-    """`#### 18`, GSM8K's own form: the last line of it that is not empty, or several successive ones."""
+    """Return the last non-empty `#### 18`, GSM8K's format, or several successive ones."""
     found, end = deque[tuple[int, Found]](), len(text)
     for match in reversed(deque(_HASHES.finditer(text), MOST_TAGS)):
         line = text[match.end() : min(end, match.end() + LONGEST_LINE)].partition("\n")[0].rstrip()
@@ -61,7 +61,7 @@ def hashes(text: str) -> Found | None:
 
 
 def minerva(text: str) -> Found | None:
-    """`Final Answer: The final answer is $18$. I hope it is correct.`"""
+    """Return the answer in `Final Answer: The final answer is $18$. I hope it is correct.`"""
     opening, last = None, None
     for match in scan(_MINERVA, text):
         if match[1]:

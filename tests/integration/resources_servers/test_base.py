@@ -1,4 +1,4 @@
-"""What is done for every world: cookies, words for the model, names that are taken."""
+"""What the base class does for every environment: cookies, error messages for the model, reserved names."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ class Notes(Environment[EnvironmentSettings]):
         return ["nothing"].index(text)
 
     async def verify(self, response: Verification) -> Verdict:
-        """Every note is good."""
+        """Accepts every note."""
         return Verdict(reward=1.0)
 
 
 async def foreign(stack: Wired, path: str, body: Json, cookies: tuple[str, ...] = ()) -> tuple[Any, tuple[str, ...]]:
-    """A client of another stack: none of our headers, and only the cookies that it was given."""
+    """A client of another stack: without Rollyard's headers, and only with the cookies that it received."""
     headers = {"cookie": "; ".join(cookie.partition(";")[0] for cookie in cookies)} if cookies else {}
     answer = await stack.transport.send("POST", f"http://world:1{path}", orjson.dumps(body), headers, 5.0)
     assert answer.status == 200, answer.body
@@ -68,7 +68,7 @@ async def session(stack: Wired) -> dict[str, str]:
     return {"cookie": answer.cookies[0].partition(";")[0]}
 
 
-async def test_a_tool_mistake_is_words_for_the_model() -> None:
+async def test_an_invalid_tool_call_returns_a_message_for_the_model() -> None:
     async with wired({"world": environment(Notes)}) as stack:
         answer = await stack.post("world", "/note", {"text": ""}, await session(stack))
     assert orjson.loads(answer.body) == {"error": "an empty note says nothing: give it a text"}
@@ -83,16 +83,16 @@ async def test_any_other_exception_of_a_tool_is_a_failure_of_the_environment() -
 
 
 @pytest.mark.parametrize("name", ["close", "verify", "reset", "seed_session", "Close"])
-def test_a_tool_may_not_take_a_name_of_the_wire_format(name: str) -> None:
+def test_a_tool_may_not_use_a_reserved_name(name: str) -> None:
     async def method(self: Any) -> str:
         return "never"
 
     method.__name__ = name
-    with pytest.raises(TypeError, match=f"POST /{name} belongs to the wire format"):
+    with pytest.raises(TypeError, match=f"POST /{name} is part of the wire format"):
         tools_of(type("World", (), {name: tool(method)}))
 
 
-async def test_metrics_are_means_over_verify_answers_and_other_bodies_are_refused() -> None:
+async def test_metrics_are_means_over_verify_responses_and_other_bodies_are_rejected() -> None:
     async with wired({"world": environment(Notes)}) as stack:
         rows = [{"reward": 1.0, "success": True, "_x": 3}, {"reward": 0.0, "success": False}]
         good = await stack.post("world", "/aggregate_metrics", {"verify_responses": rows})
@@ -111,13 +111,13 @@ class Rounds(Notes):
         return "Your turn.", {}
 
 
-async def test_a_turn_based_session_is_told_the_system_prompt_and_no_tools() -> None:
+async def test_a_turn_based_session_gets_the_system_prompt_and_no_tools() -> None:
     async with wired({"world": environment(Rounds)}) as stack:
         answer = await stack.post("world", "/reset", {"responses_create_params": {"input": []}})
     assert orjson.loads(answer.body)["additions"] == {"input": [{"role": "system", "content": "Be brief."}]}
 
 
-async def test_an_environment_without_example_rows_says_where_they_are_looked_for() -> None:
+async def test_an_environment_without_example_rows_reports_the_expected_path() -> None:
     async with wired({"world": environment(Notes)}) as stack:
         answer = await stack.transport.send("GET", "http://world:1/examples", b"", {}, 5.0)
     assert answer.status == 404

@@ -1,4 +1,4 @@
-"""What a model calls and what an agent calls are apart: how a session was opened decides, not what a model wrote."""
+"""Model calls and agent calls are separate: the way a session was opened decides, not the model's text."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Both(Environment[EnvironmentSettings]):
 
     @tool
     async def refuse(self, how: str) -> str:
-        """Refuses in every way."""
+        """Fails in every possible way."""
         if how == "bad_task":
             raise BadTask("there is no such level")
         if how in list(FailureKind):
@@ -37,12 +37,12 @@ class Both(Environment[EnvironmentSettings]):
 
     @tool
     async def twice(self, numbers: list[int]) -> list[Any]:
-        """Results that orjson cannot write."""
+        """Results that orjson cannot serialize."""
         return [number * 2**40 for number in numbers]
 
     @tool
     async def power(self, exponent: int) -> int:
-        """More digits than Python writes."""
+        """More digits than Python converts."""
         return int(10**exponent)
 
     async def reset(self) -> tuple[str, Json]:
@@ -50,13 +50,13 @@ class Both(Environment[EnvironmentSettings]):
         return "begin", {}
 
     async def turn(self, text: str) -> Turn:
-        """A message is the action."""
+        """The message is the action."""
         if text == "odd":
             raise BadTask("this text is odd")
         return Turn(f"you said {text}", 1.0, text == "end", False, {})
 
     async def verify(self, response: Verification) -> Verdict:
-        """Always good."""
+        """Always succeeds."""
         return Verdict(reward=1.0, said=response.text)
 
 
@@ -96,7 +96,7 @@ async def test_a_session_opened_by_reset_has_no_tools(path: str) -> None:
 @pytest.mark.parametrize(
     "name", ["health", "tools", "openapi.json", "Close", "RESET", "v1/responses", "run", "", ".", "%63lose"]
 )
-async def test_a_name_that_is_no_tool_is_words_and_leaves_the_session_open(name: str) -> None:
+async def test_an_unknown_tool_returns_a_message_and_leaves_the_session_open(name: str) -> None:
     async with wired({"world": environment(Both)}) as stack:
         cookie = await opened(stack, "/seed_session")
         status, said = await asked(stack, cookie, f"/{name}", {})
@@ -105,20 +105,20 @@ async def test_a_name_that_is_no_tool_is_words_and_leaves_the_session_open(name:
 
 
 @pytest.mark.parametrize("how", ["bad_task", "bad_request", "recursion", "memory", "overflow"])
-async def test_what_a_tool_refuses_because_of_its_arguments_is_words_for_the_model(how: str) -> None:
+async def test_arguments_that_a_tool_rejects_return_a_message_for_the_model(how: str) -> None:
     async with wired({"world": environment(Both)}) as stack:
         status, said = await asked(stack, await opened(stack, "/seed_session"), "/refuse", {"how": how})
     assert (status, list(said)) == (200, ["error"])
 
 
 @pytest.mark.parametrize("how", ["upstream_error", "timeout", "bug"])
-async def test_what_a_machine_or_a_bug_does_to_a_tool_stays_a_failure(how: str) -> None:
+async def test_an_environment_or_infrastructure_error_in_a_tool_is_a_failure(how: str) -> None:
     async with wired({"world": environment(Both)}) as stack:
         status, said = await asked(stack, await opened(stack, "/seed_session"), "/refuse", {"how": how})
     assert (status >= 500, said["server"]) == (True, "world")
 
 
-async def test_a_message_that_the_environment_refuses_is_an_observation_and_the_game_goes_on() -> None:
+async def test_a_message_that_the_environment_rejects_is_an_observation_and_the_episode_continues() -> None:
     async with wired({"world": environment(Both)}) as stack:
         cookie = await opened(stack, "/reset")
         body = {"response": {"output": [{"type": "message", "content": "odd"}]}}
@@ -127,7 +127,7 @@ async def test_a_message_that_the_environment_refuses_is_an_observation_and_the_
         assert (await asked(stack, cookie, "/step", REPLY))[0] == 200
 
 
-async def test_a_result_beyond_64_bits_is_written_and_one_beyond_all_digits_is_words() -> None:
+async def test_a_result_beyond_64_bits_is_sent_and_one_with_too_many_digits_returns_a_message() -> None:
     async with wired({"world": environment(Both)}) as stack:
         cookie = await opened(stack, "/seed_session")
         answer = await stack.client.send(

@@ -1,4 +1,4 @@
-"""Every session ends exactly once, whatever happens to its caller, its set-up or another session's end."""
+"""Every session ends exactly once, regardless of failures of its caller, its set-up or another session's cleanup."""
 
 from __future__ import annotations
 
@@ -115,21 +115,21 @@ async def test_a_close_that_fails_keeps_no_other_session_from_being_reaped(how: 
 
 
 @pytest.mark.parametrize("how", ["hangs", "raises", "cancels"])
-async def test_a_verdict_is_given_even_where_the_close_after_it_fails(how: str) -> None:
+async def test_a_verdict_is_returned_even_if_the_close_after_it_fails(how: str) -> None:
     async with wired({"world": environment(Room)}) as stack:
         named = {**await cookie(stack, {"close": how}), "x-rollyard-session-end": "1"}
         answer = await stack.post("world", "/verify", {"response": {}}, named)
     assert orjson.loads(answer.body)["reward"] == 1.0
 
 
-async def test_a_server_that_stops_closes_all_sessions_though_one_hangs() -> None:
+async def test_a_stopping_server_closes_all_sessions_even_if_one_hangs() -> None:
     async with wired({"world": environment(Room)}) as stack:
         for number in range(300):
             await seed(stack, {"close": "hangs" if number == 0 else "", "name": number})
     assert sorted(Room.closed) == list(range(300))
 
 
-async def test_an_environment_is_not_built_where_there_is_no_room_for_its_session() -> None:
+async def test_an_environment_is_not_created_if_the_session_limit_is_reached() -> None:
     async with wired({"world": environment(Room, max_sessions=1)}) as stack:
         await seed(stack, {})
         answers = [await seed(stack, {}) for _ in range(3)]
@@ -143,7 +143,7 @@ async def test_an_environment_is_not_built_where_there_is_no_room_for_its_sessio
     [({"init": "raises"}, 0), ({"init": "bad"}, 0), ({"seed": "raises"}, 1), ({"seed": "cancels"}, 1)],
 )
 @pytest.mark.parametrize("path", ["/seed_session", "/reset"])
-async def test_a_session_that_cannot_be_set_up_stays_open_nowhere(path: str, row: Json, closed: int) -> None:
+async def test_a_session_whose_set_up_fails_does_not_stay_open(path: str, row: Json, closed: int) -> None:
     async with wired({"world": environment(Room)}) as stack:
         assert (await stack.post("world", path, row)).status >= 400
         assert (open_now(stack), len(Room.closed)) == (0, closed)
@@ -191,13 +191,13 @@ async def test_tombstones_are_bounded() -> None:
 
 
 @pytest.mark.parametrize("name", ["short", "a.b" * 10, "x" * 65, "../" * 8])
-async def test_a_name_of_another_form_is_refused(name: str) -> None:
+async def test_an_invalid_session_name_is_rejected(name: str) -> None:
     async with wired({"world": environment(Room)}) as stack:
         assert (await seed(stack, {}, {SESSION_HEADER: name})).status == 400
         assert Room.made == 0
 
 
-async def test_a_name_opens_nothing_but_the_end_of_its_session() -> None:
+async def test_a_session_name_can_only_close_its_session() -> None:
     async with wired({"world": environment(Room)}) as stack:
         await seed(stack, {}, NAME)
         for path in ("/work", "/verify", "/step"):
@@ -207,7 +207,7 @@ async def test_a_name_opens_nothing_but_the_end_of_its_session() -> None:
         assert open_now(stack) == 1
 
 
-async def test_sessions_of_an_agent_whose_process_has_ended_are_closed_and_no_others() -> None:
+async def test_only_sessions_of_an_exited_agent_are_closed() -> None:
     present = ["agent#1", "agent#2"]
 
     async def directory() -> Directory:

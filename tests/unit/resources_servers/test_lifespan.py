@@ -1,4 +1,4 @@
-"""`Environment.lifespan`: what the episodes of one server share, and the models that an environment may ask."""
+"""`Environment.lifespan`: what the episodes of one server share, and the models that an environment may call."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ async def verdict(stack: Wired, server: str) -> Json:
     return answer
 
 
-async def test_every_episode_of_a_server_finds_what_its_lifespan_yielded() -> None:
+async def test_every_episode_gets_the_value_that_its_servers_lifespan_yielded() -> None:
     async with wired({"world": environment(Pooled, size=3)}) as stack:
         found = await verdict(stack, "world")
     assert (found["reward"], found["pool_is_open"]) == (3.0, True)
@@ -116,7 +116,7 @@ async def test_a_lifespan_that_fails_stops_the_start_with_its_reason(
             pass
 
 
-async def test_a_lifespan_without_its_decorator_is_refused_with_what_to_write() -> None:
+async def test_a_lifespan_without_its_decorator_is_rejected_with_the_fix() -> None:
     class Plain(Environment[EnvironmentSettings]):
         @classmethod
         async def lifespan(cls, settings: EnvironmentSettings) -> AsyncIterator[Any]:  # type: ignore[override]
@@ -156,14 +156,14 @@ async def test_a_start_that_is_cancelled_in_its_lifespan_leaves_it() -> None:
 
 
 class Judged(Environment[EnvironmentSettings]):
-    """Its reward is what a model says."""
+    """Its reward is a model's answer."""
 
     async def verify(self, response: Verification) -> Verdict:
         answer = await self.models.respond("judge", {"input": f"Grade: {response.text}"}, timeout_s=5.0)
         return Verdict(reward=float(answer["output"][0]["content"][0]["text"]))
 
 
-async def test_an_environment_asks_a_model_server_of_its_run_by_name() -> None:
+async def test_an_environment_calls_a_model_server_of_its_run_by_name() -> None:
     judge = Script([[says("0.5")]])
     script = Script([[says("It is 4.")]])
     servers = {"world": environment(Judged), "model": script.model, "judge": judge.model, "agent": agent(GameAgent)}
@@ -196,7 +196,7 @@ async def test_a_check_does_not_wait_for_a_slow_lifespan_and_ends_it(monkeypatch
     assert Slow.left == ["left"]
 
 
-async def test_a_check_does_not_need_the_models_that_a_lifespan_asks() -> None:
+async def test_a_check_does_not_need_the_models_that_a_lifespan_calls() -> None:
     async with wired({}) as stack:
         server = environment(Pooled, judge="judge")(_context(stack))
         await server.check()

@@ -1,4 +1,4 @@
-"""Rewards of weighted parts: what they add up to, and what never becomes a reward."""
+"""Rewards from weighted parts: their sum, and what never becomes a reward."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ async def test_a_weight_may_be_zero_or_negative() -> None:
         ({"success": (1.0, correct), "a": (1.0, correct)}, "a part's name or a finite number"),
     ],
 )
-def test_a_rubric_that_cannot_work_is_refused_when_it_is_made(arguments: Any, words: str) -> None:
+def test_an_invalid_rubric_is_rejected_on_construction(arguments: Any, words: str) -> None:
     with pytest.raises(OperatorError, match=words):
         Rubric(**arguments)
 
@@ -98,14 +98,14 @@ async def test_a_part_that_raises_is_a_failure_that_names_it() -> None:
 
 
 @pytest.mark.parametrize("error", [BadTask("no gold"), Failure(FailureKind.TIMEOUT, "the judge", server="judge")])
-async def test_a_refused_row_and_a_named_failure_pass_unchanged(error: Exception) -> None:
+async def test_bad_task_and_failure_pass_unchanged(error: Exception) -> None:
     with pytest.raises(type(error)) as failed:
         await Rubric(odd=(1.0, raising(error))).verdict(TASK, answered("42"))
     assert failed.value is error
 
 
 @pytest.mark.parametrize("error", [RecursionError(), MemoryError(), OverflowError()])
-async def test_an_answer_that_is_too_large_for_a_part_scores_zero_and_buys_no_second_try(error: Exception) -> None:
+async def test_an_answer_that_is_too_large_for_a_part_scores_zero_without_a_retry(error: Exception) -> None:
     rubric = Rubric(correct=(1.0, correct), odd=(1.0, raising(error)))
     assert (await rubric.verdict(TASK, answered("42"))).reward == 1.0
 
@@ -126,7 +126,7 @@ async def test_a_failure_ends_the_parts_that_still_run() -> None:
     assert ended == ["slow"]
 
 
-async def test_fields_of_a_score_stand_on_the_verdict_and_never_replace_each_other() -> None:
+async def test_fields_of_a_score_are_on_the_verdict_and_never_replace_each_other() -> None:
     told = Rubric(a=(1.0, returning(Score(1.0, {"why": "good"}))))
     assert (await told.verdict(TASK, answered("42"))).model_dump()["why"] == "good"
     twice = Rubric(a=(1.0, returning(Score(1.0, {"why": 1}))), b=(1.0, returning(Score(1.0, {"why": 2}))))

@@ -1,4 +1,4 @@
-"""Rows from a local file, S3 or the hub, in that order, and never half of them."""
+"""Rows from a local file, S3 or the hub, in that order, and never partially."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_a_file_may_be_lines_a_list_zipped_parquet_arrow_or_a_folder_of_them(tmp
 
 
 @pytest.mark.parametrize("content", [b"not json\n", b"[1, 2]\n", b'{"n": 1}\n{"n"'])
-def test_what_is_no_data_is_refused_with_its_name(tmp_path: Path, content: bytes) -> None:
+def test_a_file_that_is_not_data_is_rejected_by_name(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "rows.jsonl").write_bytes(content)
     with pytest.raises(OperatorError, match=r"rows\.jsonl"):
         list(read_rows(tmp_path / "rows.jsonl"))
@@ -83,18 +83,18 @@ def test_a_line_that_cannot_be_read_is_named_with_what_is_wrong(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(("name", "content"), [("a.jsonl", LINES), ("b.json", b'[{"n": 1}, {"n": 2}]')])
-def test_a_byte_order_mark_is_no_part_of_the_first_row(tmp_path: Path, name: str, content: bytes) -> None:
+def test_a_byte_order_mark_is_not_part_of_the_first_row(tmp_path: Path, name: str, content: bytes) -> None:
     (tmp_path / name).write_bytes(b"\xef\xbb\xbf" + content)
     assert [row["n"] for row in read_rows(tmp_path / name)] == [1, 2]
 
 
 @pytest.mark.parametrize("limit", ["0", "-1", "all"])
-def test_a_limit_that_is_none_is_refused(limit: str) -> None:
+def test_an_invalid_limit_is_rejected(limit: str) -> None:
     with pytest.raises(OperatorError, match=f"--limit: {limit} is not a whole number of 1 or more"):
         source_options("").parse_args(["--output", "out.jsonl", "--limit", limit])
 
 
-def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_created_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(OperatorError, match="cannot make the folder"):
         check_output(tmp_path / "file/rows.jsonl")
@@ -120,7 +120,7 @@ def test_an_s3_prefix_gives_all_its_files_in_order(monkeypatch: pytest.MonkeyPat
             numbers(DataLocations(s3="s3://bucket/other/"))
 
 
-def test_a_download_that_breaks_off_gives_no_rows_and_leaves_nothing(
+def test_an_interrupted_download_yields_no_rows_and_leaves_no_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
@@ -149,14 +149,14 @@ def test_the_hub_comes_last(tmp_path: Path) -> None:
     assert done.stdout.strip() == "[1, 2]"
 
 
-def test_when_no_place_has_rows_every_reason_is_told(tmp_path: Path) -> None:
+def test_if_no_location_has_rows_every_reason_is_reported(tmp_path: Path) -> None:
     with pytest.raises(OperatorError, match=r"missing\.jsonl.*s3://bucket"):
         numbers(DataLocations(tmp_path / "missing.jsonl", "s3://bucket"))
     with pytest.raises(OperatorError, match="--local"):
         numbers(DataLocations())
 
 
-def test_a_missing_extra_is_told_with_the_command_that_installs_it(
+def test_a_missing_extra_is_reported_with_the_command_that_installs_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "boto3", None)
@@ -167,7 +167,7 @@ def test_a_missing_extra_is_told_with_the_command_that_installs_it(
         numbers(DataLocations(hub=Hub("a/b")))
 
 
-def test_rows_are_written_whole_or_not_at_all(tmp_path: Path) -> None:
+def test_rows_are_written_atomically(tmp_path: Path) -> None:
     out = tmp_path / "rows.jsonl"
     assert write_rows(out, [{"n": 1}]) == 1
 

@@ -1,4 +1,4 @@
-"""A tool's arguments are validated against its signature, and beyond what the signature can say."""
+"""A tool's arguments are validated against its signature and further limits."""
 
 from __future__ import annotations
 
@@ -71,12 +71,12 @@ def test_a_parameter_of_any_name_is_in_the_schema_and_reaches_the_method(name: s
         "\ufeff{}",
     ],
 )
-def test_what_does_not_fit_the_signature_is_words_that_say_what_does(body: str) -> None:
+def test_invalid_arguments_return_a_message_with_the_expected_ones(body: str) -> None:
     with pytest.raises(InvalidToolCall, match=r"^Invalid call of odd: .*Expected a JSON object with _x: "):
         ODD.parse(body.encode("utf-8", "surrogatepass"))
 
 
-def test_words_for_an_enormous_mistake_are_short() -> None:
+def test_the_message_for_an_enormous_invalid_argument_is_short() -> None:
     with pytest.raises(InvalidToolCall) as raised:
         ODD.parse(b'{"' + b"k" * 100_000 + b'": 1}')
     assert len(str(raised.value)) < 2000
@@ -95,7 +95,7 @@ def test_words_for_an_enormous_mistake_are_short() -> None:
         ("", {"_x": 0, "items": []}),
     ],
 )
-def test_what_fits_is_taken_and_defaults_fill_the_rest(body: str, expected: dict[str, Any]) -> None:
+def test_valid_arguments_are_accepted_and_defaults_fill_the_rest(body: str, expected: dict[str, Any]) -> None:
     parsed = ODD.parse(body.encode())
     assert {key: parsed[key] for key in expected} == expected
 
@@ -111,6 +111,6 @@ async def _positional(self: Any, value: int, /) -> None: ...
 
 
 @pytest.mark.parametrize("method", [_args, _kwargs, _positional])
-def test_a_parameter_that_json_cannot_name_is_refused_at_load(method: Any) -> None:
+def test_a_parameter_that_json_cannot_name_is_rejected_at_load(method: Any) -> None:
     with pytest.raises(TypeError, match="which a JSON object cannot name"):
         tools_of(type("World", (), {"taker": tool(method)}))

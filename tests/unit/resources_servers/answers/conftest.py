@@ -1,4 +1,4 @@
-"""Pools of comparers for the tests of this folder: their processes take seconds to start."""
+"""Shared worker pools for the tests of this folder, because their processes take seconds to start."""
 
 from __future__ import annotations
 

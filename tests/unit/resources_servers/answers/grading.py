@@ -1,4 +1,4 @@
-"""Worlds asked for verdicts as an agent asks them, and judges asked directly where thousands are wanted."""
+"""Helpers that get verdicts from environments as an agent does, or from graders directly if there are thousands."""
 
 from __future__ import annotations
 
@@ -25,32 +25,32 @@ DATA = INSTALLED.parent / "shared" / "data"
 
 
 def response(text: str, status: str = "completed") -> Json:
-    """A finished Responses object that says `text`."""
+    """A completed Response with `text`."""
     message = {"type": "message", "content": [{"type": "output_text", "text": text}]}
     return {"status": status, "output": [message]}
 
 
 def rows_of(path: Path) -> list[Json]:
-    """Every row of a JSON Lines file, gzipped or not."""
+    """Read every row of a JSON Lines file, gzipped or not."""
     with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
         return [orjson.loads(line) for line in file]
 
 
 @dataclass
 class World:
-    """A running world."""
+    """A running environment server."""
 
     stack: Wired
 
     async def verdict(self, row: Json, text: str, status: str = "completed") -> Json:
-        """What the world says of `text`."""
+        """Return the verdict on `text`."""
         answer = await self.ask(row, text, status)
         assert answer.status == 200, answer.body
         found: Json = orjson.loads(answer.body)
         return found
 
     async def ask(self, row: Json, text: str, status: str = "completed") -> HttpResponse:
-        """Its answer, whatever its status."""
+        """Return the response, regardless of its status."""
         seeded = await self.stack.post("world", "/seed_session", row)
         if seeded.status != 200:
             return seeded
@@ -62,14 +62,14 @@ class World:
 
 @contextlib.asynccontextmanager
 async def serving(server: type[Server], **settings: Any) -> AsyncIterator[World]:
-    """A world's server in this process."""
+    """Run an environment's server in this process."""
     async with wired({"world": lambda context: server(server.Settings(**settings), context)}) as stack:
         yield World(stack)
 
 
 @contextlib.asynccontextmanager
 async def judging(cpu_s: float = 5.0) -> AsyncIterator[AnswerGrader]:
-    """A judge with workers."""
+    """Run a grader with workers."""
     workers = WorkerPool(0, cpu_s)
     try:
         yield AnswerGrader(workers)
@@ -78,12 +78,12 @@ async def judging(cpu_s: float = 5.0) -> AsyncIterator[AnswerGrader]:
 
 
 async def compared(workers: WorkerPool, gold: str, answer: str, problem: str = "") -> Comparison:
-    """Whether `answer` means `gold`, in a process where it takes algebra."""
+    """Return whether `answer` is equivalent to `gold`, using a worker process if it requires algebra."""
     return compare_without_algebra(gold, answer, problem=problem) or await workers.compare(gold, answer, problem)
 
 
 async def judged(judge: AnswerGrader, reading: AnswerForm, pairs: Iterable[tuple[str, str]]) -> list[Grade]:
-    """The judgement on each (gold, text), one after another."""
+    """Grade each (gold, text) sequentially."""
     return [await judge.judge(gold, said(text), reading) for gold, text in pairs]
 
 

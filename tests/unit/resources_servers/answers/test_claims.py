@@ -1,4 +1,4 @@
-"""What an answer claims: names, words, steps on the way and lists around a value."""
+"""What an answer claims: names, words, intermediate steps and lists around a value."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Case = tuple[str, str, list[str]]
 
 
 async def equal(workers: WorkerPool, cases: list[Case]) -> list[str]:
-    """The answers that mean their gold one."""
+    """Return the answers that are equivalent to their gold answer."""
     return [
         answer
         for problem, gold, answers in cases
@@ -20,7 +20,7 @@ async def equal(workers: WorkerPool, cases: list[Case]) -> list[str]:
 
 
 async def different(workers: WorkerPool, cases: list[Case]) -> list[str]:
-    """The answers that do not mean their gold one."""
+    """Return the answers that are not equivalent to their gold answer."""
     right = await equal(workers, cases)
     return [answer for _, _, answers in cases for answer in answers if answer not in right]
 
@@ -49,7 +49,7 @@ async def test_an_expression_on_the_left_is_not_ignored(patient: WorkerPool) -> 
     assert await equal(patient, cases) == []
 
 
-async def test_a_name_or_what_the_problem_asks_for_may_be_on_the_left(patient: WorkerPool) -> None:
+async def test_a_name_or_the_requested_quantity_may_be_on_the_left(patient: WorkerPool) -> None:
     cases = [
         ("Find $x^2$ if $x=3$.", "9", ["x^2 = 9", "9"]),
         ("What is $f(2)$?", "7", ["f(2) = 7", "f(2)=5+2=7"]),
@@ -92,7 +92,7 @@ async def test_every_step_of_an_answer_must_hold(patient: WorkerPool) -> None:
     assert (await different(patient, true), await equal(patient, false)) == ([], [])
 
 
-async def test_several_answers_are_none_unless_the_gold_answer_is_that_list(patient: WorkerPool) -> None:
+async def test_several_answers_are_wrong_unless_the_gold_answer_is_that_list(patient: WorkerPool) -> None:
     several = [
         (FIND, "18", ["18 and 19", "18 (or maybe 19)", "18, 19", "18; 19", "between 18 and 20", "18-20"]),
         (FIND, "5", [r"5 \text{ or } 6", "5 or 6", "6, not 5", "five or six", "5 to 6", r"\pm 5", "5 | 6"]),
@@ -122,7 +122,7 @@ CHANGED = [
 ]  # fmt: skip
 
 
-async def test_a_word_that_is_not_known_to_leave_the_number_as_it_is_refuses_it(patient: WorkerPool) -> None:
+async def test_a_word_that_may_change_the_number_makes_it_wrong(patient: WorkerPool) -> None:
     problem = "At least half of the pairs, about 5 or so, are not more than twice a quarter. How many thirds? Find $x$."
     assert await equal(patient, [("", "5", CHANGED)]) == []
     assert await equal(patient, [(problem, "5", [answer for answer in CHANGED if "third" not in answer])]) == []
@@ -151,7 +151,7 @@ async def test_units_and_nouns_of_the_problem_may_accompany_a_number(patient: Wo
     assert await equal(patient, [(FIND, "5", ["5 wugs"]), (FIND, "20", ["twenty-one", "twenty or so"])]) == []
 
 
-async def test_another_unit_than_the_problem_asks_for_is_another_answer(patient: WorkerPool) -> None:
+async def test_a_unit_other_than_the_problems_is_a_different_answer(patient: WorkerPool) -> None:
     cases = [
         ("In cents, what does it cost?", "29", [r"\$29", "29 dollars"]),
         ("It is 2 kilometers away. How many meters is that?", "10", [r"10 \text{ km}"]),
@@ -166,7 +166,7 @@ async def test_another_unit_than_the_problem_asks_for_is_another_answer(patient:
     assert (await equal(patient, cases), await different(patient, own)) == ([], [])
 
 
-async def test_sets_of_numbers_are_read_in_the_ways_that_people_write_them(patient: WorkerPool) -> None:
+async def test_sets_of_numbers_are_parsed_in_common_notations(patient: WorkerPool) -> None:
     cases = [
         (
             FIND,

@@ -1,4 +1,4 @@
-"""What it costs to look for an answer in a hostile text."""
+"""CPU time of the extraction of an answer from an adversarial text."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def seconds(text: str) -> float:
     return process_time() - start
 
 
-def test_the_cost_of_reading_grows_with_the_length_of_the_text_and_not_with_its_square() -> None:
+def test_the_cost_of_extraction_is_linear_in_the_text() -> None:
     slow = [
         (lead, piece)
         for lead in ("", "The answer is")
@@ -53,14 +53,14 @@ def test_the_cost_of_reading_grows_with_the_length_of_the_text_and_not_with_its_
     assert slow == []
 
 
-def test_a_hostile_text_costs_little_more_than_prose_of_its_length() -> None:
+def test_an_adversarial_text_costs_little_more_than_prose_of_its_length() -> None:
     prose = seconds("She has 3 apples, and he has $4. " * (4 * LENGTH // 33))
     slow = [piece for piece in HOSTILE if seconds(piece * (4 * LENGTH // len(piece))) > MOST_PROSE * prose]
     assert slow == []
 
 
 @pytest.mark.parametrize(("length", "elsewhere"), [(LONG - 1, False), (LONG, True)])
-async def test_a_long_text_is_read_off_the_event_loop(length: int, elsewhere: bool) -> None:
+async def test_a_long_text_is_processed_outside_the_event_loop(length: int, elsewhere: bool) -> None:
     readers = list[int]()
 
     def noted(text: str) -> Found | None:

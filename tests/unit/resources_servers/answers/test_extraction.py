@@ -40,7 +40,7 @@ def test_the_last_box_or_row_of_boxes_is_the_answer(text: str, found: str | None
 
 
 @pytest.mark.parametrize("text", [r"\boxed{18", r"\boxed{17} then \boxed{\frac{1}{2}", "\\boxed{" * 2000])
-def test_a_box_that_is_not_closed_is_not_whole(text: str) -> None:
+def test_an_unclosed_box_is_incomplete(text: str) -> None:
     box = boxed(text)
     assert box is not None
     assert not box.whole
@@ -58,7 +58,7 @@ def test_a_box_that_is_not_closed_is_not_whole(text: str) -> None:
         ("18", "18"),
     ],
 )
-def test_thinking_is_not_said(text: str, rest: str) -> None:
+def test_reasoning_is_removed(text: str, rest: str) -> None:
     assert without_reasoning(text) == rest
 
 

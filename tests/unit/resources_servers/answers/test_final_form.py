@@ -1,4 +1,4 @@
-"""Answers that are equal to the gold one and not worked out."""
+"""Answers that are equal to the gold answer but not fully evaluated."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ async def test_a_formula_of_the_problem_is_not_its_answer(patient: WorkerPool) -
     assert await equal(patient, cases) == []
 
 
-async def test_functions_and_long_arithmetic_that_the_gold_answer_does_without_are_left_to_work_out(
+async def test_functions_and_long_arithmetic_that_the_gold_answer_lacks_are_unfinished(
     patient: WorkerPool,
 ) -> None:
     cases = [
@@ -75,7 +75,7 @@ async def test_an_exact_value_with_a_step_or_two_left_is_final(patient: WorkerPo
     assert await different(patient, cases) == []
 
 
-async def test_where_a_form_is_asked_for_the_answer_has_it(patient: WorkerPool) -> None:
+async def test_an_answer_must_have_the_required_form(patient: WorkerPool) -> None:
     wrong = [
         ("Factor $x^2-1$.", "(x-1)(x+1)", ["x^2-1", "-1+x^2"]),
         ("Factor $2x^2-2$.", "2(x-1)(x+1)", ["2(x^2-1)", "2x^2-2"]),

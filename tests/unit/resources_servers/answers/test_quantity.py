@@ -75,7 +75,7 @@ def test_every_spelling_of_a_number_has_its_exact_value(text: str, value: int | 
         "⅟",
     ],
 )
-def test_what_is_not_one_number_is_none(text: str) -> None:
+def test_a_text_that_is_not_one_number_yields_none(text: str) -> None:
     assert quantity(text) is None
 
 
@@ -100,7 +100,7 @@ def test_a_unit_of_measure_has_one_name(text: str, unit: str | None) -> None:
     assert found.unit == unit
 
 
-def test_words_behind_a_number_may_be_let_go() -> None:
+def test_words_after_a_number_may_be_ignored() -> None:
     assert quantity("18 eggs") is None
     assert quantity("18 eggs a day", any_words=True) is not None
     assert quantity("18 or more", any_words=True) is None

@@ -1,4 +1,4 @@
-"""Which answer a text gives: announcements of many kinds are read, and several answers are no answer."""
+"""Extracting the answer of a text: many kinds of announcements, and texts with several answers."""
 
 from __future__ import annotations
 
@@ -206,7 +206,7 @@ async def test_announcements_in_other_languages_are_read(reading: AnswerForm) ->
 
 
 @READINGS
-async def test_an_answer_that_is_taken_back_gives_way_to_the_next_one(reading: AnswerForm) -> None:
+async def test_a_retracted_answer_is_replaced_by_the_next_one(reading: AnswerForm) -> None:
     assert await wrongly_judged(reading, TAKEN_BACK, right=True) == []
 
 

@@ -1,4 +1,4 @@
-"""Answers read beside what the problem asks for: left sides, residues, units, arithmetic that is left."""
+"""Answers in the context of their problem: left sides, residues, units, unfinished arithmetic."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ async def test_another_quantity_of_the_problem_is_not_what_it_asks_for(patient: 
     assert await equal(patient, cases) == []
 
 
-async def test_what_is_asked_for_may_be_named_in_any_notation(patient: WorkerPool) -> None:
+async def test_the_requested_quantity_may_be_named_in_any_notation(patient: WorkerPool) -> None:
     cases = [
         ("Let $a+b = 7$ and $ab = 3$. Find $a^2+b^2$.", "43", ["a^2+b^2=43", "a^2+b^2 = 49-6 = 43"]),
         (DERIVATIVE, "3x^2+4", ["f'(x)=3x^2+4", r"f^{\prime}(x)=3x^2+4", r"\frac{df}{dx}=3x^2+4"]),
@@ -43,7 +43,7 @@ async def test_a_number_with_a_base_equals_its_value_in_a_chain(patient: WorkerP
     assert await equal(patient, [(problem, "11", ["1011_2", "111_2 = 11"])]) == []
 
 
-async def test_arithmetic_on_the_numbers_of_the_problem_is_left_to_work_out(patient: WorkerPool) -> None:
+async def test_arithmetic_on_the_numbers_of_the_problem_is_unfinished(patient: WorkerPool) -> None:
     cases = [
         ("Compute $91^2$ in your head.", "8281", [r"91\cdot 91"]),
         ("She walks 15 miles in 2.5 hours. How fast is she?", "6", ["15/2.5", r"\frac{15}{2.5}", r"15 \div 2.5"]),
@@ -53,7 +53,7 @@ async def test_arithmetic_on_the_numbers_of_the_problem_is_left_to_work_out(pati
     assert await equal(patient, cases) == []
 
 
-async def test_a_percent_a_degree_or_a_prime_that_the_problem_does_not_speak_of_is_refused(patient: WorkerPool) -> None:
+async def test_a_percent_a_degree_or_a_prime_that_the_problem_does_not_mention_is_rejected(patient: WorkerPool) -> None:
     problem = "How many bacteria are there?"
     assert await equal(patient, [(problem, "12", [r"12\%", r"12^\circ", "12'", "--12", "12:1", "12 percent"])]) == []
     right = [("What percent are red?", "12", [r"12\%"]), ("Find the angle in degrees.", "12", [r"12^\circ"])]

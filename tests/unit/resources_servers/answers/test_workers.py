@@ -1,4 +1,4 @@
-"""Comparing in processes that may be ended."""
+"""Comparisons in worker processes that may be killed."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ LONG = ("3!", "99999999!")
 """Factorials are for the algebra where the gold answer has one, and this one takes minutes."""
 
 
-async def test_an_answer_that_takes_too_long_is_wrong_and_no_failure(workers: WorkerPool) -> None:
+async def test_an_answer_that_takes_too_long_is_wrong_and_not_a_failure(workers: WorkerPool) -> None:
     found = await workers.compare(*LONG)
     assert not found.equal
     assert "more than 0.5 s of CPU time" in found.reason
 
 
-async def test_a_gold_answer_that_takes_too_long_is_a_failure_and_no_verdict(workers: WorkerPool) -> None:
+async def test_a_gold_answer_that_takes_too_long_is_a_failure(workers: WorkerPool) -> None:
     with pytest.raises(Failure) as raised:
         await workers.compare("99999999!", "3!")
     assert raised.value.kind is FailureKind.TIMEOUT
@@ -36,7 +36,7 @@ async def test_an_answer_that_breaks_the_comparison_is_wrong(workers: WorkerPool
         assert not (await workers.compare("3!", answer)).equal
 
 
-async def test_after_a_comparison_that_was_ended_the_next_one_is_answered(workers: WorkerPool) -> None:
+async def test_the_next_comparison_works_after_a_killed_one(workers: WorkerPool) -> None:
     assert not (await workers.compare(*LONG)).equal
     assert (await workers.compare("x+1", "1+x")).equal
 
@@ -86,7 +86,7 @@ async def test_a_killed_process_is_a_failure_and_is_started_again() -> None:
         await pool.close()
 
 
-async def test_nothing_of_a_closed_pool_is_left_running() -> None:
+async def test_a_closed_pool_leaves_no_process_running() -> None:
     pool = WorkerPool(2, 5.0)
     await pool.compare("1+x", "x+1")
     busy = asyncio.create_task(pool.compare(*LONG))

@@ -1,4 +1,4 @@
-"""Where these tests find what the reference environment was recorded doing."""
+"""Paths and readers of the recordings of the reference environment."""
 
 import json
 from functools import cache
@@ -34,7 +34,7 @@ def trajectories() -> list[dict[str, Any]]:
 
 
 def levels(name: str) -> list[str]:
-    """The boards of a level file in our symbols, with a wall all round."""
+    """Return the boards of a level file in the symbols of `Room.board`, surrounded by wall."""
     blocks: list[list[str]] = [[]]
     for line in text(f"levels/{name}").splitlines():
         if line.strip() and set(line) <= set("# .$*@+"):  # titles and headings stand between the levels

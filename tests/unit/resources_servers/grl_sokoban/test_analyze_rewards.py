@@ -1,4 +1,4 @@
-"""The seed's step 4, typed as it has it."""
+"""The analysis command of the GRL Sokoban evaluation (step 4), typed as documented there."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ SOKOBAN = INSTALLED / "resources_servers/grl_sokoban"
 
 
 def analyze(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """The seed's step 4, in the seed's folder."""
+    """Run step 4 of the evaluation in its folder."""
     line = [sys.executable, "analyze_rewards.py", *arguments]
     return subprocess.run(line, cwd=SOKOBAN, capture_output=True, text=True, check=False)
 
 
-def test_the_seeds_analysis_runs_as_it_is_written_there(tmp_path: Path) -> None:
+def test_the_documented_analysis_command_of_the_grl_sokoban_evaluation_works(tmp_path: Path) -> None:
     rows = varied(20, 8)
     path = write(tmp_path / "data" / "rollouts.jsonl", rows)
     manifest(path, 20, 9)
@@ -61,7 +61,7 @@ def test_without_an_output_the_analysis_goes_to_the_terminal(
     assert "- **Total Rollouts**: 1 (1 measured)" in capsys.readouterr().out
 
 
-def test_an_analysis_of_nothing_says_so_in_its_exit_status(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_analysis_without_rollouts_has_exit_status_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "rollouts.jsonl"
     path.touch()
     assert main(["--rollouts-path", str(path)]) == 1

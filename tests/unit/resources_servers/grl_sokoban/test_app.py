@@ -1,4 +1,4 @@
-"""Sokoban behind its endpoints: the tool, the turn-based form, the verdict, the caps."""
+"""Sokoban over its endpoints: the tool, the turn-based form, the verdict, the limits."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ async def test_labels_in_any_case_and_numbers_are_the_same_moves(actions: Sequen
     "actions",
     [["Up", "Fly"], ["Up", 5], ["Up", None], ["Up", 1.5], "Up", None, [True], ["Up", False], ["true"], "1", True],
 )
-async def test_a_bad_action_comes_back_as_words_and_nothing_of_the_call_is_executed(actions: Any) -> None:
+async def test_an_invalid_action_returns_a_message_and_nothing_is_executed(actions: Any) -> None:
     async with serving() as stack:
         cookie = await seeded(stack, ROW)
         answer = await step(stack, cookie, actions)
@@ -81,7 +81,7 @@ async def test_moves_after_the_end_are_not_played() -> None:
     assert (after["steps"], after["reward"], after["total_reward"]) == (3, 0.0, ended["total_reward"])
 
 
-async def test_recorded_trajectories_come_out_bit_for_bit_over_the_wire() -> None:
+async def test_recorded_trajectories_are_reproduced_bit_for_bit_over_http() -> None:
     recorded = [found for found in trajectories() if found["kind"] != "random"][:40]
     async with serving() as stack:
         for found in recorded:
@@ -134,9 +134,9 @@ async def test_an_episode_that_never_acted_has_reward_zero() -> None:
     [
         ({"seed": 1, "dim_room": [4, 4]}, "4x4"),
         ({"seed": 1, "dim_room": [4, 6], "num_boxes": 3}, "4x6"),
-        ({"seed": 1, "dim_room": [40, 40]}, "cap of 10"),
-        ({"seed": 1, "num_boxes": 9}, "cap of 4"),
-        ({"seed": 1, "search_depth": 5000}, "cap of 300"),
+        ({"seed": 1, "dim_room": [40, 40]}, "limit of 10"),
+        ({"seed": 1, "num_boxes": 9}, "limit of 4"),
+        ({"seed": 1, "search_depth": 5000}, "limit of 300"),
         ({"seed": -1}, "seed"),
         ({"seed": 2**32}, "seed"),
         ({}, "seed"),
@@ -146,7 +146,7 @@ async def test_an_episode_that_never_acted_has_reward_zero() -> None:
         ({"seed": 1, "max_steps": 0}, "max_steps"),
     ],
 )
-async def test_a_row_that_cannot_be_played_is_refused_at_once_and_says_why(row: Json, words: str) -> None:
+async def test_an_invalid_row_is_rejected_at_once_with_the_reason(row: Json, words: str) -> None:
     async with serving() as stack:
         answer = await stack.post("world", "/seed_session", row)
         problem = orjson.loads(answer.body)
@@ -169,7 +169,7 @@ async def test_a_boolean_or_a_string_of_a_row_is_not_a_number(name: str, wrong: 
 
 def test_a_boolean_of_a_config_is_not_a_number() -> None:
     for name in ("max_rows", "max_boxes", "max_search_depth", "solver_states", "tile_px", "max_steps"):
-        with pytest.raises(ValidationError, match="found true, a number is expected"):
+        with pytest.raises(ValidationError, match="found true, expected a number"):
             SokobanSettings.model_validate({"entrypoint": "app.py", name: True})
 
 
@@ -180,7 +180,7 @@ async def test_caps_are_settings() -> None:
     assert [answer.status for answer in refused] == [422, 422]
 
 
-async def test_the_turn_based_form_speaks_gymnasiums_five_values() -> None:
+async def test_the_turn_based_form_returns_gymnasiums_five_values() -> None:
     async with serving() as stack:
         answer = await stack.post("world", "/reset", ROW)
         cookie = {"cookie": answer.cookies[0].partition(";")[0]}
@@ -195,7 +195,7 @@ async def test_the_turn_based_form_speaks_gymnasiums_five_values() -> None:
     assert (turn["reward"], turn["terminated"], turn["truncated"]) == (-0.1, False, False)
 
 
-async def test_a_message_without_a_move_is_told_so_and_costs_nothing() -> None:
+async def test_a_message_without_a_move_gets_a_hint_and_costs_nothing() -> None:
     async with serving() as stack:
         cookie = await seeded(stack, ROW, "/reset")
         body = {"response": {"output": [{"type": "message", "content": "hmm"}]}}
@@ -239,7 +239,7 @@ async def test_equal_rows_give_equal_rooms_and_their_sessions_do_not_share_state
     assert boards == [BOARD] * 7
 
 
-async def test_the_tool_describes_itself_for_a_data_set() -> None:
+async def test_the_tool_describes_itself_for_a_dataset() -> None:
     async with serving() as stack:
         answer = await stack.transport.send("GET", "http://world:1/tools", b"", {}, 5.0)
     (schema,) = orjson.loads(answer.body)

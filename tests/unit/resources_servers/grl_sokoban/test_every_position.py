@@ -1,4 +1,4 @@
-"""Small rooms whole: every position of them, told apart by walking back from the solved ones."""
+"""Every position of small rooms, classified by an exhaustive search from the solved ones."""
 
 from __future__ import annotations
 

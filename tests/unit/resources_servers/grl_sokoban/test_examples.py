@@ -112,14 +112,14 @@ def test_a_band_keeps_only_rooms_of_that_many_optimal_moves(tmp_path: Path) -> N
     assert all(6 <= row["optimal_moves"] <= 8 for row in rows)
 
 
-def test_a_band_without_rooms_ends_with_a_sentence_and_no_file(tmp_path: Path) -> None:
+def test_a_difficulty_without_rooms_ends_with_a_message_and_no_file(tmp_path: Path) -> None:
     out = tmp_path / "rows.jsonl"
     with pytest.raises(OperatorError, match="only 0 of 1 rows found with 90 to 95 optimal moves"):
         main(["--num-examples", "1", "--min-moves", "90", "--max-moves", "95", "--output", str(out)])
     assert not out.exists()
 
 
-def test_an_output_that_cannot_be_written_ends_with_a_sentence(tmp_path: Path) -> None:
+def test_an_output_that_cannot_be_written_ends_with_a_message(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for output in (tmp_path, tmp_path / "file/rows.jsonl"):
         with pytest.raises(OperatorError, match=f"{output}( is a folder|: )"):

@@ -1,4 +1,4 @@
-"""What settings add to Sokoban, over its endpoints; and that nothing of it is there without them."""
+"""Sokoban's optional features over its endpoints, and their absence with the default settings."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ async def test_without_the_setting_there_is_no_tool_undo() -> None:
     assert said == {"error": "There is no tool 'undo'. Tools: step."}
 
 
-async def test_undo_takes_moves_back_and_tells_the_board() -> None:
+async def test_undo_reverts_moves_and_returns_the_board() -> None:
     async with serving(undo=True) as stack:
         assert await tools(stack) == ["step", "undo"]
         cookie = await seeded(stack, ROW)
@@ -65,7 +65,7 @@ async def test_undo_takes_moves_back_and_tells_the_board() -> None:
 
 
 @pytest.mark.parametrize("moves", [2, 0, -1, "all", None, 1.5, True, "1", " 1 ", [1]])
-async def test_an_undo_that_cannot_be_is_answered_with_words_and_undoes_nothing(moves: Any) -> None:
+async def test_an_impossible_undo_returns_a_message_and_undoes_nothing(moves: Any) -> None:
     async with serving(undo=True) as stack:
         cookie = await seeded(stack, ROW)
         await step(stack, cookie, ["Left"])
@@ -83,7 +83,7 @@ async def test_undos_are_steps_and_end_with_the_last_one_allowed() -> None:
     assert (after["steps"], after["reward"], after["observation"]) == (3, 0.0, said["observation"])
 
 
-async def test_a_lost_room_is_flagged_and_the_episode_goes_on() -> None:
+async def test_a_lost_room_is_flagged_and_the_episode_continues() -> None:
     async with serving(deadlock="flag") as stack:
         cookie = await seeded(stack, ROW)
         assert (await step(stack, cookie, ["Up"]))["deadlocked"] is False
@@ -91,7 +91,7 @@ async def test_a_lost_room_is_flagged_and_the_episode_goes_on() -> None:
     assert (said["deadlocked"], said["done"]) == (True, False)
 
 
-async def test_a_lost_room_ends_the_agents_episode_as_done_at_no_other_price() -> None:
+async def test_a_lost_room_ends_the_agents_episode_as_done_at_no_cost() -> None:
     script = Script([[calls("step", {"actions": [*CORNER, "Down", "Down"]})], [says("never asked")]])
     serve = {"world": environment(GrlSokoban, deadlock="end"), "model": script.model, "agent": agent(GameAgent)}
     async with wired(serve) as stack:
@@ -169,28 +169,28 @@ async def test_a_symmetry_turns_the_room_and_keeps_its_optimum() -> None:
 @pytest.mark.parametrize(
     ("row", "words"),
     [
-        ({"level_file": "../secret.xsb", "level_index": 0}, "no file below"),
-        ({"level_file": "link.xsb", "level_index": 0}, "no file below"),
-        ({"level_file": "/etc/passwd", "level_index": 0}, "no file below"),
-        ({"level_file": ".", "level_index": 0}, "no file below"),
+        ({"level_file": "../secret.xsb", "level_index": 0}, "not a file below"),
+        ({"level_file": "link.xsb", "level_index": 0}, "not a file below"),
+        ({"level_file": "/etc/passwd", "level_index": 0}, "not a file below"),
+        ({"level_file": ".", "level_index": 0}, "not a file below"),
         ({"level_file": "", "level_index": 0}, "level_file"),
         ({"level_file": "a\0.xsb", "level_index": 0}, "level_file"),
         ({"level_file": "a" * 201, "level_index": 0}, "level_file"),
-        ({"level_file": "none.xsb", "level_index": 0}, "no file below"),
-        ({"level_file": "a.xsb", "level_index": 7}, "holds 2 levels, counted from 0"),
+        ({"level_file": "none.xsb", "level_index": 0}, "not a file below"),
+        ({"level_file": "a.xsb", "level_index": 7}, "the file has 2 levels, from 0"),
         ({"level_file": "a.xsb", "level_index": 1}, "a.xsb, level 1 (line 5): the wall has a hole"),
-        ({"level_file": "a.xsb"}, "go together"),
+        ({"level_file": "a.xsb"}, "must be set together"),
         ({"level_file": "a.xsb", "level_index": -1}, "level_index"),
         ({"level": XSB, "seed": 3}, "found seed and level"),
         ({"level": XSB, "symmetry": "upside_down"}, "symmetry"),
-        ({"level": "#####\n#$  #\n# @.#\n#####"}, "level: a box stands where it can never"),
-        ({"level": f"{'#' * 14}\n#@$.{' ' * 9}#\n{'#' * 14}"}, "cap of 10"),
+        ({"level": "#####\n#$  #\n# @.#\n#####"}, "level: a box is in a cell from which it cannot"),
+        ({"level": f"{'#' * 14}\n#@$.{' ' * 9}#\n{'#' * 14}"}, "limit of 10"),
         ({"level": "########\n#@$$$$$#\n#......#\n########".replace("......", "..... ")}, "num_boxes 5"),
         ({"level": "#" * 10_001}, "level"),
         ({"level": 3}, "level"),
     ],
 )
-async def test_a_level_that_cannot_be_played_is_refused_and_says_why(tmp_path: Path, row: Json, words: str) -> None:
+async def test_an_invalid_level_is_rejected_with_the_reason(tmp_path: Path, row: Json, words: str) -> None:
     folder = tmp_path / "levels"
     folder.mkdir()
     (tmp_path / "secret.xsb").write_text(XSB)
@@ -202,14 +202,14 @@ async def test_a_level_that_cannot_be_played_is_refused_and_says_why(tmp_path: P
 
 
 async def test_without_a_folder_no_level_file_is_read() -> None:
-    assert "no levels_folder" in await refused({"level_file": "a.xsb", "level_index": 0})
+    assert "levels_folder is not set" in await refused({"level_file": "a.xsb", "level_index": 0})
 
 
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"observations": []}, "each once"),
-        ({"observations": ["text", "text"]}, "each once"),
+        ({"observations": []}, "without duplicates"),
+        ({"observations": ["text", "text"]}, "without duplicates"),
         ({"observations": ["sound"]}, "observations"),
         ({"tile_px": 4}, "tile_px"),
         ({"deadlock": "maybe"}, "'flag' or 'end'"),
@@ -218,10 +218,10 @@ async def test_without_a_folder_no_level_file_is_read() -> None:
         ({"max_rows": 2}, "max_rows"),
         ({"max_boxes": 0}, "max_boxes"),
         ({"solver_states": -1}, "solver_states"),
-        ({"levels_folder": "no/such/folder"}, "no such folder"),
+        ({"levels_folder": "no/such/folder"}, "the folder does not exist"),
         ({"undoo": True}, "undo"),
     ],
 )
-def test_settings_that_make_no_sense_are_refused_at_the_start(settings: Json, words: str) -> None:
+def test_invalid_settings_are_rejected_at_the_start(settings: Json, words: str) -> None:
     with pytest.raises(OperatorError, match=words):
         parse_settings(SokobanSettings, settings, "grl_sokoban")

@@ -80,7 +80,7 @@ def test_the_last_step_allowed_ends_the_episode_without_success() -> None:
     assert game.step(LEFT) == (-0.1, True, False, False)
 
 
-def test_a_position_is_where_another_game_can_go_on() -> None:
+def test_another_game_can_continue_from_a_position() -> None:
     game = play(ONE_PUSH, RIGHT)
     assert Game(game.position()).board() == game.board()
     assert game.position() == Room.parse(game.board())
@@ -94,7 +94,7 @@ def test_an_action_is_a_label_in_any_case_or_its_number(given: str | int, action
 
 
 @pytest.mark.parametrize("given", ["", "north", "5", "0", 0, 5, -1, True, "up up", "x" * 10_000, "²"])
-def test_what_is_no_action_is_refused_with_the_ways_out(given: str | int) -> None:
+def test_an_invalid_action_is_rejected_with_the_valid_ones(given: str | int) -> None:
     with pytest.raises(ValueError, match="is not a move; use Up, Down, Left or Right") as refused:
         parse_action(given)
     assert len(str(refused.value)) < 120
@@ -112,14 +112,14 @@ def test_a_step_outside_the_four_directions_is_refused_and_not_counted(action: i
     ("board", "reason"),
     [
         ("#####\n#POX?\n#####", "unknown symbols"),
-        ("#####\n#POX#\n####", "one length"),
-        ("#####\n#POX_\n#####", "edge"),
+        ("#####\n#POX#\n####", "equal lengths"),
+        ("#####\n#POX_\n#####", "surrounded by wall"),
         ("#####\n#_OX#\n#####", "0 players"),
         ("#####\n#POO#\n#####", "0 boxes, 2 targets"),
-        ("", "edge"),
+        ("", "surrounded by wall"),
     ],
 )
-def test_a_board_that_cannot_be_played_is_refused_with_the_reason(board: str, reason: str) -> None:
+def test_an_invalid_board_is_rejected_with_the_reason(board: str, reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
         Room.parse(board)
 

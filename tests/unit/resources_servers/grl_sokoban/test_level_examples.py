@@ -1,4 +1,4 @@
-"""Rows from level files, and what both scripts choose: bands, sides of the split, images, words."""
+"""Rows from level files, and the selection in both scripts: difficulties, splits, images, prompts."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def board_of(row: Json, settings: SokobanSettings | None = None) -> str:
     return puzzle_of(read_task(row), settings or SokobanSettings()).room.board()
 
 
-def test_every_documented_command_works_as_it_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_documented_command_works_verbatim(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (levels,) = re.findall(r"```text\n(.*?)```", README, re.DOTALL)
     (tmp_path / "levels").mkdir()
@@ -102,7 +102,7 @@ def test_rows_by_board_and_by_file_are_the_same_rooms(tmp_path: Path) -> None:
     assert "level" not in by_file[0]
 
 
-def test_levels_are_left_out_by_size_boxes_band_and_as_twins(
+def test_levels_are_skipped_by_size_boxes_difficulty_and_as_duplicates(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     wide = "#" * 14 + "\n#@$." + " " * 9 + "#\n" + "#" * 14
@@ -113,7 +113,7 @@ def test_levels_are_left_out_by_size_boxes_band_and_as_twins(
     ]
     said = capsys.readouterr().out
     for words in ("1: the same puzzle", "1: over 10 rows or columns", "1: not difficulty easy"):
-        assert f"left out {words}" in said
+        assert f"skipped {words}" in said
     (two,) = level_rows(tmp_path, "--input", str(path), "--min-boxes", "2")
     assert (two["source"], two["difficulty"]) == ("five.xsb, level 3", "medium")
 
@@ -122,18 +122,18 @@ def test_levels_are_left_out_by_size_boxes_band_and_as_twins(
     ("level", "words"),
     [
         (EASY.replace("$", "?"), r"bad.xsb, level 1 \(line 8\): unknown symbols \?"),
-        (LOST, r"bad.xsb, level 1 \(line 8\): .*can never be pushed"),
+        (LOST, r"bad.xsb, level 1 \(line 8\): .*cannot be pushed"),
     ],
 )
-def test_a_wrong_level_ends_the_script_with_its_place_and_no_file(tmp_path: Path, level: str, words: str) -> None:
+def test_an_invalid_level_ends_the_script_with_its_location_and_no_file(tmp_path: Path, level: str, words: str) -> None:
     path = written(tmp_path / "bad.xsb", EASY, level)
     with pytest.raises(OperatorError, match=words):
         level_rows(tmp_path, "--input", str(path))
     assert not (tmp_path / "rows.jsonl").exists()
 
 
-def test_a_file_without_levels_and_one_that_is_not_there_end_the_script_with_words(tmp_path: Path) -> None:
-    with pytest.raises(OperatorError, match="holds no level"):
+def test_a_file_without_levels_and_a_missing_one_end_the_script_with_a_message(tmp_path: Path) -> None:
+    with pytest.raises(OperatorError, match="contains no level"):
         level_rows(tmp_path, "--input", str(written(tmp_path / "empty.txt", "no level here")))
     with pytest.raises(OperatorError, match=r"nowhere\.xsb cannot be read: No such file"):
         level_rows(tmp_path, "--input", str(tmp_path / "nowhere.xsb"))
@@ -193,7 +193,7 @@ def test_the_split_shares_nothing_and_leaves_nothing_out() -> None:
     assert {row["seed"] for row in labelled(5, 60)} <= seeds
 
 
-def test_rows_apart_from_a_file_hold_none_of_its_puzzles_whichever_way_round(tmp_path: Path) -> None:
+def test_rows_apart_from_a_file_contain_none_of_its_puzzles_in_any_orientation(tmp_path: Path) -> None:
     kept = tmp_path / "test.jsonl"
     stream = list(labelled(5, 60))
     write([{**row, "symmetry": "mirror_turn90"} for row in stream[::2]], kept)
@@ -207,7 +207,7 @@ def test_rows_apart_from_a_file_hold_none_of_its_puzzles_whichever_way_round(tmp
 
 
 @pytest.mark.parametrize("content", [None, '{"seed": "x"}\n', "{torn"])
-def test_a_file_to_keep_apart_from_that_holds_no_puzzles_is_refused(tmp_path: Path, content: str | None) -> None:
+def test_an_apart_from_file_without_puzzles_is_rejected(tmp_path: Path, content: str | None) -> None:
     kept = tmp_path / "test.jsonl"
     if content is not None:
         kept.write_text(content)
@@ -233,7 +233,7 @@ def test_a_larger_test_share_keeps_the_rooms_that_tested() -> None:
         ),
     ],
 )
-def test_a_row_tells_what_the_server_shows_and_offers(
+def test_a_row_describes_the_servers_observations_and_tools(
     wording: PromptBuilder, said: list[str], tools: list[str]
 ) -> None:
     params = wording.create_params()

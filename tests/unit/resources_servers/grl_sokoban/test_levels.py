@@ -1,4 +1,4 @@
-"""Levels as others draw them: what is read, what is refused and in which words."""
+"""Level files: what is accepted, what is rejected, and the messages."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_runs_and_rows_may_be_written_by_length(text: str) -> None:
     assert read_level(text).board() == "######\n#O__##\n#_X_##\n#__P##\n######"
 
 
-def test_a_covered_target_is_read_in_every_writing() -> None:
+def test_a_covered_target_is_read_in_every_notation() -> None:
     assert read_level("######\n#+$* #\n######").board() == "######\n#SX√_#\n######"
     assert read_level("######\n#PbB #\n######").board() == "######\n#SX√_#\n######"
     assert read_level("######\n#SX√_#\n######").board() == "######\n#SX√_#\n######"
@@ -82,15 +82,15 @@ def test_what_the_player_cannot_reach_is_wall() -> None:
         ("#####\n#@\t$.#\n#####", r"unknown symbols '\\t'"),
         ("#####\n#@\u00a0$.#\n#####", r"unknown symbols '\\xa0'"),
         ("#####\n#@$.\n#####", "hole: the player could leave by row 1, column 4"),
-        ("#####\n# $.#\n#####", "one player; this has 0"),
-        ("######\n#@@$.#\n######", "one player; this has 2"),
+        ("#####\n# $.#\n#####", "one player; found 0"),
+        ("######\n#@@$.#\n######", "one player; found 2"),
         ("######\n#@$$.#\n######", "1 players, 2 boxes, 1 targets"),
         ("######\n#@#$.#\n######", "the box in row 1, column 3"),
         ("#####\n#@ *#\n#####", "nothing to solve"),
-        ("", "one player; this has 0"),
+        ("", "one player; found 0"),
     ],
 )
-def test_a_wrong_level_is_refused_and_says_what_is_wrong(text: str, words: str) -> None:
+def test_an_invalid_level_is_rejected_with_the_error(text: str, words: str) -> None:
     with pytest.raises(InvalidLevel, match=words):
         read_level(text)
 
@@ -104,7 +104,7 @@ def test_titles_and_comments_stand_between_the_levels_of_a_file(tmp_path: Path) 
     assert {level.room().board() for level in levels} == {OURS}
 
 
-def test_a_slip_in_a_file_names_file_level_and_line(tmp_path: Path) -> None:
+def test_an_error_in_a_file_is_reported_with_file_level_and_line(tmp_path: Path) -> None:
     path = tmp_path / "slip.xsb"
     path.write_text(f"; 1\n{XSB}\n\n; 2\n#####\n#@,$.#\n#####\n")
     first, second = levels_of(path)

@@ -1,4 +1,4 @@
-"""What the model is shown: nothing of the board is lost in coordinates or in the picture."""
+"""Observations: coordinates and images contain the complete board."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ BOARDS = [
 
 
 def from_coordinates(text: str) -> str:
-    """The board that the words describe, read as a person would."""
+    """Parse the board from its description."""
     rows, cols = (int(number) + 1 for number in re.findall(r"to \((\d+), (\d+)\)", text)[0])
     listed = {
         name: {(int(row), int(col)) for row, col in re.findall(r"\((\d+), (\d+)\)", cells)}
@@ -45,19 +45,19 @@ def from_coordinates(text: str) -> str:
 
 
 @pytest.mark.parametrize("board", BOARDS)
-def test_the_coordinates_tell_the_whole_board(board: str) -> None:
+def test_the_coordinates_contain_the_complete_board(board: str) -> None:
     assert from_coordinates(coordinates(board)) == board
 
 
 @pytest.mark.parametrize("board", BOARDS)
-def test_a_board_is_found_again_in_the_words_that_tell_it(board: str) -> None:
+def test_a_board_is_parsed_back_from_its_coordinates(board: str) -> None:
     assert board_in(f"So:\n{coordinates(board)}\n\nYour move?") == board
     assert board_in(board) is None
 
 
 @pytest.mark.parametrize("tile_px", [8, 13, 64])
 @pytest.mark.parametrize("board", BOARDS)
-def test_every_symbol_has_a_look_of_its_own_in_the_picture(board: str, tile_px: int) -> None:
+def test_every_symbol_looks_different_in_the_image(board: str, tile_px: int) -> None:
     picture = Image.open(io.BytesIO(png(board, tile_px))).convert("RGB")
     lines = board.split("\n")
     assert picture.size == (tile_px * len(lines[0]), tile_px * len(lines))
@@ -71,7 +71,7 @@ def test_every_symbol_has_a_look_of_its_own_in_the_picture(board: str, tile_px: 
     assert len(set.union(*looks.values())) == len(looks)
 
 
-def test_an_answer_with_a_picture_is_content_parts_that_chat_engines_get_too() -> None:
+def test_a_result_with_an_image_is_content_parts_that_chat_engines_also_get() -> None:
     answer = View(("text", "image"), 16).answer(BOARDS[0], {"done": False})
     assert isinstance(answer, list)
     text, image = answer
@@ -82,7 +82,7 @@ def test_an_answer_with_a_picture_is_content_parts_that_chat_engines_get_too() -
     assert to_items(chat)[0]["output"] == [image]
 
 
-def test_no_picture_is_drawn_unless_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_image_is_drawn_unless_requested(monkeypatch: pytest.MonkeyPatch) -> None:
     drawn: list[str] = []
 
     def drawing(board: str, tile_px: int) -> str:

@@ -1,4 +1,4 @@
-"""gym-sokoban as the oracle: its steps against ours, and its building blocks put together as the reference does."""
+"""gym-sokoban as the oracle: compares steps, and rooms that are built from its parts like in the reference."""
 
 import contextlib
 import io
@@ -13,7 +13,7 @@ from rollyard.resources_servers.grl_sokoban.game import Game, Room
 from rollyard.resources_servers.grl_sokoban.generator import RoomSpec, Streams, generate
 
 with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
-    # gym announces its retirement, and was written for an older numpy.
+    # gym logs a deprecation notice and was written for an older numpy.
     warnings.simplefilter("ignore")
     from gym_sokoban.envs.room_utils import (
         generate_room,

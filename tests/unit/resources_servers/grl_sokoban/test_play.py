@@ -1,4 +1,4 @@
-"""An episode by the settings: undo, the deadlock flag, and what is paid when nothing is tried."""
+"""An episode with the settings applied: undo, the deadlock flag, and the reward of an idle episode."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def started(board: str, max_steps: int = 100, **settings: Any) -> GameEpisode:
 
 
 def played(board: str, actions: tuple[int, ...], max_steps: int, settings: SokobanSettings) -> GameEpisode | None:
-    """None where the actions go on beyond the end, or undo what is not there."""
+    """None if the actions continue after the end, or undo a move that does not exist."""
     play = GameEpisode(Room.parse(board), max_steps, settings)
     for action in actions:
         if play.over or (action == UNDO and not play.undoable):
@@ -103,7 +103,7 @@ def test_blocked_moves_are_not_among_those_taken_back() -> None:
 
 
 @pytest.mark.parametrize("board", ROOMS.values(), ids=ROOMS)
-def test_boxes_pay_for_where_they_stand_whatever_was_undone(board: str) -> None:
+def test_the_reward_of_boxes_depends_only_on_their_final_cells(board: str) -> None:
     at_start = started(board).game.boxes_on_target
     for play in plays(board, 4, SokobanSettings(undo=True)):
         game = play.game
@@ -125,7 +125,7 @@ def test_beyond_the_solvers_cap_the_flag_is_unknown_and_ends_nothing() -> None:
     assert (play.lost, play.over) == (None, False)
 
 
-def test_a_lost_room_ends_the_episode_only_where_that_is_wanted() -> None:
+def test_a_lost_room_ends_the_episode_only_if_configured() -> None:
     for deadlock, over in (("flag", False), ("end", True)):
         play = started(ROOMS["easily lost"], deadlock=deadlock)
         play.move(1)
@@ -135,7 +135,7 @@ def test_a_lost_room_ends_the_episode_only_where_that_is_wanted() -> None:
         assert (play.lost, play.over, play.game.done) == (True, over, False)
 
 
-def test_an_undo_makes_a_lost_room_whole_again() -> None:
+def test_an_undo_can_recover_a_lost_room() -> None:
     play = started(ROOMS["easily lost"], deadlock="flag", undo=True)
     for action in (3, 1, 4):
         play.move(action)

@@ -1,4 +1,4 @@
-"""The public set's 500 tuples against what is known of all of them, the rooms held back included."""
+"""The public set's 500 tuples compared with the recorded facts about all of them, including unpublished rooms."""
 
 from collections import Counter
 from functools import cache

@@ -1,4 +1,4 @@
-"""Sokoban's boards, move by move, out of rollout rows."""
+"""Replaying Sokoban episodes move by move from rollout rows."""
 
 from __future__ import annotations
 
@@ -74,8 +74,8 @@ def test_each_move_of_a_call_is_a_frame_of_its_own() -> None:
         ("", None, ""),
         ("Left", 1, ""),
         ("Up", 1, ""),
-        ("Right", 1, "lost: no play solves it any more"),
-        ("Right", 1, "blocked, lost: no play solves it any more"),
+        ("Right", 1, "lost: can no longer be solved"),
+        ("Right", 1, "blocked, lost: can no longer be solved"),
     ]
     assert [frame.board for frame in found.frames] == [START, after(3), after(3, 1), after(3, 1, 4), after(3, 1, 4)]
     assert [frame.reward for frame in found.frames] == [None, -0.1, -0.1, -0.1, -0.1]
@@ -125,15 +125,18 @@ def test_of_two_environments_that_lead_to_the_same_boards_the_one_that_played_so
         assert found is not None and len(found.frames) == moves + 1
 
 
-def test_what_shaping_and_the_verdict_add_to_the_moves_is_told_and_is_no_contradiction() -> None:
+def test_shaping_and_the_verdicts_reward_are_explained_in_the_note() -> None:
     shown = answer(1, observation=after(1), reward=0.1, total_reward=0.1)
     output = [call(0), answer(0, observation=START), call(1, "Up"), shown]
     found = replay(played(*output, **ROW, shaping_reward=0.2, reward=-9.8))
     assert found is not None
-    assert found.note == "Shaping adds 0.2 to the rewards of the moves. The steps earned 0.1; the verdict paid -9.8."
+    assert (
+        found.note
+        == "Shaping adds 0.2 to the rewards of the moves. The steps earned 0.1; the verdict's reward is -9.8."
+    )
 
 
-def test_boards_told_in_coordinates_are_replayed_wherever_the_room_came_from() -> None:
+def test_boards_in_coordinates_are_replayed_for_rooms_from_any_source() -> None:
     output = [
         call(0),
         answer(0, observation=coordinates(START)),
@@ -171,7 +174,7 @@ def test_a_room_that_the_seed_does_not_make_is_taken_from_the_record() -> None:
     found = replay(played(call(0), answer(0, observation=start), call(1, "Right"), done, **ROW))
     assert found is not None
     assert [frame.board for frame in found.frames] == [start, after(4, start=start)]
-    assert "another room" in found.note
+    assert "a different room" in found.note
 
 
 def test_boards_that_the_rules_do_not_lead_to_are_shown_as_they_were_recorded() -> None:
@@ -187,7 +190,7 @@ def test_boards_that_the_rules_do_not_lead_to_are_shown_as_they_were_recorded() 
 def test_rewards_on_record_that_are_not_those_of_the_rules_are_named() -> None:
     shown = answer(1, observation=after(1), reward=5.0, total_reward=5.0)
     found = replay(played(call(0), answer(0, observation=START), call(1, "Up"), shown, **ROW))
-    assert found is not None and "recorded is 5" in found.note
+    assert found is not None and "the recorded total is 5" in found.note
 
 
 @pytest.mark.parametrize("way", ["{}", "The board:\n{}\nYour move?", "```\n{}\n```"])
@@ -212,7 +215,7 @@ def test_the_references_own_episodes_are_replayed_to_the_cell_and_to_the_bit() -
 @pytest.mark.parametrize(
     "row", [{}, {"seed": 1}, {"level": "Level 5"}, {"question": "1 + 1", "seed": 7}, {"seed": "x", "num_boxes": 1}]
 )
-def test_other_environments_rows_are_not_ours(row: Json) -> None:
+def test_rows_of_other_environments_are_ignored(row: Json) -> None:
     assert replay(played(said("assistant", "42"), **row)) is None
 
 
@@ -234,7 +237,7 @@ values = st.sampled_from(["function_call", "function_call_output", "message", "a
 
 @settings(deadline=None, max_examples=150)
 @given(st.lists(anything | st.dictionaries(keys, anything | values), max_size=4), anything, anything)
-def test_hostile_rows_do_no_harm(output: list[Any], given_input: Any, seed: Any) -> None:
+def test_untrusted_rows_do_no_harm(output: list[Any], given_input: Any, seed: Any) -> None:
     row = played(given=given_input, seed=seed, dim_room=[5, 5])
     row["response"]["output"] = output
     found = replay(row)

@@ -1,4 +1,4 @@
-"""Shaping: a potential, its bounds, and what a whole play earns by it."""
+"""Reward shaping: the potential, its bounds, and the shaping reward of an episode."""
 
 from __future__ import annotations
 
@@ -90,8 +90,8 @@ def test_a_detour_earns_nothing_by_shaping() -> None:
 @pytest.mark.parametrize(
     ("shaping", "words"),
     [
-        ({"gamma": 0.9}, "gamma 0.9 would pay for standing still"),
-        ({"gamma": 0.99, "scale": 1}, "take a gamma above 0.998"),
+        ({"gamma": 0.9}, "gamma 0.9 would reward standing still"),
+        ({"gamma": 0.99, "scale": 1}, "use a gamma above 0.998"),
         ({"gamma": 0}, "greater than 0"),
         ({"gamma": 1.1}, "less than or equal to 1"),
         ({"scale": 0}, "greater than 0"),
@@ -99,6 +99,6 @@ def test_a_detour_earns_nothing_by_shaping() -> None:
         ({"sclae": 3}, "sclae"),
     ],
 )
-def test_shaping_that_makes_no_sense_is_refused_at_the_start(shaping: object, words: str) -> None:
+def test_invalid_shaping_is_rejected_at_the_start(shaping: object, words: str) -> None:
     with pytest.raises(OperatorError, match=words):
         parse_settings(SokobanSettings, {"shaping": shaping}, "grl_sokoban")

@@ -26,7 +26,7 @@ def golds() -> list[str]:
         ("lm_eval_cot", "She sells 9 eggs. The answer is %s."),
     ],
 )
-async def test_every_gold_answer_is_right_in_the_form_that_is_asked_for(form: str, wording: str) -> None:
+async def test_every_gold_answer_is_right_in_the_requested_form(form: str, wording: str) -> None:
     found = await judged(AnswerGrader(None), READINGS[form], [(gold, wording % gold) for gold in golds()])
     assert (sum(one.strict for one in found), sum(one.lenient for one in found)) == (1319, 1319)
 
@@ -81,7 +81,7 @@ async def test_no_wrong_number_made_from_a_gold_one_is_right() -> None:
         "答案是18。",
     ],
 )  # fmt: skip
-async def test_the_right_number_in_other_clothes_is_right(text: str) -> None:
+async def test_the_right_number_in_another_notation_is_right(text: str) -> None:
     one = await AnswerGrader(None).judge("18", said(text), READINGS["chat"])
     assert one.lenient, one
 

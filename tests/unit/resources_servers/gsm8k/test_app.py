@@ -1,4 +1,4 @@
-"""GSM8K as a server, and the rows it is asked with."""
+"""GSM8K as a server, and its task rows."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ async def test_the_strict_score_and_a_weight_for_the_form_can_be_the_reward() ->
         assert [(await world.verdict(ROW, text))["reward"] for text in texts] == [1.0, 0.1, 0.0]
 
 
-async def test_a_row_of_the_data_set_itself_can_be_played() -> None:
+async def test_an_original_row_of_the_dataset_works() -> None:
     async with serving(server) as world:
         row = rows_of(DATA / "gsm8k" / "test.jsonl")[0]
         assert (await world.verdict(row, r"\boxed{18}"))["reward"] == 1.0
@@ -58,7 +58,7 @@ async def test_an_answer_that_needs_algebra_gets_it() -> None:
         assert (found["reward"], found["reason"]) == (0.0, "not a number (setting equality: numbers)")
 
 
-async def test_without_math_verify_it_refuses_to_start_unless_told_to_do_without(
+async def test_it_does_not_start_without_math_verify_unless_configured(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(sys.modules, "math_verify", None)
@@ -69,7 +69,7 @@ async def test_without_math_verify_it_refuses_to_start_unless_told_to_do_without
         assert (await world.verdict(ROW, r"\boxed{18}"))["reward"] == 1.0
 
 
-async def test_the_example_rows_can_be_had() -> None:
+async def test_the_example_rows_are_served() -> None:
     async with serving(server) as world:
         answer = await world.stack.transport.send("GET", "http://world:1/examples", b"", {}, 5.0)
     rows = orjson.loads(answer.body)

@@ -1,4 +1,4 @@
-"""HumanEval: how an answer becomes a program, and the verdict on it."""
+"""HumanEval: extracting a program from an answer, and the verdict on it."""
 
 from __future__ import annotations
 
@@ -85,11 +85,11 @@ def test_strictly_the_answer_ends_at_the_first_stop() -> None:
 
 
 @pytest.mark.parametrize("row", [{}, {**ROW, "entry_point": "f()"}, {**ROW, "test": None}])
-def test_a_row_that_cannot_be_tested_is_refused(row: Json) -> None:
+def test_a_row_that_cannot_be_tested_is_rejected(row: Json) -> None:
     with pytest.raises(BadTask):
         HumanEval(row, ProgramSettings())
 
 
-async def test_tests_that_are_no_python_are_the_rows_fault(sandbox: Sandbox) -> None:
+async def test_invalid_tests_are_an_error_of_the_row(sandbox: Sandbox) -> None:
     with pytest.raises(BadTask, match="cannot be compiled"):
         await humaneval(sandbox, {**ROW, "test": "def check("}, "    return x + 1")

@@ -1,4 +1,4 @@
-"""With lm_eval's own IFEval installed (make test-lm-eval) ours is held against it; without it that is not collected."""
+"""Collects the comparison with lm_eval's IFEval only if lm_eval is installed (make test-lm-eval)."""
 
 from __future__ import annotations
 

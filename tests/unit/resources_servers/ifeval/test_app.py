@@ -1,4 +1,4 @@
-"""IFEval as a server, and the rows it is asked with."""
+"""IFEval as a server, and its task rows."""
 
 from __future__ import annotations
 
@@ -70,13 +70,13 @@ async def test_without_langdetect_it_refuses_to_start(monkeypatch: pytest.Monkey
             pass
 
 
-async def test_the_example_rows_can_be_had() -> None:
+async def test_the_example_rows_are_served() -> None:
     async with serving(server) as world:
         answer = await world.stack.transport.send("GET", "http://world:1/examples", b"", {}, 5.0)
     assert len(orjson.loads(answer.body)) == 5
 
 
-def test_rows_keep_the_data_sets_keys(tmp_path: Path) -> None:
+def test_rows_keep_the_datasets_keys(tmp_path: Path) -> None:
     out = tmp_path / "rows.jsonl"
     main(["--local", str(DATA / "ifeval" / "input_data.jsonl"), "--output", str(out), "--form", "lm_eval"])
     rows = rows_of(out)

@@ -16,7 +16,7 @@ JSON = "detectable_format:json_format"
 NTH = "length_constraints:nth_paragraph_first_word"
 
 
-def test_every_instruction_of_the_data_set_can_be_followed() -> None:
+def test_every_instruction_of_the_dataset_can_be_followed() -> None:
     told = [pair for row in ROWS for pair in zip(row["instruction_id_list"], row["kwargs"], strict=True)]
     missed = [pair for pair in told if not follows(pair[0], text_that_follows(*pair), **pair[1])[0]]
     assert missed == []
@@ -32,7 +32,7 @@ def test_an_empty_text_follows_nothing() -> None:
 
 
 @pytest.mark.parametrize(("letter", "key"), [("#", 1122), ("!", 1129)])
-def test_the_two_rows_that_ask_for_a_sign_count_that_sign(letter: str, key: int) -> None:
+def test_the_two_rows_that_ask_for_a_punctuation_mark_count_it(letter: str, key: int) -> None:
     (row,) = [row for row in ROWS if row["key"] == key]
     (about,) = [about for about in row["kwargs"] if "letter" in about]
     often, rare = letter * about["let_frequency"], letter * (about["let_frequency"] - 1)
@@ -99,7 +99,7 @@ def test_a_frame_around_the_answer_is_forgiven_loosely(kind: str, told: dict[str
     assert follows(kind, text, **told) == (False, True)
 
 
-def test_there_are_eight_loose_readings_of_a_text() -> None:
+def test_a_text_has_eight_loose_variants() -> None:
     assert variants("*a*\nb\nc") == ["*a*\nb\nc", "b\nc", "*a*\nb", "b", "a\nb\nc", "a\nb"]
     assert len(variants("*a*\n*b*\n*c*")) == 8
 
@@ -124,33 +124,33 @@ def test_a_line_that_begins_with_a_star_or_a_dash_is_a_bullet_unless_it_begins_w
         '{"a": 1, "a": 2}',
     ],
 )
-def test_what_a_parser_of_json_takes_is_json_with_either_end_of_a_fence_missing(text: str) -> None:
+def test_valid_json_is_accepted_with_either_end_of_a_fence_missing(text: str) -> None:
     assert follows(JSON, text)[0]
 
 
 @pytest.mark.parametrize(
     "text", ['{"a": 1,}', '{"a": "x\ny"}', "```python\n{}\n```", "```jSon\n{}\n```", '{"a": 1}\n{"b": 2}', "\ufeff{}"]
 )
-def test_what_a_parser_of_json_refuses_is_none(text: str) -> None:
+def test_invalid_json_is_rejected(text: str) -> None:
     assert not follows(JSON, text)[0]
 
 
 @pytest.mark.parametrize("text", ['{"a": NaN}', "[Infinity]", "-Infinity"])
-def test_numbers_that_only_python_takes_are_no_json_though_lm_eval_takes_them(text: str) -> None:
+def test_nan_and_infinity_are_not_json_unlike_in_lm_eval(text: str) -> None:
     assert follows(JSON, text) == (False, False)
 
 
-def test_json_nested_too_deep_to_be_read_is_a_verdict_and_no_crash_as_in_lm_eval() -> None:
+def test_deeply_nested_json_is_rejected_instead_of_crashing_as_in_lm_eval() -> None:
     assert follows(JSON, "[" * 100_000 + "]" * 100_000) == (False, False)
 
 
 @pytest.mark.parametrize("text", ["'Word text", '"Word, text', "'\"word text", "word! text", "WORD"])
-def test_the_first_word_is_told_without_quotes_before_it_and_punctuation_behind_it(text: str) -> None:
+def test_the_first_word_is_compared_without_quotes_and_punctuation(text: str) -> None:
     assert follows(NTH, f"one\n\n{text}", num_paragraphs=2, nth_paragraph=2, first_word="word") == (True, True)
 
 
 @pytest.mark.parametrize("text", ["**Word** text", "\"'word text", "words text", "wörd text", "* word"])
-def test_a_first_word_in_markup_is_another_word_in_the_strict_reading(text: str) -> None:
+def test_a_first_word_in_markup_does_not_match_strictly(text: str) -> None:
     assert not follows(NTH, f"one\n\n{text}", num_paragraphs=2, nth_paragraph=2, first_word="word")[0]
 
 
@@ -158,7 +158,7 @@ def test_a_first_word_in_markup_is_another_word_in_the_strict_reading(text: str)
     ("keyword", "text"),
     [("sneaker", "SNEAKERS"), ("java", "javascript"), ("istanbul", "İstanbul"), ("waste", "waſte"), ("C++", "c++20")],
 )
-def test_a_keyword_is_found_in_any_case_and_inside_words_and_is_no_pattern(keyword: str, text: str) -> None:
+def test_a_keyword_is_matched_literally_in_any_case_and_inside_words(keyword: str, text: str) -> None:
     assert follows("keywords:existence", text, keywords=[keyword]) == (True, True)
     assert follows("keywords:frequency", text, keyword=f" {keyword} ", frequency=1, relation="at least") == (True, True)
     assert not follows("keywords:existence", "Cxx", keywords=["C.."])[0]
@@ -173,6 +173,6 @@ def test_a_keyword_is_found_in_any_case_and_inside_words_and_is_no_pattern(keywo
         ("keywords:letter_frequency", {"letter": "ab", "let_relation": "at least", "let_frequency": 1}, "letter"),
     ],
 )
-def test_an_instruction_that_cannot_be_read_is_refused_in_words(kind: str, told: dict[str, Any], words: str) -> None:
+def test_an_invalid_instruction_is_rejected_with_a_message(kind: str, told: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         instruction(kind, told)

@@ -1,4 +1,4 @@
-"""Which language a text is in."""
+"""Language detection."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ def test_the_language_of_a_text_is_the_same_every_time() -> None:
     "kind", ["language:response_language", "change_case:english_lowercase", "change_case:english_capital"]
 )
 @pytest.mark.parametrize("text", ["https://example.com", "me@example.com", "12345 ...", "😀", "A@B.CO"])
-def test_a_text_of_no_language_is_in_none_though_lm_eval_takes_it_for_any(kind: str, text: str) -> None:
+def test_a_text_without_a_language_matches_none_unlike_in_lm_eval(kind: str, text: str) -> None:
     told = {"language": "en"} if kind.startswith("language") else {}
     assert follows(kind, text, **told) == (False, False)
 
 
-def test_a_reading_of_no_language_follows_nothing_though_lm_eval_takes_it_for_any() -> None:
+def test_a_variant_without_a_language_follows_nothing_unlike_in_lm_eval() -> None:
     assert follows("language:response_language", f"{ENGLISH}\n***", language="kn") == (False, False)
 
 
@@ -39,7 +39,7 @@ def test_a_text_is_in_one_language_at_most(mixed: str) -> None:
     assert sum(follows("language:response_language", mixed, language=code)[0] for code in LANGUAGES) == 1
 
 
-def test_languages_are_told_alike_in_another_process_in_another_order() -> None:
+def test_detection_does_not_depend_on_the_process_or_the_order() -> None:
     texts = [text[:size] for text in (*SAMPLES.values(), ENGLISH) for size in (3, 9, 30, 200)]
     program = (
         "import sys, json\n"
@@ -59,7 +59,7 @@ def test_languages_are_told_alike_in_another_process_in_another_order() -> None:
     assert json.loads(other.stdout) == [language_of(text) for text in texts][::-1]
 
 
-def test_the_languages_that_rows_may_ask_for_are_those_that_langdetect_knows() -> None:
+def test_the_listed_languages_are_those_that_langdetect_supports() -> None:
     from langdetect.detector_factory import PROFILES_DIRECTORY  # type: ignore[import-untyped]
 
     assert sorted(file.name for file in Path(PROFILES_DIRECTORY).iterdir()) == list(LANGUAGES)

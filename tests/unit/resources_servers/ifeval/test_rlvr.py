@@ -1,4 +1,4 @@
-"""RLVR-IFEval's functions: rows to train on that are not the test set's."""
+"""The functions and rows of the training set RLVR-IFEval."""
 
 from __future__ import annotations
 
@@ -92,14 +92,14 @@ def follows(name: str, told: Json, text: str) -> bool:
 
 
 @pytest.mark.parametrize(("name", "told", "right", "wrong"), CASES)
-def test_a_function_holds_for_answers_that_do_what_the_prompt_says_and_for_no_others(
+def test_a_function_accepts_only_answers_that_follow_the_prompt(
     name: str, told: Json, right: list[str], wrong: list[str]
 ) -> None:
     assert [text for text in right if not follows(name, told, text)] == []
     assert [text for text in [*wrong, "", " \n"] if follows(name, told, text)] == []
 
 
-def test_every_function_of_the_data_set_is_known_and_tried() -> None:
+def test_every_function_of_the_dataset_is_supported_and_tested() -> None:
     assert {name for name, *_ in CASES} == set(FUNCTIONS)
     assert len(FUNCTIONS) == 25
 
@@ -121,7 +121,7 @@ def test_a_long_text_costs_each_function_little(name: str) -> None:
         ({"func_name": "verify_nonsense"}, "verify_nonsense"),
         ({"func_name": ["verify_keywords"]}, "whose func_name is one of"),
         ({"func_name": "verify_bullet_points"}, "verify_bullet_points: N: Field required"),
-        ({"func_name": "verify_bullet_points", "N": True}, "N: found True, expected a whole number"),
+        ({"func_name": "verify_bullet_points", "N": True}, "N: found True, expected an integer"),
         ({"func_name": "verify_keywords", "keyword_list": ["a", " "]}, "found ' ', expected some text"),
         ({"func_name": "verify_letter_frequency", "letter": "ab", "N": 1}, "letter: String should have at most 1"),
         ({"func_name": "validate_word_constraint", "N": 3, "quantifier": "exactly"}, "found 'exactly'"),
@@ -164,7 +164,7 @@ def source_row(prompt: str, told: Json) -> Json:
     }
 
 
-def test_rows_of_the_hub_become_task_rows_and_those_that_cannot_be_scored_are_left_out_by_name(
+def test_hub_rows_become_task_rows_and_unscorable_ones_are_skipped_with_a_message(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rows = [
@@ -178,6 +178,6 @@ def test_rows_of_the_hub_become_task_rows_and_those_that_cannot_be_scored_are_le
     assert [row["id"] for row in made] == ["ifeval_train_0", "ifeval_train_2"]
     assert made[0]["responses_create_params"] == {"input": [{"role": "user", "content": "Write a poem."}]}
     assert made[0]["ground_truth"] == rows[0]["ground_truth"]
-    assert "left out 1 rows that cannot be scored; the first: row 1: validate_choice: options: Field" in (
+    assert "skipped 1 rows that cannot be scored; the first: row 1: validate_choice: options: Field" in (
         capsys.readouterr().err
     )

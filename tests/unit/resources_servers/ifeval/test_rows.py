@@ -1,4 +1,4 @@
-"""Rows of the data set in the forms it is published in, and rows that cannot be scored."""
+"""Rows of the dataset in its published formats, and rows that cannot be scored."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ NTH = {"num_paragraphs": 3, "nth_paragraph": 4, "first_word": "a"}
 
 
 def as_a_table(row: Json) -> Json:
-    """The row as the hub's Parquet has it: every kind's keys, null where they are another's, and 3.0 for 3."""
+    """Return the row as in the hub's Parquet file: with the keys of all kinds, null if unused, and 3.0 for 3."""
     kwargs = [{key: about.get(key) for key in EVERY_KEY} for about in row["kwargs"]]
     return {**row, "kwargs": [{k: float(v) if isinstance(v, int) else v for k, v in about.items()} for about in kwargs]}
 
 
-def test_every_row_reads_the_same_with_the_keys_of_all_kinds_null_filled() -> None:
+def test_null_keys_of_other_kinds_do_not_change_a_row() -> None:
     assert [instructions(as_a_table(row)) for row in ROWS] == [instructions(row) for row in ROWS]
     assert (len(ROWS), sum(len(instructions(row)) for row in ROWS)) == (541, 834)
 
@@ -39,7 +39,7 @@ def test_every_value_of_the_rows_is_in_its_instruction() -> None:
             assert read.model_dump() == about, row["key"]
 
 
-def test_a_null_in_place_of_kwargs_is_no_kwargs(tmp_path: Path) -> None:
+def test_null_kwargs_mean_no_kwargs(tmp_path: Path) -> None:
     source, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
     source.write_bytes(
         orjson.dumps({"key": 1, "prompt": "p", "instruction_id_list": ["punctuation:no_comma"], "kwargs": [None]})
@@ -51,12 +51,12 @@ def test_a_null_in_place_of_kwargs_is_no_kwargs(tmp_path: Path) -> None:
 UNREADABLE = [
     (["nonsense"], [{}], "instruction 'nonsense' is unknown; known: change_case:"),
     ([["a"]], [{}], "instruction ['a'] is unknown"),
-    ([WORDS], "[{}]", "kwargs '[{}]'; expected two lists of one length, not empty"),
-    ([WORDS], [], "and kwargs []; expected two lists"),
+    ([WORDS], "[{}]", "kwargs '[{}]'; expected two non-empty lists of equal length"),
+    ([WORDS], [], "and kwargs []; expected two non-empty lists"),
     ([WORDS], ["x"], f"{WORDS}: its kwargs are 'x'; expected an object"),
     ([WORDS], [{"num_words": 3}], f"{WORDS}: relation: Field required"),
     ([WORDS], [{"num_words": None, "relation": "at least"}], f"{WORDS}: num_words: Field required"),
-    ([WORDS], [{"num_words": True, "relation": "at least"}], "num_words: found True, expected a whole number"),
+    ([WORDS], [{"num_words": True, "relation": "at least"}], "num_words: found True, expected an integer"),
     ([WORDS], [{"num_words": 3.5, "relation": "at least"}], "found 3.5"),
     ([WORDS], [{"num_words": -1, "relation": "at least"}], "num_words: Input should be greater than or equal to 0"),
     ([WORDS], [{"num_words": 3, "relation": "around"}], "found 'around'"),
@@ -64,14 +64,14 @@ UNREADABLE = [
     ([KEYWORDS], [{"keywords": ["a", " "]}], "keywords: 1: found ' ', expected some text"),
     (["keywords:frequency"], [{"keyword": " ", "frequency": 1, "relation": "at least"}], "found ' '"),
     (["startend:end_checker"], [{"end_phrase": ""}], "found '', expected some text"),
-    (["language:response_language"], [{"language": "zh"}], "found 'zh', expected a code that langdetect knows: af"),
+    (["language:response_language"], [{"language": "zh"}], "found 'zh', expected a code that langdetect supports: af"),
     (["length_constraints:number_paragraphs"], [{"num_paragraphs": 0}], "found 0"),
-    (["length_constraints:nth_paragraph_first_word"], [NTH], "paragraph 4 of 3: no text can follow it"),
+    (["length_constraints:nth_paragraph_first_word"], [NTH], "paragraph 4 of 3: no text can satisfy this"),
 ]
 
 
 @pytest.mark.parametrize(("kinds", "told", "words"), UNREADABLE)
-async def test_a_row_that_no_text_could_follow_or_every_text_would_is_a_failure_that_names_it(
+async def test_a_row_that_no_text_or_every_text_follows_is_a_failure_that_names_it(
     kinds: object, told: object, words: str
 ) -> None:
     row: Json = {"id": "ifeval_7", "instruction_id_list": kinds, "kwargs": told}

@@ -43,7 +43,7 @@ def test_sentences_end_at_marks_that_end_them(text: str, count: int) -> None:
         ("In the U.S. the laws differ. In the U.S. Congress makes them.", 2),
     ],
 )
-def test_what_stands_before_and_behind_a_dot_says_whether_it_ends_a_sentence(text: str, count: int) -> None:
+def test_the_context_of_a_dot_determines_whether_it_ends_a_sentence(text: str, count: int) -> None:
     assert len(sentences(text)) == count
 
 
@@ -68,16 +68,16 @@ def test_an_abbreviation_ends_a_sentence_only_before_a_word_that_begins_one(text
 
 
 @pytest.mark.parametrize("label", ["1.", "**1.**", "## 1.1.", "> 3.", "  a.", "B.", "- 10."])
-def test_the_label_of_a_lists_item_is_no_sentence_though_punkt_counts_it(label: str) -> None:
+def test_a_list_label_is_not_a_sentence_unlike_in_punkt(label: str) -> None:
     assert len(sentences(f"{label} First item.\n{label} Second item.")) == 2
 
 
 @pytest.mark.parametrize(
     "text", ["**Bold one.** Plain one.", "We met at 5 p.m. Then we left.", "これは文です。次の文です。"]
 )
-def test_bold_type_a_time_of_day_and_other_scripts_end_sentences_though_punkt_goes_on(text: str) -> None:
+def test_bold_text_times_of_day_and_other_scripts_end_sentences_unlike_in_punkt(text: str) -> None:
     assert len(sentences(text)) == 2
 
 
-def test_signs_without_a_word_are_no_sentence_though_punkt_counts_them() -> None:
+def test_punctuation_without_a_word_is_not_a_sentence_unlike_in_punkt() -> None:
     assert [len(sentences(text)) for text in ("***", "😀", '"', "One.\n***\nTwo.")] == [0, 0, 0, 2]

@@ -21,7 +21,7 @@ from rollyard.resources_servers.ifeval.word_counts import word_count, words_in_c
         ("--- ... !", 0),
     ],
 )
-def test_a_sign_that_only_changes_a_letter_divides_no_word_and_is_none(text: str, count: int) -> None:
+def test_a_combining_mark_neither_splits_a_word_nor_is_one(text: str, count: int) -> None:
     assert word_count(text) == count
 
 
@@ -38,5 +38,5 @@ def test_a_sign_that_only_changes_a_letter_divides_no_word_and_is_none(text: str
         ("#TAG @ME $USD 50%OFF A=B 3,000", 5),
     ],
 )
-def test_words_in_capitals_are_divided_as_the_penn_treebank_does(text: str, count: int) -> None:
+def test_upper_case_words_are_split_like_the_penn_treebank(text: str, count: int) -> None:
     assert words_in_capitals(text) == count

@@ -1,4 +1,4 @@
-"""The judge's model server is a reference like any other: a wrong name stops the start, and its code is watched."""
+"""The judge's model server is a regular server reference: a wrong name stops the start, and its code is watched."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def judged(tmp_path: Path, judge: Json) -> RunConfig:
         ({"model_server": "grader", "prompt": "?"}, r"'judge' .*no \{response\}"),
     ],
 )
-def test_a_judge_that_cannot_work_stops_the_start_with_a_line(tmp_path: Path, judge: Json, words: str) -> None:
+def test_a_misconfigured_judge_stops_the_start_with_a_message(tmp_path: Path, judge: Json, words: str) -> None:
     with pytest.raises(OperatorError, match=words):
         judged(tmp_path, judge)
 

@@ -1,4 +1,4 @@
-"""One judge for the tests of this folder: its processes take seconds to start."""
+"""A shared grader for the tests of this folder, because its processes take seconds to start."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ async def test_model_answers_score_as_with_math_verify_but_for_lost_bases_and_ba
     assert sum(one.strict for one in found) == right
 
 
-async def test_500_at_once_are_scored_as_one_after_another(judge: AnswerGrader) -> None:
+async def test_500_concurrent_verdicts_equal_sequential_ones(judge: AnswerGrader) -> None:
     mutated = [(gold, answer) for gold in golds()[::3] for _, answer in mutants(gold)]
     hard = [pair for pair in mutated if compare_without_algebra(*pair) is None][::8]
     endless = [("3!", "99999999!")]

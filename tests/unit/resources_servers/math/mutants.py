@@ -1,4 +1,4 @@
-"""Wrong answers made from MATH's gold ones."""
+"""Wrong answers derived from MATH's gold answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""MATH's gold answers, written otherwise."""
+"""MATH's gold answers in other notations."""
 
 from __future__ import annotations
 

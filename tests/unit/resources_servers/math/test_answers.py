@@ -1,4 +1,4 @@
-"""MATH's answers: the gold ones, model answers, and wrong ones made from gold ones."""
+"""MATH's answers: gold answers, model answers, and wrong answers derived from gold ones."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def golds() -> list[str]:
         ("lm_eval_minerva", "Thus.\nFinal Answer: The final answer is $%s$. I hope it is correct."),
     ],
 )
-async def test_every_gold_answer_is_right_in_the_form_that_is_asked_for(form: str, wording: str) -> None:
+async def test_every_gold_answer_is_right_in_the_requested_form(form: str, wording: str) -> None:
     found = await judged(AnswerGrader(None), READINGS[form], [(gold, wording.replace("%s", gold)) for gold in golds()])
     assert (sum(one.strict for one in found), sum(one.lenient for one in found)) == (500, 500)
 
@@ -62,7 +62,7 @@ async def test_a_boxed_answer_is_wrong_to_the_hendrycks_form_as_it_is_to_its_har
     assert (sum(one.strict for one in found), sum(one.lenient for one in found)) == (0, 500)
 
 
-async def test_wrong_answers_made_from_gold_ones_are_refused(judge: AnswerGrader) -> None:
+async def test_wrong_answers_derived_from_gold_ones_are_rejected(judge: AnswerGrader) -> None:
     assert await accepted(judge, [(gold, answer) for gold in golds()[::12] for _, answer in mutants(gold)]) == []
 
 

@@ -1,4 +1,4 @@
-"""MATH as a server, and the rows it is asked with."""
+"""MATH as a server, and its task rows."""
 
 from __future__ import annotations
 
@@ -35,21 +35,21 @@ async def test_a_rounded_answer_is_lenient_only() -> None:
     assert (found["strict_score"], found["lenient_score"]) == (0.0, 1.0)
 
 
-async def test_an_answer_that_costs_too_much_is_wrong_and_is_not_sampled_again() -> None:
+async def test_an_answer_that_is_too_expensive_is_wrong_and_not_retried() -> None:
     async with serving(server, verify_cpu_s=0.3) as world:
         for row, text in ((ROW, r"\boxed{9^{9^{9^9}}}"), ({"expected_answer": "3!"}, r"\boxed{99999999!}")):
             assert (await world.verdict(row, text))["reward"] == 0.0
         assert (await world.verdict(ROW, r"\boxed{0.5}"))["reward"] == 1.0
 
 
-async def test_a_gold_answer_that_costs_too_much_is_a_failure_and_no_reward() -> None:
+async def test_a_gold_answer_that_is_too_expensive_is_a_failure() -> None:
     async with serving(server, verify_cpu_s=0.3) as world:
         answer = await world.ask({"expected_answer": "99999999!"}, r"\boxed{3!}")
         problem = orjson.loads(answer.body)
         assert (answer.status, problem["type"], "reward" in problem) == (504, "urn:rollyard:timeout", False)
 
 
-async def test_the_problem_of_the_row_tells_what_is_asked_for() -> None:
+async def test_the_rows_problem_determines_the_requested_quantity() -> None:
     asked = {"problem": "Find $x^2$ if $x = 3$.", "expected_answer": "9"}
     chat = {"expected_answer": "9", "responses_create_params": {"input": [{"role": "user", "content": "Find $x^2$."}]}}
     async with serving(server) as world:
@@ -63,7 +63,7 @@ async def test_a_row_without_a_gold_answer_or_with_an_unknown_form_is_refused(ro
         assert (await world.ask(row, "18")).status == 422
 
 
-def test_a_gold_answer_is_read_from_a_solution_wherever_it_stands() -> None:
+def test_a_gold_answer_is_read_from_a_solution_under_any_key() -> None:
     solution = r"So $x = \boxed{\frac{1}{2}}$."
     for row in ({"solution": solution}, {"answer": solution}, {"expected_answer": r"\frac{1}{2}"}):
         assert gold_answer(row) == r"\frac{1}{2}"
@@ -90,11 +90,11 @@ def test_a_gold_answer_is_read_from_a_solution_wherever_it_stands() -> None:
         (r"3\dfrac", r"3\frac", False),
     ],
 )
-def test_the_data_sets_own_equality_compares_spellings(one: str, other: str, same: bool) -> None:
+def test_the_datasets_own_equality_compares_spellings(one: str, other: str, same: bool) -> None:
     assert same_string(one, other) is same
 
 
-async def test_the_example_rows_can_be_had() -> None:
+async def test_the_example_rows_are_served() -> None:
     async with serving(server) as world:
         answer = await world.stack.transport.send("GET", "http://world:1/examples", b"", {}, 5.0)
     assert {row["form"] for row in orjson.loads(answer.body)} == set(READINGS)
@@ -142,11 +142,11 @@ def test_lm_evals_hendrycks_examples_are_answers_drawn_for_each_row_from_its_own
     assert len(seen) > 30
 
 
-def test_examples_that_cannot_be_drawn_are_told_by_subject(tmp_path: Path) -> None:
+def test_missing_examples_are_reported_with_their_subject(tmp_path: Path) -> None:
     pool = tmp_path / "pool.jsonl"
     drawn = ("--form", "lm_eval_hendrycks", "--shots", "1", "--shots-from", str(pool))
     for text, words in (
-        ("", "--shots 1 of Precalculus are wanted, --shots-from has 0"),
+        ("", "--shots 1 exceeds the 0 rows of Precalculus in --shots-from"),
         ('{"problem": "x", "solution": "no box", "type": "Algebra"}', "has no \\\\boxed{} to show"),
         ('{"question": "x"}', "expected problem and solution"),
     ):

@@ -40,7 +40,7 @@ async def test_gold_passes_where_tests_use_more_than_a_function_and_data(task_id
     assert (found.reward, found.model_dump()["strict_score"]) == (1.0, 1.0), found
 
 
-async def test_another_tasks_gold_is_refused(sandbox: Sandbox) -> None:
+async def test_another_tasks_gold_is_rejected(sandbox: Sandbox) -> None:
     sample = rows("mbpp/mbpp.jsonl.gz", step=60)
     wrong = [*sample[1:], sample[0]]
     verdicts = await asyncio.gather(
@@ -49,7 +49,7 @@ async def test_another_tasks_gold_is_refused(sandbox: Sandbox) -> None:
     assert [found.reward for found in verdicts] == [0.0] * len(sample)
 
 
-async def test_the_verdict_says_what_was_read_and_why(sandbox: Sandbox) -> None:
+async def test_the_verdict_reports_the_extracted_program_and_the_reason(sandbox: Sandbox) -> None:
     found = (await mbpp(sandbox, ROW, f"```python\n{RIGHT.replace('+ 1', '* 2')}```")).model_dump()
     assert found["extraction_method"] == "fenced block"
     assert found["extracted_code"].startswith("def f(x):")
@@ -58,7 +58,7 @@ async def test_the_verdict_says_what_was_read_and_why(sandbox: Sandbox) -> None:
     assert "seccomp" in " ".join(found["sandbox"]) or "Landlock" in " ".join(found["sandbox"])
 
 
-async def test_a_program_inside_talk_is_right_leniently_and_not_strictly(sandbox: Sandbox) -> None:
+async def test_a_program_inside_prose_is_right_leniently_and_not_strictly(sandbox: Sandbox) -> None:
     found = (await mbpp(sandbox, ROW, f"Here you are:\n```python\n{RIGHT}```")).model_dump()
     assert (found["lenient_score"], found["strict_score"], found["reward"]) == (1.0, 0.0, 1.0)
 
@@ -125,12 +125,12 @@ def test_the_limit_is_twice_the_slowest_gold_in_whole_limits(
 
 
 @pytest.mark.parametrize("gold", ["3", True, -1.0, 601.0])
-def test_a_gold_time_that_makes_no_sense_is_refused(gold: object) -> None:
+def test_an_invalid_gold_time_is_rejected(gold: object) -> None:
     with pytest.raises(BadTask, match="gold_cpu_s"):
         Mbpp({"test_list": ["assert f(1)"], "gold_cpu_s": gold}, MbppSettings())
 
 
-async def test_challenge_tests_are_asked_when_the_setting_says_so(sandbox: Sandbox) -> None:
+async def test_challenge_tests_are_run_if_the_setting_enables_them(sandbox: Sandbox) -> None:
     row = {**ROW, "challenge_test_list": ["assert f(-1) == 7"]}
     assert (await mbpp(sandbox, row, RIGHT)).reward == 1.0
     assert (await mbpp(sandbox, row, RIGHT, challenge_tests=True)).reward == 0.0
@@ -144,7 +144,7 @@ async def test_a_builtin_of_the_answers_own_is_used_only_where_it_is_what_is_tes
 @pytest.mark.parametrize(
     "row", [{}, {"test_list": "assert f(1)"}, {"test_list": ["assert f("]}, {"test_list": []}, {"test_list": ["pass"]}]
 )
-def test_a_row_that_cannot_be_tested_is_refused(row: Json) -> None:
+def test_a_row_that_cannot_be_tested_is_rejected(row: Json) -> None:
     with pytest.raises(BadTask):
         Mbpp(row, MbppSettings())
 
@@ -179,7 +179,7 @@ def prepare(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True)
 
 
-def test_prepare_writes_the_split_in_the_form_that_is_asked_for(tmp_path: Path) -> None:
+def test_prepare_writes_the_requested_split_and_form(tmp_path: Path) -> None:
     source, output = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
     plain = [{**row, "task_id": number} for number, row in zip((10, 11, 12, 600), example("mbpp"), strict=False)]
     source.write_bytes(b"\n".join(map(orjson.dumps, plain)))

@@ -1,4 +1,4 @@
-"""A programming world, an answer, its verdict; and the data sets' gold answers."""
+"""Helpers that get verdicts of the programming environments, and read the datasets' gold answers."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ def rows(name: str, step: int = 1) -> list[Json]:
 
 
 def example(world: str) -> list[Json]:
-    """The example rows of a world."""
+    """Read the example rows of an environment."""
     path = Path(__file__).parents[4] / "resources_servers" / world / "data" / "example.jsonl"
     return [orjson.loads(line) for line in path.read_bytes().splitlines()]
 
 
 def said(text: str) -> Verification:
-    """What `/verify` is sent when the model has said `text`."""
+    """Build a verification request for `text`."""
     return Verification(orjson.dumps({"response": {"output": [says(text)]}}))
 
 
 async def verdict(
     world: type[ProgramEnvironment[Any]], settings: ProgramSettings, sandbox: Sandbox, row: Json, text: str
 ) -> Verdict:
-    """Of a world's episode in which the model says `text`."""
+    """Return the verdict on an episode in which the model answers `text`."""
     bound = bind(world, shared=sandbox)
     found = await bound(row, settings).verify(said(text))
     assert isinstance(found, Verdict)
@@ -52,15 +52,15 @@ async def verdict(
 
 
 async def mbpp(sandbox: Sandbox, row: Json, text: str, **settings: Any) -> Verdict:
-    """MBPP's verdict."""
+    """Return MBPP's verdict."""
     return await verdict(Mbpp, MbppSettings(**settings), sandbox, row, text)
 
 
 async def humaneval(sandbox: Sandbox, row: Json, text: str, **settings: Any) -> Verdict:
-    """HumanEval's verdict."""
+    """Return HumanEval's verdict."""
     return await verdict(HumanEval, ProgramSettings(**settings), sandbox, row, text)
 
 
 def failed(verdicts: Sequence[Verdict], score: str = "lenient_score") -> list[tuple[int, Any]]:
-    """Those that did not pass, with their reasons."""
+    """Return the answers that did not pass, with the reasons."""
     return [(n, found.model_dump()["reason"]) for n, found in enumerate(verdicts) if not found.model_dump()[score]]

@@ -42,4 +42,4 @@ DEMONSTRATIONS = {
     "uses_a_placeholder": "result = f(your_input)",
     "raises_under_doctest": "import doctest\ndoctest.testmod(raise_on_error=True)\nraise SystemExit",
 }
-"""What stands behind a right function and raises when it is run."""
+"""Code after a correct function that raises when it is run."""

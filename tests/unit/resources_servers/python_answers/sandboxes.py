@@ -1,4 +1,4 @@
-"""The sandbox that tests of the programming worlds share; a conftest imports it."""
+"""The sandbox that the tests of the programming environments share; imported by conftest files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the program is in a model's text."""
+"""Extracting the program from a model's text."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ def test_blocks_are_joined_in_order() -> None:
     assert {"half", "f"} <= defined(code_of(text))
 
 
-def test_a_block_of_another_language_is_left_out() -> None:
+def test_a_block_of_another_language_is_ignored() -> None:
     assert code_of(f"```bash\npip install f\n```\n```python\n{MAIN}```") == MAIN
 
 
-def test_a_block_that_is_no_python_does_not_spoil_the_others() -> None:
+def test_an_invalid_block_does_not_affect_the_others() -> None:
     assert "f" in defined(code_of(f"```python\n{MAIN}```\nUse it so:\n```python\n>>> f(1)\n1\n```"))
 
 
@@ -48,7 +48,7 @@ def test_blocks_in_a_list_are_dedented() -> None:
     assert code_of("1. so:\n   ```python\n   def f(x):\n       return x\n   ```") == "def f(x):\n    return x\n"
 
 
-def test_thinking_is_no_answer() -> None:
+def test_reasoning_is_not_an_answer() -> None:
     assert code_of(f"<think>```python\n{MAIN}```</think>I do not know.") == ""
 
 
@@ -59,20 +59,20 @@ def test_a_base_models_answer_ends_at_done() -> None:
 @pytest.mark.parametrize(
     "rest", ["\nYou are an expert Python programmer, and here is", "\nThis works.", "\ndef g(", "\n```\nExplanation"]
 )
-def test_what_a_base_model_runs_on_with_is_cut(rest: str) -> None:
+def test_the_continuation_of_a_base_model_is_cut(rest: str) -> None:
     assert defined(code_of(MAIN + rest)) == {"f"}
 
 
-def test_talk_before_a_program_without_a_fence_is_cut() -> None:
+def test_prose_before_a_program_without_a_fence_is_cut() -> None:
     assert code_of(f"Here is the function:\n\n{MAIN}\nIt doubles a half.") == MAIN + "\n"
 
 
-def test_a_program_behind_a_very_long_talk_is_found() -> None:
+def test_a_program_after_very_long_prose_is_found() -> None:
     talk = "Let me think about it.\n```python\nx = 1\n```\n" * 3_000
     assert "f" in defined(code_of(f"{talk}\nSo:\n```python\n{MAIN}```"))
 
 
-def test_a_long_program_that_breaks_off_keeps_what_is_whole() -> None:
+def test_a_truncated_long_program_keeps_its_complete_part() -> None:
     assert "f" in defined(code_of(MAIN + "x = [1, 2, 3]\n" * 1_000 + "y = [1,"))
 
 
@@ -80,16 +80,16 @@ def test_line_ends_of_windows_are_read() -> None:
     assert "f" in defined(code_of("```python\r\ndef f(x):\r\n\treturn x\r\n```"))
 
 
-def test_prose_alone_is_no_program() -> None:
+def test_prose_alone_is_not_a_program() -> None:
     assert find("I cannot do that.", ("f",)) is None
 
 
-def test_an_empty_answer_is_no_program() -> None:
+def test_an_empty_answer_is_not_a_program() -> None:
     assert find("", ("f",)) is None
 
 
 @pytest.mark.parametrize("name", TEXTS)
-def test_the_program_is_found_and_whole_within(name: str) -> None:
+def test_the_complete_program_is_found_within(name: str) -> None:
     names: dict[str, Any] = {}
     exec(code_of(TEXTS[name].format(code=HELPER + MAIN)), names)
     assert names["f"](3) == 3
@@ -101,16 +101,16 @@ def test_line_ends_of_any_system_are_read_around_fences(ends: str) -> None:
     assert code_of(text) == HELPER + MAIN
 
 
-def test_blanks_that_no_python_reads_are_read() -> None:
+def test_special_blanks_are_normalized() -> None:
     assert code_of(f"```python\n{HELPER}{MAIN}```".replace("    ", "\u00a0" * 4)) == HELPER + MAIN
 
 
-def test_an_indented_program_is_found_between_talk() -> None:
+def test_an_indented_program_is_found_between_prose() -> None:
     indented = textwrap.indent(HELPER + "\n" + MAIN, "    ")
     assert {"half", "f"} == defined(code_of(f"So it is:\n\n{indented}\nThat's all."))
 
 
-def test_a_return_that_no_function_is_around_is_no_program() -> None:
+def test_a_return_outside_a_function_is_not_a_program() -> None:
     assert code_of(f"```python\n{MAIN}```\n```python\nreturn 2\n```") == MAIN
 
 
@@ -128,5 +128,5 @@ HARD = [
 
 
 @pytest.mark.parametrize("text", HARD, ids=lambda text: text[:12])
-def test_text_that_is_hard_to_parse_is_no_program(text: str) -> None:
+def test_text_that_is_hard_to_parse_is_not_a_program(text: str) -> None:
     assert find(text, ("f",)) is None or "f" not in defined(code_of(text))

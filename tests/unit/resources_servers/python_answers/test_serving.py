@@ -1,4 +1,4 @@
-"""The programming worlds as servers: started, asked, refused."""
+"""The programming environments as servers."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ async def examples(stack: Wired) -> list[Json]:
 
 
 @pytest.mark.parametrize("world", WORLDS)
-async def test_every_example_row_can_be_fetched_and_played(world: str) -> None:
+async def test_every_example_row_can_be_fetched_and_run(world: str) -> None:
     script = Script([[says("```python\ndef min_cost(*given): return 8\n```")]])
     async with wired({"world": served(world), "model": script.model, "agent": agent(SimpleAgent)}) as stack:
         rows = await examples(stack)
