@@ -15,13 +15,15 @@ import asyncio, sys
 from rollyard.services.sandbox.records import Limits, Trial
 from rollyard.services.sandbox.sandbox import Sandbox
 
+SEARCH_PATH = "import sys; assert any('site-packages' in one or one == '/jail' for one in sys.path), sys.path"
+
 async def main():
     jails = Sandbox(Limits(), bubblewrap="" if sys.argv[1] == "bubblewrap" else None)
     await jails.start()
     good = await jails.run(Trial(code="def f(x): return x + 1", names=("f",), tests=("assert f(1) == 2",)))
     print(jails.layers.mode, good.passed, good.reason)
-    for package in ("numpy", "rollyard.services.errors", "services"):
-        code = f"def f():\\n    import {package}\\n    return 1"
+    for code in ("import numpy", "import rollyard.services.errors", SEARCH_PATH):
+        code = f"def f():\\n    {code}\\n    return 1"
         seen = await jails.run(Trial(code=code, names=("f",), tests=("assert f() == 1",)))
         print(seen.passed, seen.reason)
     await jails.stop()
