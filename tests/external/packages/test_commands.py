@@ -20,13 +20,17 @@ SCRIPTS = tuple(
 SOKOBAN = "rollyard.resources_servers.grl_sokoban"
 
 
-def test_every_python_runs_every_command(
+def test_every_command_runs(main: Installation, tmp_path: Path) -> None:
+    with ThreadPoolExecutor(2) as pool:
+        helps = pool.map(lambda name: main.run(name, "--help", cwd=tmp_path), COMMANDS)
+    assert [text.partition(":")[0] for text in helps] == list(COMMANDS)
+
+
+def test_every_python_imports_every_command(
     installed: Callable[[str], Installation], version: str, tmp_path: Path
 ) -> None:
-    environment = installed(version)
-    with ThreadPoolExecutor(2) as pool:
-        helps = pool.map(lambda name: environment.run(name, "--help", cwd=tmp_path), COMMANDS)
-    assert [text.partition(":")[0] for text in helps] == list(COMMANDS)
+    modules = ", ".join(f"rollyard.services.cli.{name.removeprefix('ng_')}" for name in COMMANDS)
+    assert installed(version).prints(f"import {modules}; print('imported')", cwd=tmp_path) == "imported"
 
 
 def test_every_python_plays_sokoban(installed: Callable[[str], Installation], version: str, tmp_path: Path) -> None:
