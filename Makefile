@@ -13,7 +13,7 @@ PYTEST   := -m pytest -n auto --maxprocesses 4 --dist loadfile
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help setup demo test test-unit test-integration test-e2e check structure docs format pre-commit \
-    test-faults chaos chaos-quick soak test-sandbox test-math environments test-ray test-browser \
+    test-faults chaos chaos-quick soak test-sandbox test-packages test-math environments test-ray test-browser \
     pictures test-lm-eval test-track test-vllm bench bench-quick bench-verdicts dist lock clean
 
 help:  ## this list
@@ -108,6 +108,9 @@ soak: $(DEV)  ## 4,096 episodes in flight against a faulty endpoint, for 8 minut
 
 test-sandbox: $(DEV)  ## the sandbox in bubblewrap too, and every program of MBPP and HumanEval in it
 	$(BIN)/python -m pytest tests/unit/services/sandbox tests/unit/resources_servers/python_answers tests/external/sandbox
+
+test-packages: $(DEV)  ## the wheel, the sdist and editable installs in fresh environments, beside openai-agents
+	$(BIN)/python -m pytest tests/external/packages
 
 test-math: $(DEV)  ## every formula of MATH, rewritten and falsified
 	$(BIN)/python -m pytest tests/unit/resources_servers/math/math_dataset.py

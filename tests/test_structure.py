@@ -89,6 +89,20 @@ def test_only_the_command_line_reads_the_environment() -> None:
             assert not re.search(r"os\.environ|getenv", path.read_text()), place
 
 
+def test_no_text_names_a_module_without_the_package() -> None:
+    """Imports are ruff's to check; commands and names in strings are not."""
+    known, roots = modules(), "|".join(PACKAGES)
+    command = re.compile(rf"""-m['", ]+(?:{roots})\.""")
+    quoted = re.compile(rf"""["']((?:{roots})\.[\w.]+)["']""")
+    for folder in (*PACKAGES, "src", "configs", "docs", "benchmarks", "tests", "."):
+        for path in (ROOT / folder).glob("*" if folder == "." else "**/*"):
+            if path.suffix in (".py", ".md", ".sh", ".yml", ".yaml") or path.name in ("Makefile", "Dockerfile"):
+                text = path.read_text()
+                # The change log tells what the commands were then.
+                assert not command.search(text) or path.name == "CHANGELOG.md", path
+                assert not [name for name in quoted.findall(text) if f"rollyard.{name}" in known], path
+
+
 def test_every_module_says_what_it_is_for() -> None:
     silent = [
         name

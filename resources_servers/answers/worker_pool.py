@@ -124,6 +124,7 @@ class _Worker:
 async def _started() -> asyncio.subprocess.Process:
     return await asyncio.create_subprocess_exec(
         sys.executable,
+        "-P",  # the working directory's folders are not modules
         "-m",
         "rollyard.resources_servers.answers.comparison_worker",
         cwd=INSTALLED,

@@ -49,9 +49,7 @@ def main(arguments: list[str] | None = None) -> None:
             "responses_create_params": create_params(options.form, text, tests, shots[:count], options.system_prompt),
         }
 
-    wanted = SplitSelection(
-        ALL, options.subset, default_subset="full"
-    )  # --split selects by task id
+    wanted = SplitSelection(ALL, options.subset, default_subset="full")  # --split selects by task id
     prepare(options, Hub("google-research-datasets/mbpp"), wanted, make)
 
 

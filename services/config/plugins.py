@@ -59,14 +59,15 @@ def import_file(family: str, folder: Path, path: Path) -> ModuleType:
     own = folder.resolve() == (INSTALLED / family / folder.name).resolve()
     package = f"{'rollyard' if own else PLUGINS}.{family}.{folder.name}"
     try:
-        if not own and package not in sys.modules:
+        if not own and not _is_loaded(package, folder):
+            _forget(package)
             _create_package(package, folder)
         with _siblings(folder):
             return importlib.import_module(f"{package}.{path.stem}")
     except OperatorError:
         raise
     except Exception as error:
-        sys.modules.pop(package, None)
+        _forget(package)
         raise OperatorError(f"{path} cannot be imported: {type(error).__name__}: {error}") from error
 
 
@@ -88,14 +89,34 @@ def _create_package(package: str, folder: Path) -> None:
         spec.loader.exec_module(module)
 
 
+def _is_loaded(package: str, folder: Path) -> bool:
+    """False also where a folder of the same name in another root is loaded."""
+    places = getattr(sys.modules.get(package), "__path__", ())
+    return [Path(place).resolve() for place in places] == [folder.resolve()]
+
+
+def _forget(package: str) -> None:
+    for name in [name for name in sys.modules if f"{name}.".startswith(f"{package}.")]:
+        del sys.modules[name]
+
+
 @contextlib.contextmanager
 def _siblings(folder: Path) -> Iterator[None]:
-    """Let `import rules` in an entrypoint find the folder's rules.py, as in a script, without leaking the module."""
+    """Let `import rules` in an entrypoint find the folder's rules.py or rules/, as in a script.
+
+    Such modules are removed from `sys.modules` afterwards: another plug-in may have modules of the same names.
+    """
+    before = set(sys.modules)
     sys.path.insert(0, str(folder))
     try:
         yield
     finally:
         sys.path.remove(str(folder))
-        for name, module in list(sys.modules.items()):
-            if "." not in name and (file := getattr(module, "__file__", None)) and Path(file).parent == folder:
-                del sys.modules[name]
+        for name in [name for name in sys.modules.keys() - before if "." not in name]:
+            if any(folder in Path(place).parents for place in _places(sys.modules[name])):
+                _forget(name)
+
+
+def _places(module: ModuleType) -> list[str]:
+    file = getattr(module, "__file__", None)  # None for a folder without __init__.py
+    return [file] if file else list(getattr(module, "__path__", ()))

@@ -28,7 +28,9 @@ def needs_isolation(folder: Path) -> bool:
 def interpreter_for(folder: Path, cache: Path) -> Path:
     """Return the Python of the folder's environment, built if needed. Raises OperatorError with pip's last output."""
     requirements = (folder / REQUIREMENTS).read_bytes()
-    key = hashlib.sha256(requirements + sys.version.encode() + sys.prefix.encode()).hexdigest()[:16]
+    # With the place of the stack, which the environment points to: an editable install may move to another checkout.
+    parts = (sys.version, sys.prefix, str(IMPORT_ROOT))
+    key = hashlib.sha256(requirements + "\0".join(parts).encode()).hexdigest()[:16]
     home = cache / "environments" / f"{folder.name}-{key}"
     python = home / "bin" / "python"
     home.parent.mkdir(parents=True, exist_ok=True)

@@ -121,6 +121,6 @@ class LocalLauncher:
             python = await asyncio.to_thread(interpreter_for, folder, self._cache)
         environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
         stdin_data = launch.model_dump_json().encode()
-        return await LocalProcess.start(
-            [str(python), "-m", "rollyard.services.runtime.serve"], stdin_data, log, environment
-        )
+        # -P: files in the working directory shadow no module, as in ng_run itself.
+        command = [str(python), "-P", "-m", "rollyard.services.runtime.serve"]
+        return await LocalProcess.start(command, stdin_data, log, environment)

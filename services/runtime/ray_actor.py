@@ -42,7 +42,7 @@ class ServerHost:
             name: value for name, value in os.environ.items() if name != "PYTHONPATH" and name[:4] != "RAY_"
         }
         self._process = subprocess.Popen(  # noqa: ASYNC220 (it takes milliseconds)
-            [python, "-m", "rollyard.services.runtime.serve"],
+            [python, "-P", "-m", "rollyard.services.runtime.serve"],  # -P: as in launcher.py
             stdin=subprocess.PIPE,
             stdout=self._output,
             stderr=self._output,

@@ -14,7 +14,8 @@ from pathlib import Path
 
 if __name__ == "__main__":
     # Only the modules next to this file are needed; the rest of the project may not be importable by this Python.
-    sys.path.insert(0, json.loads(sys.argv[1])["root"])
+    # The standard library comes first: the folder may be a site-packages, with backports of its modules.
+    sys.path.append(json.loads(sys.argv[1])["root"])
 
 from rollyard.services.sandbox.inside import libc
 from rollyard.services.sandbox.inside.privileges import drop_to_unprivileged_user

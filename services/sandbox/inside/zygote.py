@@ -11,6 +11,7 @@ import importlib
 import os
 import signal
 import socket
+import sys
 import traceback
 from collections.abc import Callable
 from dataclasses import replace
@@ -43,6 +44,8 @@ def main() -> None:
         rules = landlock.rules(plan.readable)  # while the files are still accessible
         plan = replace(plan, rules=fcntl.fcntl(rules, fcntl.F_DUPFD_CLOEXEC, _MIN_RULES_DESCRIPTOR))
         os.close(rules)
+    # The project's folder may be site-packages: answers must see the standard library alone, however it is installed.
+    sys.path.remove(environ["PYTHONPATH"])
     privileges.drop_root()
     libc.die_with_parent(signal.SIGKILL)  # reset by the change of user
     for name in _PRELOADED.split():

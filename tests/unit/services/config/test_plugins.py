@@ -53,6 +53,58 @@ def test_a_users_folder_may_import_a_sibling_by_its_bare_name_as_a_script_does(t
     assert config_of(tmp_path, mine).servers[0].name == "world"
 
 
+def test_two_folders_may_have_a_package_of_the_same_bare_name(tmp_path: Path) -> None:
+    spoken = []
+    for word in ("one", "two"):
+        app = "from helpers_of_mine.words import WORD\n" + PLAIN_APP + "\nPlain.word = WORD\n"
+        folder = tmp_path / "resources_servers" / make_folder(tmp_path, app=app)
+        (folder / "helpers_of_mine").mkdir()
+        (folder / "helpers_of_mine/words.py").write_text(f"WORD = {word!r}\n")
+        spoken.append(vars(load_server("resources_servers", folder, "app.py"))["word"])
+    assert spoken == ["one", "two"]
+    assert not [name for name in sys.modules if name.startswith("helpers_of_mine")]
+
+
+def test_folders_of_one_name_in_two_roots_are_two_plug_ins(tmp_path: Path) -> None:
+    name = make_folder(tmp_path / "first", app=PLAIN_APP + "\nPlain.word = 'first'\n")
+    other = tmp_path / "second" / "resources_servers" / name
+    other.mkdir(parents=True)
+    (other / "app.py").write_text(PLAIN_APP + "\nPlain.word = 'second'\n")
+    folders = (tmp_path / "first/resources_servers" / name, other)
+    spoken = [vars(load_server("resources_servers", folder, "app.py"))["word"] for folder in folders]
+    assert spoken == ["first", "second"]
+
+
+def test_plug_ins_of_one_name_in_two_families_are_two_modules(tmp_path: Path) -> None:
+    name = make_folder(tmp_path)
+    twin = tmp_path / "agents" / name
+    twin.mkdir(parents=True)
+    (twin / "app.py").write_text(PLAIN_APP)
+    kinds = [load_server(family, tmp_path / family / name, "app.py") for family in ("resources_servers", "agents")]
+    assert [kind.__module__ for kind in kinds] == [
+        f"rollyard_plugins.resources_servers.{name}.app",
+        f"rollyard_plugins.agents.{name}.app",
+    ]
+
+
+@pytest.mark.parametrize("name", ["json", "pydantic"])
+def test_a_plug_in_named_like_a_package_hides_it_from_no_import(tmp_path: Path, name: str) -> None:
+    folder = tmp_path / "resources_servers" / name
+    folder.mkdir(parents=True)
+    (folder / "app.py").write_text(f"import {name}\n" + PLAIN_APP + f"\nPlain.package = {name}\n")
+    before = sys.modules[name]
+    assert vars(load_server("resources_servers", folder, "app.py"))["package"] is before is sys.modules[name]
+
+
+def test_a_plug_in_that_was_mended_after_a_failed_import_is_read_again_in_full(tmp_path: Path) -> None:
+    name = make_folder(tmp_path, app="from .rules_of_mine import RULE, MORE\n" + PLAIN_APP, rules_of_mine="RULE = 1\n")
+    folder = tmp_path / "resources_servers" / name
+    with pytest.raises(OperatorError, match="MORE"):
+        load_server("resources_servers", folder, "app.py")
+    (folder / "rules_of_mine.py").write_text("RULE = 1\nMORE = 12345\n")
+    assert load_server("resources_servers", folder, "app.py").__name__ == "Plain"
+
+
 def test_a_users_folder_may_build_on_an_installed_one(tmp_path: Path) -> None:
     app = (
         "from rollyard.resources_servers.grl_sokoban.game import *\nfrom rollyard.resources_servers.base import tool\n"

@@ -145,6 +145,14 @@ def test_an_environment_that_is_there_is_used_again(built: Built) -> None:
     assert interpreter_for(built.folder, built.cache).lstat() == before and built.builds == 1
 
 
+def test_a_stack_that_was_installed_from_elsewhere_has_an_environment_of_its_own(
+    built: Built, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(venv, "IMPORT_ROOT", tmp_path)
+    monkeypatch.setattr(venv, "_build", lambda home, folder: None)
+    assert interpreter_for(built.folder, built.cache) != built.pythons[0]
+
+
 def test_the_environment_has_a_package_that_the_shared_one_lacks(built: Built) -> None:
     with pytest.raises(ModuleNotFoundError):
         __import__("lonely")

@@ -1,0 +1,106 @@
+"""A user's folders beside an installed stack: what they import, and by which names they are known."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.external.packages.installation import Installation
+from tests.external.packages.runs import MODEL, MODES, collect
+
+APP = """
+import agents.house_rules
+import services
+from helpers_of_mine import words
+import siblings_of_mine
+from .rules import RULE
+from .deeper.still import DEPTH
+
+from rollyard.resources_servers.base import Environment, Verdict, serve
+
+
+class Mine(Environment):
+    async def verify(self, response):
+        parts = (agents.house_rules.POINTS, services.POINTS, words.POINTS, siblings_of_mine.POINTS, RULE, DEPTH)
+        assert __name__ == "rollyard_plugins.resources_servers.{name}.app", __name__
+        return Verdict(reward=float(sum(parts)))
+
+
+server = serve(Mine)
+"""
+AGENT = """
+from rollyard.agents.simple_agent.app import SimpleAgent
+
+assert __name__ == "rollyard_plugins.agents.{name}.app", __name__
+
+
+class Mine(SimpleAgent):
+    pass
+
+
+server = Mine
+"""
+CONFIG = """
+environment:
+  resources_servers:
+    {name}: {{}}
+agent:
+  agents:
+    {name}:
+      max_steps: 1
+      resources_server: {{type: resources_servers, name: environment}}
+      model_server: {{type: responses_api_models, name: policy_model}}
+"""
+
+
+def project(folder: Path, name: str) -> dict[str, str]:
+    """A user's project with packages of its own, two plug-ins of one name, and the environment that it sets."""
+    plugin = f"resources_servers/{name}"
+    files = {
+        f"{plugin}/app.py": APP.format(name=name),
+        f"{plugin}/rules.py": "RULE = 1\n",
+        f"{plugin}/siblings_of_mine.py": "POINTS = 2\n",
+        f"{plugin}/deeper/__init__.py": "",
+        f"{plugin}/deeper/still.py": "from ..rules import RULE\nDEPTH = RULE + 3\n",
+        f"{plugin}/helpers_of_mine/words.py": "POINTS = 8\n",
+        f"agents/{name}/app.py": AGENT.format(name=name),
+        "agents/house_rules.py": "POINTS = 16\n",
+        "agents/__init__.py": "",
+        "services/__init__.py": "POINTS = 32\n",
+        "config.yaml": CONFIG.format(name=name),
+        "rows.jsonl": '{"responses_create_params": {"input": "Say anything."}}\n',
+    }
+    for path, text in files.items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_text(text)
+    return {"PYTHONPATH": str(folder)}
+
+
+@pytest.mark.parametrize(("name", "mode"), [("mine", "processes"), ("openai", "colocated"), ("json", "processes")])
+def test_a_project_with_packages_and_plug_ins_of_any_name_earns_its_rewards(
+    main: Installation, name: str, mode: str, tmp_path: Path
+) -> None:
+    env = project(tmp_path, name)
+    with main.stack(f"+config_paths=[config.yaml,{MODEL}]", *MODES[mode], cwd=tmp_path, env=env):
+        (row,) = collect(main, "agent", "rows.jsonl", tmp_path)
+    assert row["reward"] == 63.0
+
+
+def test_a_plug_in_is_reached_by_workers_that_are_forked(main: Installation, tmp_path: Path) -> None:
+    folder = tmp_path / "resources_servers" / "mine"
+    folder.mkdir(parents=True)
+    (folder / "app.py").write_text(
+        "from rollyard.services.server.app import Server\nfrom .rules import double\n"
+        "server = Server\nServer.double = staticmethod(double)\n"
+    )
+    (folder / "rules.py").write_text("def double(number):\n    return 2 * number\n")
+    code = (
+        "import multiprocessing, pathlib\n"
+        "from rollyard.services.config.plugins import load_server\n"
+        f"server = load_server('resources_servers', pathlib.Path({os.fspath(folder)!r}), 'app.py')\n"
+        "with multiprocessing.get_context('fork').Pool(1) as pool:\n"
+        "    print(pool.map(server.double, [1, 2]))\n"
+    )
+    assert main.prints(code, cwd=tmp_path) == "[2, 4]"
