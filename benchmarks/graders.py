@@ -26,8 +26,9 @@ from rollyard.resources_servers.math.hendrycks import last_box, same_string
 from rollyard.services.errors import Failure
 from rollyard.services.http.client import AddressBook, RetryPolicy, ServerClient, Session
 from rollyard.services.http.transport import HttpTransport, LocalTransport
+from rollyard.services.run_types import Directory, Keys
 from rollyard.services.server.app import Context, Server
-from rollyard.services.types import Directory, Json, Keys
+from rollyard.services.types import Json
 
 Outcome = Literal["right", "wrong", "failed"]
 """`failed`: no verdict. With ours such a rollout is sampled again; with math-verify it counts as wrong."""

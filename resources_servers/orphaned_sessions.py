@@ -15,7 +15,7 @@ from typing import Any
 
 from rollyard.resources_servers.sessions import Sessions
 from rollyard.services.errors import Failure
-from rollyard.services.types import Directory
+from rollyard.services.run_types import Directory
 
 log = logging.getLogger(__name__)
 

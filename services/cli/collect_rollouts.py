@@ -38,8 +38,9 @@ from rollyard.services.rollouts.progress import CollectionProgress
 from rollyard.services.rollouts.rollout_keys import Expected
 from rollyard.services.rollouts.status_reporter import reporting
 from rollyard.services.rollouts.store import RolloutStore, StorePaths
+from rollyard.services.run_types import Directory, Keys
 from rollyard.services.runtime.process_setup import raise_file_limit, tune_gc
-from rollyard.services.types import Directory, Json, Keys, State
+from rollyard.services.types import Json, State
 
 EXAMPLE = (
     "ng_collect_rollouts +agent_name=grl_sokoban_game_agent "

@@ -17,8 +17,8 @@ from rollyard.services.errors import Failure, FailureKind, RunError
 from rollyard.services.http.access.peer_user import own_uid
 from rollyard.services.http.access.socket_owners import kernel_sockets, listener_owner
 from rollyard.services.http.transport import HttpTransport
+from rollyard.services.run_types import HeadFile, RunOrigin
 from rollyard.services.runtime.run_dir import running_heads
-from rollyard.services.types import HeadFile, RunOrigin
 
 DEFAULT_HEAD = "http://127.0.0.1:11000"
 Say = Callable[[str], None]

@@ -28,7 +28,7 @@ from rollyard.services.head.client import RegistryClient
 from rollyard.services.http.client import AddressBook
 from rollyard.services.http.transport import HttpTransport
 from rollyard.services.io.exit_status import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED
-from rollyard.services.types import Keys
+from rollyard.services.run_types import Keys
 
 EXAMPLE = (
     "ng_lm_eval +model_server=policy_model +model=Qwen/Qwen3-4B +benchmarks=[gsm8k:8,ifeval] +output_dir=results/eval"

@@ -19,6 +19,7 @@ from rollyard.services.errors import OperatorError
 from rollyard.services.http.access.hosts import KnownHosts, is_loopback
 from rollyard.services.io.exit_status import EXIT_DONE, EXIT_INTERRUPTED
 from rollyard.services.io.search_path import INSTALLED
+from rollyard.services.run_types import AccessRules, Keys
 from rollyard.services.runtime.code_watcher import CodeWatcher
 from rollyard.services.runtime.distributed.derived_keys import shared_keys
 from rollyard.services.runtime.distributed.join import ListenAddress, join_run
@@ -29,7 +30,6 @@ from rollyard.services.runtime.process_setup import raise_file_limit, tune_gc
 from rollyard.services.runtime.ray_launcher import check_cluster, on_cluster
 from rollyard.services.runtime.run_dir import RunFolder
 from rollyard.services.runtime.stack import Stack, new_keys
-from rollyard.services.types import AccessRules, Keys
 
 EXAMPLE = (
     'ng_run "+config_paths=[responses_api_models/builtin_model/configs/builtin_model.yaml,'

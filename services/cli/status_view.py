@@ -13,7 +13,7 @@ from rollyard.services.head.activity import Collection, StageActivity
 from rollyard.services.head.run_snapshot import RunSnapshot
 from rollyard.services.io.durations import duration
 from rollyard.services.io.terminal import plain_line
-from rollyard.services.types import ServerInstance
+from rollyard.services.run_types import ServerInstance
 
 WIDE = 160
 NARROW = 100

@@ -12,7 +12,7 @@ from rollyard.services.errors import Failure
 from rollyard.services.head.activity import STAGES, RunningEpisode, RunningEpisodes, Stage, StageActivity
 from rollyard.services.http.client import raise_for_status
 from rollyard.services.http.transport import Transport
-from rollyard.services.types import ServerInstance
+from rollyard.services.run_types import ServerInstance
 
 DEADLINE_S = 2.0
 """An agent that takes longer to respond is listed as unresponsive."""

@@ -10,7 +10,8 @@ from rollyard.services.errors import Failure, FailureKind
 from rollyard.services.head.activity import Collection
 from rollyard.services.http.client import RUN_HEADER, SECRET_HEADER, raise_for_status, with_server
 from rollyard.services.http.transport import Transport
-from rollyard.services.types import Directory, Heartbeat, Keys, Record, Registration, ServerCode
+from rollyard.services.run_types import Directory, Heartbeat, Keys, Registration, ServerCode
+from rollyard.services.types import Record
 
 REPORT_DEADLINE_S = 2.0
 """Short, because a collection reports while it works; if the head is slow, the next report replaces this one."""

@@ -12,7 +12,8 @@ from urllib.parse import urlsplit
 from rollyard.services.config.load import ServerSpec, servers_of
 from rollyard.services.config.server_code.code_history import difference
 from rollyard.services.errors import Failure, FailureKind, did_you_mean
-from rollyard.services.types import CodeSources, Directory, Heartbeat, Json, Registration, ServerCode, ServerInstance
+from rollyard.services.run_types import CodeSources, Directory, Heartbeat, Registration, ServerCode, ServerInstance
+from rollyard.services.types import Json
 
 Status = Literal["starting", "success", "timeout", "restarting"]
 RATE_S = 10.0

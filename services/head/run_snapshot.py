@@ -15,7 +15,8 @@ from rollyard.services.head.agent_episodes import AgentActivity, fetch_activity
 from rollyard.services.http.client import raise_for_status
 from rollyard.services.http.transport import Transport
 from rollyard.services.io.durations import duration
-from rollyard.services.types import FailureRow, HeadFile, Record, ServerInstance
+from rollyard.services.run_types import HeadFile, ServerInstance
+from rollyard.services.types import FailureRow, Record
 
 HEAD_DEADLINE_S = 10.0
 EPISODES = 200

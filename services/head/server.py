@@ -21,9 +21,10 @@ from rollyard.services.head.registry import ServerRegistry
 from rollyard.services.http.access.peer_user import own_uid, peer_of
 from rollyard.services.http.client import SECRET_HEADER
 from rollyard.services.http.request import RawRequest
+from rollyard.services.run_types import Directory, Heartbeat, Registration, RunOrigin, ServerCode, ServerInstance
 from rollyard.services.server.app import Context, Server
 from rollyard.services.server.settings import ServerSettings
-from rollyard.services.types import Directory, Heartbeat, Json, Registration, RunOrigin, ServerCode, ServerInstance
+from rollyard.services.types import Json
 
 M = TypeVar("M", bound=BaseModel)
 

@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import Awaitable, Callable
 
 from rollyard.services.errors import Failure
-from rollyard.services.types import Directory
+from rollyard.services.run_types import Directory
 
 
 class AddressBook:

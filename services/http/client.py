@@ -20,7 +20,8 @@ from rollyard.services.errors import Failure, FailureKind, did_you_mean
 from rollyard.services.http.address_book import AddressBook as AddressBook
 from rollyard.services.http.transport import CONNECT_TIMED_OUT, HttpResponse, Transport
 from rollyard.services.http.transport import RUN_HEADER as RUN_HEADER  # its name for the servers
-from rollyard.services.types import Directory, Keys, Problem
+from rollyard.services.run_types import Directory, Keys
+from rollyard.services.types import Problem
 
 TO_HEADER = "x-rollyard-to"
 """Names the addressed server: after a restart another server of the run may listen on its old port."""

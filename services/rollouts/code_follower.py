@@ -10,7 +10,7 @@ from rollyard.services.errors import RunError
 from rollyard.services.head.client import RegistryClient
 from rollyard.services.rollouts.collector import Collector
 from rollyard.services.rollouts.store import RolloutStore
-from rollyard.services.types import Directory, ServerCode
+from rollyard.services.run_types import Directory, ServerCode
 
 RELOAD_S = 60.0
 """How long a new collection waits for servers that are reloading. Then it starts, and its calls wait for them."""

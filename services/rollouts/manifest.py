@@ -13,7 +13,8 @@ from rollyard.services.config.server_code.code_history import accepted, version_
 from rollyard.services.errors import OperatorError
 from rollyard.services.io.json_differences import differences
 from rollyard.services.rollouts.manifest_records import Manifest
-from rollyard.services.types import Json, ServerCode
+from rollyard.services.run_types import ServerCode
+from rollyard.services.types import Json
 
 
 def new_manifest(output: Path, identity: Json, versions: Json, code: dict[str, ServerCode]) -> Manifest:

@@ -22,7 +22,8 @@ from rollyard.services.rollouts.manifest import check_not_shared, encode_manifes
 from rollyard.services.rollouts.manifest_records import Manifest
 from rollyard.services.rollouts.rewards import EXPECTED, is_reward
 from rollyard.services.rollouts.rollout_keys import Expected, Key, KeySet, duplicate_key, key_of
-from rollyard.services.types import CollectionStatus, FailureRow, Json, ServerCode
+from rollyard.services.run_types import ServerCode
+from rollyard.services.types import CollectionStatus, FailureRow, Json
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from rollyard.services.config.load import ServerSpec
 from rollyard.services.errors import EXIT_OPERATOR, OperatorError, RunError
+from rollyard.services.run_types import Keys, Launch
 from rollyard.services.runtime.launcher import Launcher
-from rollyard.services.types import Keys, Launch
 
 
 async def check_in_process(spec: ServerSpec, keys: Keys, launcher: Launcher) -> None:

@@ -19,10 +19,10 @@ from rollyard.services.http.access.peer_user import PeerProtocol, Peers
 from rollyard.services.http.client import AddressBook
 from rollyard.services.http.listener import BoundedProtocol, Listener, ListenerLimits
 from rollyard.services.http.loop_lag import LoopLag
+from rollyard.services.run_types import Heartbeat, Registration
 from rollyard.services.runtime.ports import owner_of_port
 from rollyard.services.server.app import Server
 from rollyard.services.server.settings import ServerSettings
-from rollyard.services.types import Heartbeat, Registration
 
 log = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Protocol, Self
 
 from rollyard.services.config.venv import interpreter_for, needs_isolation
-from rollyard.services.types import Launch
+from rollyard.services.run_types import Launch
 
 
 class Process(Protocol):

@@ -18,12 +18,12 @@ from rollyard.services.config.plugins import load_server
 from rollyard.services.errors import OperatorError, RollyardError, RunError
 from rollyard.services.http.client import AddressBook, ServerClient
 from rollyard.services.http.transport import HttpTransport, endpoint_transport
+from rollyard.services.run_types import Directory, Keys
 from rollyard.services.runtime.check_process import check_in_process
 from rollyard.services.runtime.hosting import bind, bind_for
 from rollyard.services.runtime.launcher import LocalLauncher
 from rollyard.services.runtime.stack import refuse_isolated
 from rollyard.services.server.app import Context, Server
-from rollyard.services.types import Directory, Keys
 
 
 class Preflight:

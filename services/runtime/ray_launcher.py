@@ -33,9 +33,9 @@ from rollyard.services.errors import OperatorError, RunError
 from rollyard.services.http.access.hosts import is_loopback
 from rollyard.services.http.ray_address import check_ray_address
 from rollyard.services.io.optional import require
+from rollyard.services.run_types import Launch
 from rollyard.services.runtime import ray_actor
 from rollyard.services.runtime.launcher import Process
-from rollyard.services.types import Launch
 
 T = TypeVar("T")
 

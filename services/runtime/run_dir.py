@@ -13,7 +13,8 @@ import yaml
 from pydantic import ValidationError
 
 from rollyard.services.errors import OperatorError
-from rollyard.services.types import HeadFile, Json
+from rollyard.services.run_types import HeadFile
+from rollyard.services.types import Json
 
 HOME = Path(".rollyard") / "runs"
 

@@ -20,11 +20,11 @@ from rollyard.services.http.client import AddressBook, ServerClient
 from rollyard.services.http.loop_lag import LoopLag
 from rollyard.services.http.transport import HttpTransport, endpoint_transport
 from rollyard.services.io.terminal import plain, plain_output
+from rollyard.services.run_types import Launch
 from rollyard.services.runtime.hosting import HostedServer, bind_for
 from rollyard.services.runtime.process_setup import die_with_parent, raise_file_limit, tune_gc
 from rollyard.services.server.app import Context
 from rollyard.services.server.settings import parse_settings
-from rollyard.services.types import Launch
 
 
 async def serve(

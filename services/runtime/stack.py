@@ -20,6 +20,7 @@ from rollyard.services.head.server import Head
 from rollyard.services.http.client import AddressBook, ServerClient
 from rollyard.services.http.loop_lag import LoopLag
 from rollyard.services.http.transport import HttpTransport, LocalTransport, endpoint_transport
+from rollyard.services.run_types import AccessRules, Directory, HeadFile, Keys
 from rollyard.services.runtime.check_process import check_in_process
 from rollyard.services.runtime.hosting import HostedServer, bind, bind_for
 from rollyard.services.runtime.launcher import Launcher
@@ -28,7 +29,6 @@ from rollyard.services.runtime.run_dir import RunFolder
 from rollyard.services.runtime.supervisor import REPORT_EVERY_S, StartupProgress, Supervisor
 from rollyard.services.server.app import Context
 from rollyard.services.server.settings import ServerSettings
-from rollyard.services.types import AccessRules, Directory, HeadFile, Keys
 
 Say = Callable[[str], None]
 

@@ -18,8 +18,9 @@ from rollyard.services.backoff import Restarts
 from rollyard.services.config.load import ServerSpec
 from rollyard.services.errors import EXIT_OPERATOR, OperatorError, RunError
 from rollyard.services.head.registry import ServerRegistry
+from rollyard.services.run_types import Keys, Launch
 from rollyard.services.runtime.launcher import Launcher, Process
-from rollyard.services.types import Json, Keys, Launch
+from rollyard.services.types import Json
 
 log = logging.getLogger(__name__)
 

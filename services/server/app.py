@@ -29,10 +29,11 @@ from rollyard.services.http.client import RUN_HEADER, ServerClient
 from rollyard.services.http.problem import problem_response, to_problem
 from rollyard.services.http.request import Handler, RawRequest, RawResponse, cancel_on_disconnect, read_body
 from rollyard.services.http.transport import Receive, Scope, Send, Transport
+from rollyard.services.run_types import Keys
 from rollyard.services.server.metrics import CONTENT_TYPE, MetricSource, RouteMetrics, ServerMetrics
 from rollyard.services.server.openapi import document
 from rollyard.services.server.settings import ServerSettings
-from rollyard.services.types import Json, Keys
+from rollyard.services.types import Json
 
 log = logging.getLogger(__name__)
 

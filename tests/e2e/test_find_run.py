@@ -15,11 +15,11 @@ from rollyard.services.config.load import RunConfig
 from rollyard.services.errors import RunError
 from rollyard.services.head.registry import ServerRegistry
 from rollyard.services.head.server import Head
+from rollyard.services.run_types import HeadFile, Keys
 from rollyard.services.runtime.hosting import HostedServer
 from rollyard.services.runtime.run_dir import HOME, RunFolder
 from rollyard.services.server.app import Context
 from rollyard.services.server.settings import ServerSettings
-from rollyard.services.types import HeadFile, Keys
 from tests.support.fixtures import client_of, closed_port, listening, network
 
 OTHER = os.geteuid() + 4321

@@ -11,7 +11,8 @@ from rollyard.services.cli.status_view import view
 from rollyard.services.head.activity import Collection, RunningEpisode, StageActivity
 from rollyard.services.head.run_snapshot import RunSnapshot
 from rollyard.services.rollouts.progress import CollectionProgress
-from rollyard.services.types import DatasetStatus, ServerInstance
+from rollyard.services.run_types import ServerInstance
+from rollyard.services.types import DatasetStatus
 
 NOW = 1_000_000.0
 

@@ -19,10 +19,11 @@ from rollyard.services.http.connection_pool import REQUEST_HEADER
 from rollyard.services.http.request import Handler
 from rollyard.services.http.transport import HttpResponse, HttpTransport, LocalTransport, Transport
 from rollyard.services.io.search_path import INSTALLED
+from rollyard.services.run_types import Directory, Keys
 from rollyard.services.runtime.hosting import HostedServer, bind
 from rollyard.services.server.app import Context, Server
 from rollyard.services.server.settings import ServerSettings
-from rollyard.services.types import Directory, Json, Keys
+from rollyard.services.types import Json
 
 KEYS = Keys(run_id="r1", secret="a secret of this test")
 _numbers = itertools.count(1)

@@ -15,9 +15,10 @@ from rollyard.responses_api_models.base import ModelServer
 from rollyard.services.http.client import AddressBook, RetryPolicy, ServerClient
 from rollyard.services.http.request import RawRequest
 from rollyard.services.http.transport import HttpResponse, HttpTransport, LocalTransport
+from rollyard.services.run_types import Directory, Keys
 from rollyard.services.server.app import Context, Server
 from rollyard.services.server.settings import ServerSettings
-from rollyard.services.types import Directory, Json, Keys
+from rollyard.services.types import Json
 
 KEYS = Keys(run_id="test", secret="a secret of this test")
 

@@ -15,8 +15,9 @@ import uvicorn
 from rollyard.services.http.client import AddressBook, ServerClient
 from rollyard.services.http.transport import ASGIApp, HttpResponse, HttpTransport, LocalTransport
 from rollyard.services.responses.stream_events import whole
+from rollyard.services.run_types import Directory, Keys
 from rollyard.services.server.app import Context, Server
-from rollyard.services.types import Directory, Json, Keys
+from rollyard.services.types import Json
 
 COMPLETION: Json = {
     "id": "chatcmpl-7",

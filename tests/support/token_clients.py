@@ -14,8 +14,9 @@ from rollyard.responses_api_models.vllm_model.app import VllmModel, VllmModelSet
 from rollyard.services.http.client import AddressBook, ServerClient
 from rollyard.services.http.transport import HttpResponse, HttpTransport, LocalTransport
 from rollyard.services.rollout_types import Response, ResponseItem
+from rollyard.services.run_types import Directory, Keys
 from rollyard.services.server.app import Context, Server
-from rollyard.services.types import Directory, Json, Keys
+from rollyard.services.types import Json
 from tests.support.token_engine import TokenEngine
 from tests.support.toy_tokenizer import END, encode, spelled
 

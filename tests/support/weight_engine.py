@@ -16,8 +16,9 @@ import orjson
 from rollyard.responses_api_models.vllm_model.app import VllmModel, VllmModelSettings
 from rollyard.services.http.client import AddressBook, ServerClient
 from rollyard.services.http.transport import ASGIApp, HttpResponse, HttpTransport, LocalTransport, Receive, Scope, Send
+from rollyard.services.run_types import Keys
 from rollyard.services.server.app import Context
-from rollyard.services.types import Json, Keys
+from rollyard.services.types import Json
 from tests.support.scripted_engine import nobody
 
 STARTED = "/weights/started"

@@ -22,9 +22,10 @@ from rollyard.services.http.client import AddressBook, ServerClient
 from rollyard.services.http.transport import HttpTransport
 from rollyard.services.io.exit_status import EXIT_DONE, EXIT_FAILED
 from rollyard.services.io.search_path import INSTALLED
+from rollyard.services.run_types import Keys
 from rollyard.services.runtime.run_dir import RunFolder
 from rollyard.services.runtime.stack import Stack, new_keys
-from rollyard.services.types import Json, Keys
+from rollyard.services.types import Json
 
 EXAMPLE = "ng_doctor tokens +config_paths=[responses_api_models/vllm_model/configs/vllm_model.yaml]"
 MODELS = "responses_api_models"

@@ -11,7 +11,8 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from rollyard.services.errors import OperatorError
-from rollyard.services.types import Record, ServerCode
+from rollyard.services.run_types import ServerCode
+from rollyard.services.types import Record
 
 _MOST_FILES = 6
 

@@ -24,9 +24,10 @@ from rollyard.services.config.server_code.file_name_literals import FileNames
 from rollyard.services.config.server_code.requirements import declared_packages
 from rollyard.services.config.server_code.source_scan import Source, read_source
 from rollyard.services.io.search_path import INSTALLED
+from rollyard.services.run_types import CodeSources, ServerCode
 from rollyard.services.server.app import Server
 from rollyard.services.server.settings import is_secret
-from rollyard.services.types import CodeSources, Json, ServerCode
+from rollyard.services.types import Json
 
 _OWN = "rollyard"
 _SYSTEM = tuple(map(Path, ("/bin", "/dev", "/etc", "/lib", "/proc", "/run", "/sys", "/usr")))

@@ -14,7 +14,7 @@ from pathlib import Path
 from rollyard.services.config.server_code.code_files import CODE, files_of, folders_of
 from rollyard.services.config.server_code.file_digest import file_digest
 from rollyard.services.config.server_code.source_scan import read_source
-from rollyard.services.types import CodeSources, ServerCode
+from rollyard.services.run_types import CodeSources, ServerCode
 
 REMOVED = ""
 """Stands for the digest of a file that is absent."""

@@ -6,7 +6,7 @@ import hashlib
 import hmac
 
 from rollyard.services.errors import OperatorError
-from rollyard.services.types import Keys
+from rollyard.services.run_types import Keys
 
 SHORTEST = 16
 """Minimum token length in characters. The session secret is derived from the token and is no stronger than it."""

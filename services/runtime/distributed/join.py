@@ -14,8 +14,9 @@ from rollyard.services.errors import Failure, FailureKind, OperatorError, RunErr
 from rollyard.services.head.client import RegistryClient
 from rollyard.services.http.access.hosts import is_loopback
 from rollyard.services.http.transport import HttpTransport
+from rollyard.services.run_types import Directory, Keys, Launch
 from rollyard.services.runtime.serve import serve
-from rollyard.services.types import Directory, Json, Keys, Launch
+from rollyard.services.types import Json
 
 _RETRY_S = 0.5
 _RETRYABLE = (FailureKind.UNREACHABLE, FailureKind.TIMEOUT)

@@ -17,7 +17,7 @@ from rollyard.services.charts.chart import Charts
 from rollyard.services.errors import Failure, RunError
 from rollyard.services.head.run_snapshot import RunSnapshot, fetch_snapshot
 from rollyard.services.http.transport import Transport
-from rollyard.services.types import HeadFile
+from rollyard.services.run_types import HeadFile
 from rollyard.services.viewer.api.run_history import RunHistory
 
 FRESH_S = 0.5

@@ -25,11 +25,12 @@ from rollyard.services.backoff import Restarts
 from rollyard.services.cli import collect_rollouts
 from rollyard.services.cli import status as show_status
 from rollyard.services.config.load import RunConfig
+from rollyard.services.run_types import Launch
 from rollyard.services.runtime.process_setup import die_with_parent, raise_file_limit
 from rollyard.services.runtime.run_dir import RunFolder
 from rollyard.services.runtime.serve import serve_until_signalled
 from rollyard.services.runtime.stack import Stack, new_keys
-from rollyard.services.types import Json, Launch
+from rollyard.services.types import Json
 from tests.support.stacks import essence, keys_of, read_rows
 
 WORLD = "grl_sokoban_resources_server"

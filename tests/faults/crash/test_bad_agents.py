@@ -16,7 +16,8 @@ from rollyard.services.rollouts.collector import Collector, Limits
 from rollyard.services.rollouts.progress import CollectionProgress
 from rollyard.services.rollouts.run_answer import RESPONSE_BYTES_HEADER
 from rollyard.services.rollouts.store import RolloutStore, StorePaths
-from rollyard.services.types import Directory, Json, Keys, State
+from rollyard.services.run_types import Directory, Keys
+from rollyard.services.types import Json, State
 from tests.support.stacks import keys_of, read_rows
 
 from .harness import failures

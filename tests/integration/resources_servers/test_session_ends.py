@@ -15,7 +15,8 @@ from rollyard.resources_servers.orphaned_sessions import OrphanedSessions
 from rollyard.services.errors import Failure
 from rollyard.services.http.client import SESSION_HEADER
 from rollyard.services.http.transport import HttpResponse
-from rollyard.services.types import Directory, Json
+from rollyard.services.run_types import Directory
+from rollyard.services.types import Json
 from tests.support.fixtures import until
 from tests.support.in_process import Wired, environment, wired
 

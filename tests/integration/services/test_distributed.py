@@ -13,12 +13,12 @@ from rollyard.services.cli import run as ng_run
 from rollyard.services.config.load import RunConfig
 from rollyard.services.errors import Failure, OperatorError, RunError
 from rollyard.services.head.registry import ServerRegistry
+from rollyard.services.run_types import Registration
 from rollyard.services.runtime.distributed.derived_keys import shared_keys
 from rollyard.services.runtime.distributed.join import ListenAddress, join_run
 from rollyard.services.runtime.distributed.server_selection import select_servers
 from rollyard.services.runtime.run_dir import RunFolder
 from rollyard.services.runtime.stack import Stack
-from rollyard.services.types import Registration
 from tests.support.fixtures import closed_port, until
 from tests.support.stacks import AGENT, collect, configured
 

@@ -13,13 +13,13 @@ from rollyard.services.head.client import RegistryClient
 from rollyard.services.head.registry import ServerRegistry
 from rollyard.services.head.server import Head
 from rollyard.services.http.client import AddressBook
+from rollyard.services.run_types import Heartbeat, Registration
 from rollyard.services.runtime.hosting import HostedServer, bind
 from rollyard.services.runtime.launcher import Launcher, LocalLauncher
 from rollyard.services.runtime.run_dir import RunFolder
 from rollyard.services.runtime.stack import Stack
 from rollyard.services.server.app import Context, Server
 from rollyard.services.server.settings import ServerSettings
-from rollyard.services.types import Heartbeat, Registration
 from tests.support.fixtures import KEYS, client_of, listening, load_text, make_folder, network, until, yaml_of
 from tests.support.stacks import configured
 

@@ -19,8 +19,9 @@ from rollyard.services.head.run_snapshot import RunSnapshot, fetch_snapshot
 from rollyard.services.http.client import ServerClient
 from rollyard.services.http.transport import HttpTransport
 from rollyard.services.rollouts.progress import CollectionProgress
+from rollyard.services.run_types import HeadFile, ServerInstance
 from rollyard.services.runtime.stack import Stack
-from rollyard.services.types import FailureRow, HeadFile, ServerInstance
+from rollyard.services.types import FailureRow
 from rollyard.services.viewer.api.live_route import live_router
 from tests.support.stacks import AGENT, EXAMPLES, colocated, configured
 

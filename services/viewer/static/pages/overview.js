@@ -5,7 +5,7 @@ import { Chart } from '../parts/chart.js';
 import { Notice, Breadcrumbs } from '../parts/notice.js';
 import { Progress } from '../parts/progress.js';
 import { RunTiles } from '../parts/runtiles.js';
-import { TokenTable } from '../parts/tokentable.js';
+import { TokenTable } from '../parts/rollout/tokentable.js';
 import { link } from '../route.js';
 import { Name } from '../text.js';
 import { bytes, count, percent } from '../formatting.js';

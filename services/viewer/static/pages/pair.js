@@ -4,7 +4,7 @@ import { useData } from '../data.js';
 import { useKeys } from '../keys.js';
 import { usePlayback } from '../playback.js';
 import { Notice, Breadcrumbs } from '../parts/notice.js';
-import { RepeatCards, PlaybackControls, longest } from '../parts/repeatcards.js';
+import { RepeatCards, PlaybackControls, longest } from '../parts/rollout/repeatcards.js';
 import { go, link } from '../route.js';
 import { Name } from '../text.js';
 

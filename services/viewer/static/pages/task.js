@@ -4,8 +4,8 @@ import { useData } from '../data.js';
 import { useKeys } from '../keys.js';
 import { usePlayback } from '../playback.js';
 import { Notice, Breadcrumbs } from '../parts/notice.js';
-import { NeighbourLink } from '../parts/neighbourlink.js';
-import { RepeatCards, PlaybackControls, longest } from '../parts/repeatcards.js';
+import { NeighbourLink } from '../parts/rollout/neighbourlink.js';
+import { RepeatCards, PlaybackControls, longest } from '../parts/rollout/repeatcards.js';
 import { go, link } from '../route.js';
 import { Name } from '../text.js';
 

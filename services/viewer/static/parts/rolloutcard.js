@@ -3,8 +3,8 @@ import { html } from '../vendor/htm-preact.js';
 import { link } from '../route.js';
 import { Name, Text } from '../text.js';
 import { count, plain } from '../formatting.js';
-import { Board } from './board.js';
-import { Outcome } from './outcome.js';
+import { Board } from './rollout/board.js';
+import { Outcome } from './rollout/outcome.js';
 
 /** @param {{story: any, move: number}} props  `move`: the frame to show, limited to the last one. */
 export function RolloutCard({ story, move }) {

@@ -3,7 +3,7 @@ import { html } from '../vendor/htm-preact.js';
 import { changed, go, link } from '../route.js';
 import { Name } from '../text.js';
 import { count, plain, seconds } from '../formatting.js';
-import { Outcome } from './outcome.js';
+import { Outcome } from './rollout/outcome.js';
 import { SortableHeader } from './sortableheader.js';
 
 /** Name, sort key, whether the first click sorts in descending order, cell. @type {[string, string, boolean, (line: any) => any][]} */

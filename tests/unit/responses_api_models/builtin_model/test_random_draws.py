@@ -104,7 +104,7 @@ from rollyard.services.http.client import AddressBook, ServerClient
 from rollyard.services.http.request import RawRequest
 from rollyard.services.server.app import Context
 from rollyard.services.http.transport import HttpTransport
-from rollyard.services.types import Keys
+from rollyard.services.run_types import Keys
 keys = Keys(run_id="run", secret="secret")
 client = ServerClient(HttpTransport(), keys, AddressBook(None))
 model = BuiltinModel(BuiltinModelSettings(), Context("policy_model", keys, client))

@@ -16,8 +16,9 @@ from rollyard.responses_api_models.openai_model.app import OpenaiModel
 from rollyard.responses_api_models.vllm_model.app import VllmModel
 from rollyard.services.http.client import AddressBook, ServerClient
 from rollyard.services.http.transport import HttpTransport, LocalTransport, Receive, Scope, Send
+from rollyard.services.run_types import Keys
 from rollyard.services.server.app import Context, Server
-from rollyard.services.types import Json, Keys
+from rollyard.services.types import Json
 from tests.support.scripted_engine import COMPLETION, ask, engine, model_server, nobody
 from tests.unit.responses_api_models.chat_engine.test_empty_answers import RESPONSE
 

@@ -15,9 +15,10 @@ from rollyard.services.head.server import Head
 from rollyard.services.http.client import SECRET_HEADER
 from rollyard.services.http.transport import HttpResponse, HttpTransport, LocalTransport
 from rollyard.services.rollouts.progress import CollectionProgress
+from rollyard.services.run_types import Keys, Registration
 from rollyard.services.server.app import Context
 from rollyard.services.server.settings import ServerSettings
-from rollyard.services.types import Json, Keys, Registration
+from rollyard.services.types import Json
 from tests.support.fixtures import KEYS, client_of, load_text, make_folder, send, yaml_of
 
 NEMO_KEYS = {"process_name", "server_type", "name", "dir_path", "entrypoint", "host", "port", "pid", "config_path"}

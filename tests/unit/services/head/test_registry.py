@@ -7,7 +7,7 @@ import pytest
 from rollyard.services.config.load import RunConfig
 from rollyard.services.errors import Failure, FailureKind
 from rollyard.services.head.registry import ServerRegistry
-from rollyard.services.types import Heartbeat, Registration
+from rollyard.services.run_types import Heartbeat, Registration
 from tests.support.fixtures import load_text, make_folder, yaml_of
 
 

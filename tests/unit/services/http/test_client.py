@@ -10,7 +10,7 @@ from rollyard.services.errors import Failure, FailureKind
 from rollyard.services.http.client import RUN_HEADER, RetryPolicy
 from rollyard.services.http.request import RawRequest
 from rollyard.services.http.transport import HttpTransport, LocalTransport
-from rollyard.services.types import Keys
+from rollyard.services.run_types import Keys
 from tests.support.fixtures import (
     KEYS,
     a_server,

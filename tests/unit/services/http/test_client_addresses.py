@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from rollyard.services.errors import Failure, FailureKind
 from rollyard.services.http.client import AddressBook, RetryPolicy, ServerClient, Session
-from rollyard.services.types import Directory
+from rollyard.services.run_types import Directory
 from tests.support.asgi_requests import echo
 from tests.support.fixtures import KEYS, a_server, closed_port, failure_of, kind_of, listening, network
 

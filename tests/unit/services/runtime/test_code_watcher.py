@@ -11,8 +11,8 @@ from rollyard.services.config.server_code.code_version import loaded_code
 from rollyard.services.config.server_code.file_digest import file_digest
 from rollyard.services.errors import OperatorError
 from rollyard.services.head.registry import ServerRegistry
+from rollyard.services.run_types import Registration
 from rollyard.services.runtime.code_watcher import CodeWatcher
-from rollyard.services.types import Registration
 from tests.support.fixtures import load_text, make_folder, yaml_of
 
 

@@ -17,10 +17,10 @@ from rollyard.services.head.registry import ServerRegistry
 from rollyard.services.head.server import Head
 from rollyard.services.http.client import AddressBook
 from rollyard.services.http.request import RawRequest, RawResponse
+from rollyard.services.run_types import Keys
 from rollyard.services.runtime.hosting import HostedServer, bind
 from rollyard.services.server.app import Context, Server
 from rollyard.services.server.settings import ServerSettings
-from rollyard.services.types import Keys
 from tests.support.fixtures import KEYS, a_server, client_of, closed_port, failure_of, listening, network, send, until
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from rollyard.services.run_types import HeadFile
 from rollyard.services.runtime.run_dir import HOME, RunFolder, running_heads
-from rollyard.services.types import HeadFile
 
 
 def head(run_id: str, pid: int | None = None, token: str | None = None) -> HeadFile:

@@ -15,11 +15,11 @@ import pytest
 from rollyard.services.backoff import Restarts
 from rollyard.services.errors import RunError
 from rollyard.services.head.registry import ServerRegistry
+from rollyard.services.run_types import Launch, Registration
 from rollyard.services.runtime.launcher import LocalProcess, Process
 from rollyard.services.runtime.ray_launcher import RayLauncher
 from rollyard.services.runtime.stack import new_keys
 from rollyard.services.runtime.supervisor import Supervisor
-from rollyard.services.types import Launch, Registration
 from tests.support.fixtures import load_text, make_folder, yaml_of
 
 KEYS = new_keys()

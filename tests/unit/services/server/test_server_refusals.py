@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rollyard.services.types import Keys
+from rollyard.services.run_types import Keys
 from tests.support.asgi_requests import ask, echo, problem
 from tests.support.fixtures import a_server
 

@@ -9,7 +9,8 @@ import pytest
 from rollyard.services.config.plugins import FAMILIES, load_server
 from rollyard.services.config.server_code.code_version import loaded_code
 from rollyard.services.io.search_path import INSTALLED
-from rollyard.services.types import Json, ServerCode
+from rollyard.services.run_types import ServerCode
+from rollyard.services.types import Json
 from tests.support.fixtures import PLAIN_APP, make_folder
 
 WITH_LEVELS = PLAIN_APP + "\nLEVELS = 'levels.json'\nPROMPTS = 'prompts'\nGOLD = f'data/{LEVELS}.gold'\n"

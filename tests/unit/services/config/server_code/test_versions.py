@@ -13,7 +13,8 @@ from rollyard.services.errors import Failure, OperatorError
 from rollyard.services.head.registry import ServerRegistry
 from rollyard.services.metrics.loader.load_run import load
 from rollyard.services.rollouts.store import RolloutStore, StorePaths
-from rollyard.services.types import Json, Registration, ServerCode
+from rollyard.services.run_types import Registration, ServerCode
+from rollyard.services.types import Json
 from tests.support.fixtures import load_text, make_folder, yaml_of
 
 

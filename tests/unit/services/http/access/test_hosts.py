@@ -6,7 +6,7 @@ import pytest
 
 from rollyard.services.errors import OperatorError
 from rollyard.services.http.access.hosts import Authority, KnownHosts, parse_authority
-from rollyard.services.types import AccessRules, Keys
+from rollyard.services.run_types import AccessRules, Keys
 from tests.support.asgi_requests import echo
 from tests.support.fixtures import a_server, listening
 from tests.unit.services.http.access.raw_requests import asked

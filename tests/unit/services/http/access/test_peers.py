@@ -32,10 +32,11 @@ from rollyard.services.http.access.socket_owners import (
     listener_owner,
     owner,
 )
+from rollyard.services.run_types import AccessRules, Keys
 from rollyard.services.runtime.hosting import HostedServer, bind
 from rollyard.services.server.app import Context
 from rollyard.services.server.settings import ServerSettings
-from rollyard.services.types import AccessRules, Json, Keys
+from rollyard.services.types import Json
 from tests.support.fixtures import KEYS, a_server, client_of, network
 from tests.unit.services.http.access.raw_requests import asked
 

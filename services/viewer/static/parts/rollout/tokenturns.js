@@ -1,8 +1,8 @@
 /** The tokens of an episode's model calls: masked prompt tokens, and generated tokens with their log-probabilities. */
-import { html, useMemo, useState } from '../vendor/htm-preact.js';
-import { Name } from '../text.js';
-import { count, percent, plain, several } from '../formatting.js';
-import { SeriesChart } from './serieschart.js';
+import { html, useMemo, useState } from '../../vendor/htm-preact.js';
+import { Name } from '../../text.js';
+import { count, percent, plain, several } from '../../formatting.js';
+import { SeriesChart } from '../serieschart.js';
 import { CLASSES, TokenStrip } from './tokenstrip.js';
 
 const OPEN_AT_FIRST = 20;

@@ -1,6 +1,6 @@
 /** One model call's tokens as a strip of ids, with a description of the token at the pointer or keyboard position. */
-import { html, useState } from '../vendor/htm-preact.js';
-import { count, percent, plain } from '../formatting.js';
+import { html, useState } from '../../vendor/htm-preact.js';
+import { count, percent, plain } from '../../formatting.js';
 
 /** The lower log-probability bound of each class. Less likely tokens also have a stronger underline. */
 export const CLASSES = [

@@ -1,5 +1,5 @@
 /** The outcome of a rollout as a word and a symbol, so that colour is never the only cue. */
-import { html } from '../vendor/htm-preact.js';
+import { html } from '../../vendor/htm-preact.js';
 
 /** @param {{line: {outcome: string, success: boolean | null}}} props */
 export function Outcome({ line }) {

@@ -1,6 +1,6 @@
 /** The conversation of an episode, in order, with speakers distinguished. */
-import { html, useMemo, useState } from '../vendor/htm-preact.js';
-import { Notice } from './notice.js';
+import { html, useMemo, useState } from '../../vendor/htm-preact.js';
+import { Notice } from '../notice.js';
 import { Message } from './message.js';
 
 const AT_ONCE = 200;

@@ -1,15 +1,15 @@
 /** Shows all repeats of a task in one run as cards. */
-import { html } from '../vendor/htm-preact.js';
-import { plain, several } from '../formatting.js';
+import { html } from '../../vendor/htm-preact.js';
+import { plain, several } from '../../formatting.js';
 import { Buttons } from './boardplayer.js';
-import { RolloutCard } from './rolloutcard.js';
+import { RolloutCard } from '../rolloutcard.js';
 
 /** The longest replay's number of frames. @param {any[]} stories */
 export function longest(stories) {
   return Math.max(0, ...stories.map((story) => story.replay?.frames.length ?? 0));
 }
 
-/** The controls that move all boards. @param {{player: ReturnType<typeof import('../playback.js').usePlayback>}} props */
+/** The controls that move all boards. @param {{player: ReturnType<typeof import('../../playback.js').usePlayback>}} props */
 export function PlaybackControls({ player }) {
   const said = `move ${player.at} of ${player.last}`;
   return player.last > 0 && html`<div class="together">

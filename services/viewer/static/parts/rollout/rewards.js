@@ -1,6 +1,6 @@
 /** The rewards by step as a strip of columns; a click goes to the step. */
-import { html } from '../vendor/htm-preact.js';
-import { signed, several, plain } from '../formatting.js';
+import { html } from '../../vendor/htm-preact.js';
+import { signed, several, plain } from '../../formatting.js';
 
 const HIGH = 44;
 const WIDE = 400;

@@ -1,6 +1,6 @@
 /** Shows a JSON object: short values on one line, long texts in separate blocks. */
-import { html } from '../vendor/htm-preact.js';
-import { Name, Text } from '../text.js';
+import { html } from '../../vendor/htm-preact.js';
+import { Name, Text } from '../../text.js';
 
 const LONGEST = 50_000;
 const MOST_KEYS = 30;

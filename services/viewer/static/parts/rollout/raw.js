@@ -1,9 +1,9 @@
 /** The raw row of the file. */
-import { html, useState } from '../vendor/htm-preact.js';
-import { ALONE, fetchText } from '../data.js';
-import { bytes } from '../formatting.js';
-import { JsonTree } from './jsontree.js';
-import { Notice } from './notice.js';
+import { html, useState } from '../../vendor/htm-preact.js';
+import { ALONE, fetchText } from '../../data.js';
+import { bytes } from '../../formatting.js';
+import { JsonTree } from '../jsontree.js';
+import { Notice } from '../notice.js';
 
 /** @param {{path: string, name: string}} props */
 export function Raw({ path, name }) {

@@ -1,6 +1,6 @@
 /** The remaining fields of a row. */
-import { html } from '../vendor/htm-preact.js';
-import { Name, Text } from '../text.js';
+import { html } from '../../vendor/htm-preact.js';
+import { Name, Text } from '../../text.js';
 
 const MOST = 200;
 const DEEPEST = 4;

@@ -1,7 +1,7 @@
 /** The failed attempts of this rollout. */
-import { html } from '../vendor/htm-preact.js';
-import { Name, Text } from '../text.js';
-import { seconds } from '../formatting.js';
+import { html } from '../../vendor/htm-preact.js';
+import { Name, Text } from '../../text.js';
+import { seconds } from '../../formatting.js';
 
 /** @param {number} when */
 function said(when) {

@@ -1,7 +1,7 @@
 /** One event of a conversation. */
-import { html, useMemo, useState } from '../vendor/htm-preact.js';
-import { Name, Text } from '../text.js';
-import { several, signed } from '../formatting.js';
+import { html, useMemo, useState } from '../../vendor/htm-preact.js';
+import { Name, Text } from '../../text.js';
+import { several, signed } from '../../formatting.js';
 import { Parsed, parsed } from './parsed.js';
 
 const TITLES = {

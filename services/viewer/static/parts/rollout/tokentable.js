@@ -1,6 +1,6 @@
 /** The number of tokens per rollout, by kind. */
-import { html } from '../vendor/htm-preact.js';
-import { compact, count, several } from '../formatting.js';
+import { html } from '../../vendor/htm-preact.js';
+import { compact, count, several } from '../../formatting.js';
 
 const COLUMNS = { mean: 'mean', median: 'median', p95: '95%', max: 'max', total: 'total' };
 

@@ -1,6 +1,6 @@
 /** Draws a board with one square per symbol. Unknown symbols are shown as text. */
-import { html } from '../vendor/htm-preact.js';
-import { spelled } from '../text.js';
+import { html } from '../../vendor/htm-preact.js';
+import { spelled } from '../../text.js';
 
 const MOST_CELLS = 10000;
 

@@ -1,8 +1,8 @@
 /** Playback of the episode's board and of an optimal solution, each with its controls. */
-import { html } from '../vendor/htm-preact.js';
-import { SPEEDS, usePlayback } from '../playback.js';
-import { Name } from '../text.js';
-import { plain, signed } from '../formatting.js';
+import { html } from '../../vendor/htm-preact.js';
+import { SPEEDS, usePlayback } from '../../playback.js';
+import { Name } from '../../text.js';
+import { plain, signed } from '../../formatting.js';
 import { Board } from './board.js';
 
 const SIGNS = {

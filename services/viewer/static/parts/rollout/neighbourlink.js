@@ -1,5 +1,5 @@
 /** A link to a neighbour, or a disabled button if there is none. */
-import { html } from '../vendor/htm-preact.js';
+import { html } from '../../vendor/htm-preact.js';
 
 /** @param {{href: string | null, word: string, title: string}} props */
 export function NeighbourLink({ href, word, title }) {

@@ -1,0 +1,186 @@
+"""Records of a run's processes: how a server is launched, registers, sends heartbeats, and is found. Frozen."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from rollyard.services.types import Json, Record
+
+
+class AccessRules(Record):
+    """Who may call the servers of a run without a token, in addition to its own user and root."""
+
+    other_users: bool = False
+    """Whether all users of the host may call them."""
+    hosts: tuple[str, ...] = ()
+    """Further host names of the servers, such as those of a proxy."""
+
+
+class Keys(Record):
+    """Secrets shared by the processes of one run. Created once by the process that starts it; never shown or served."""
+
+    run_id: str
+    """Sent with every request, so that no server handles a request of another run on the same port."""
+    secret: str = Field(repr=False)
+    """Signs session cookies and authorizes servers to register with the head."""
+    token: str | None = Field(default=None, repr=False)
+    """Bearer token required for every request when a server is bound to a non-loopback address."""
+    access: AccessRules = AccessRules()
+
+
+class Launch(Record):
+    """Everything that a server process receives, through its standard input."""
+
+    name: str
+    instance: str
+    """Unique within the run: name, replica and start count."""
+    family: str
+    implementation: str
+    folder: str
+    """The server's own folder, absolute."""
+    settings: Json
+    keys: Keys
+    head_url: str
+    parent_pid: int
+    """This process ends when that process dies; 0 if that is on another host."""
+    advertise: str | None = None
+    """Host name under which others reach this host, if it is not the bound address."""
+    log_folder: str | None = None
+    """Folder of the run's logs; it may not exist on another host."""
+    check_only: bool = False
+    """Create the server, check for problems that would stop its start, and exit."""
+
+
+class ServerCode(Record):
+    """Digests of the code that a server process has loaded, computed in `services/config/server_code`."""
+
+    digest: str
+    """Digest of the fields below."""
+    files: dict[str, str]
+    """Path relative to its code folder -> short digest of its content."""
+    packages: dict[str, str]
+    """Package that the server declares -> installed version."""
+
+
+class CodeSources(Record):
+    """Where the files of a `ServerCode` are on the server's host."""
+
+    paths: dict[str, str]
+    """Name in `ServerCode.files` -> absolute path."""
+    folders: dict[str, str]
+    """Folders in which every code file counts: name, the prefix of the names of their files -> absolute path."""
+
+
+class Registration(Record):
+    """Announces where a server process listens, before and after it is ready."""
+
+    name: str
+    instance: str
+    url: str
+    pid: int
+    ready: bool = False
+    phase: str = ""
+    """The startup phase."""
+    code: ServerCode | None = None
+    """None: the process does not report its code."""
+    sources: CodeSources | None = None
+
+
+class Heartbeat(Record):
+    """Sent every few seconds by each instance. The head drops an instance that stops sending it."""
+
+    instance: str
+    requests: int
+    in_flight: int
+    sessions: int
+    phase: str = ""
+    """What it is recovering while it stays ready."""
+
+
+class ServerInstance(Record):
+    """One running instance, in the format of NeMo Gym's `/server_instances` with additional counters."""
+
+    process_name: str
+    """Unique name of the instance."""
+    server_type: str
+    """The family."""
+    name: str
+    """The implementation, as in NeMo Gym's listing; other servers use `server_name`."""
+    server_name: str
+    dir_path: str
+    entrypoint: str
+    host: str | None
+    port: int | None
+    pid: int | None
+    config_path: str
+    url: str | None
+    status: Literal["starting", "success", "timeout", "restarting"]
+    """`success` means ready, as in NeMo Gym."""
+    start_time: float
+    """Unix seconds."""
+    uptime_seconds: float
+    ready: bool
+    requests: int
+    requests_per_s: float = 0.0
+    """Mean of the last ten seconds."""
+    in_flight: int
+    sessions: int
+    restarts: int
+    phase: str = ""
+    """The startup phase, or what it is recovering."""
+    changed_files: list[str] = Field(default_factory=list)
+    """Files of its code that have changed on disk since it loaded them, with names as in `ServerCode.files`."""
+
+
+class Directory(Record):
+    """The addresses of the instances of every server of the run."""
+
+    run_id: str
+    servers: dict[str, list[str]]
+    """Server name -> base URLs of its ready instances; empty if none is ready."""
+    quiet: dict[str, list[str]] = Field(default_factory=dict)
+    """Server name -> base URLs of instances with late heartbeats, which may be busy. Their sessions continue."""
+    instances: list[str] = Field(default_factory=list)
+    """Every registered instance in any state, until its process ends."""
+    families: dict[str, str]
+    """Server name -> family."""
+    start_timeouts_s: dict[str, float] = Field(default_factory=dict)
+    """Server name -> its start timeout, if set. Callers wait that long for it."""
+    settings: Json
+    """Every server's settings without addresses and secrets, which are part of a collection's identity."""
+    references: dict[str, list[str]] = Field(default_factory=dict)
+    """Server name -> the servers that its settings refer to."""
+    code: dict[str, str] = Field(default_factory=dict)
+    """Server name -> digest of the code of its instances, if they report it."""
+    changed_files: dict[str, list[str]] = Field(default_factory=dict)
+    """Server name -> files of its code that have changed on disk since it loaded them."""
+    reloading: list[str] = Field(default_factory=list)
+    """Servers whose changed code is being checked or that are starting with it."""
+    changed_code: dict[str, str] = Field(default_factory=dict)
+    """Server name -> how the code of a rejected instance differs from the code with which the run started."""
+
+    def has(self, server: str, url: str) -> bool:
+        """True if the instance at `url` is registered, even if its heartbeats are late."""
+        return url in self.servers.get(server, ()) or url in self.quiet.get(server, ())
+
+
+class HeadFile(Record):
+    """`head.json` in the run's folder (mode 0600), with which other commands find the run."""
+
+    run_id: str
+    url: str
+    pid: int
+    folder: str = ""
+    """Working directory in which the run was started, absolute."""
+    token: str | None = Field(default=None, repr=False)
+
+
+class RunOrigin(Record):
+    """Who started a run and where. The head returns it only to that user."""
+
+    run_id: str
+    folder: str
+    uid: int
+    pid: int
