@@ -38,7 +38,10 @@ def exact(annotation: Any) -> Any:
     if origin in (Union, types.UnionType):
         return reduce(or_, (exact(part) for part in inner))
     if origin is Annotated:
-        return Annotated[(exact(inner[0]), *annotation.__metadata__)]
+        made = exact(inner[0])
+        base, *own = (get_args(made)[0], *made.__metadata__) if get_origin(made) is Annotated else (made,)
+        # The author's constraints first: pydantic writes `minimum` for them only directly behind the type.
+        return Annotated[(base, *annotation.__metadata__, *own)]
     if origin in (list, dict, tuple, set, frozenset):
         return origin[tuple(part if part is ... else exact(part) for part in inner)]
     return annotation

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -68,13 +68,13 @@ class Turn:
 
     observation: str
     """What the model reads next."""
-    reward: float
+    reward: float = 0.0
     """Reward of this step only."""
-    terminated: bool
+    terminated: bool = False
     """The environment has ended the episode."""
-    truncated: bool
+    truncated: bool = False
     """A limit has ended the episode."""
-    info: Json
+    info: Json = field(default_factory=dict)
     """Extra fields for the recorded rollout; the model does not see them."""
 
 

@@ -19,6 +19,7 @@ from rollyard.responses_api_models.base import ModelServer
 from rollyard.responses_api_models.builtin_model import board_parser, response
 from rollyard.responses_api_models.builtin_model.fault_injection import Faults, FaultSettings
 from rollyard.responses_api_models.builtin_model.policy import ErrorRates, SokobanPolicy
+from rollyard.responses_api_models.builtin_model.random_calls import callable_tools, random_turn
 from rollyard.responses_api_models.builtin_model.random_draws import RandomDraws
 from rollyard.services.http.request import Handler, RawRequest
 from rollyard.services.server.app import Context
@@ -95,7 +96,12 @@ class BuiltinModel(ModelServer[BuiltinModelSettings]):
         seed = response.seed_of(request)
         conversation = board_parser.read(request)
         draws, tag = self._draws(conversation.text, seed, temperature)
-        turn = self._policy.turn(conversation, response.can_step(request), temperature, draws)
+        can_step = response.can_step(request)
+        tools = [] if can_step else callable_tools(request)
+        if tools:
+            turn = random_turn(request, tools, done=conversation.done, draws=draws)
+        else:
+            turn = self._policy.turn(conversation, can_step, temperature, draws)
         return response.response(
             request,
             turn,

@@ -50,10 +50,12 @@ class ErrorRates(BaseModel):
 
 
 class Turn(NamedTuple):
-    """One decision: call `step` with `arguments`, or answer with `text` if they are None."""
+    """One decision: call the tool `name` with `arguments`, or answer with `text` if they are None."""
 
     arguments: str | None
     text: str = ""
+    name: str = "step"
+    """The tool that is called."""
 
 
 class SokobanPolicy:

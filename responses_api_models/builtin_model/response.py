@@ -22,7 +22,8 @@ def response(request: Json, turn: Turn, *, model: str, temperature: float, tag: 
         item: Json = {"id": f"msg_{tag}", "type": "message", "role": "assistant", "content": [part]}
     else:
         text = turn.arguments
-        item = {"id": f"fc_{tag}", "type": "function_call", "call_id": f"call_{tag}", "name": "step", "arguments": text}
+        item = {"id": f"fc_{tag}", "type": "function_call", "call_id": f"call_{tag}", "name": turn.name}
+        item["arguments"] = text
     item["status"] = "completed"
     input_tokens = input_bytes // BYTES_PER_TOKEN + 1
     output_tokens = len(text) // BYTES_PER_TOKEN + 1

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import os
-import platform
 import signal
 import sys
 from collections.abc import Collection, Mapping, Sequence
-from importlib.metadata import version
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -19,55 +18,35 @@ from rollyard.services.cli.collect_summary import summary
 from rollyard.services.cli.find_run import find_run
 from rollyard.services.cli.options import Options, read_options, run_command
 from rollyard.services.cli.progress_bar import Display, display_for, keep_showing
-from rollyard.services.config.server_code.code_history import reachable
 from rollyard.services.datasets.data_files import DataFiles
 from rollyard.services.datasets.mixture import Mixture
 from rollyard.services.datasets.settings import read_mixture
 from rollyard.services.datasets.tasks import TaskFile, Tasks
-from rollyard.services.errors import OperatorError, did_you_mean
+from rollyard.services.errors import OperatorError
 from rollyard.services.head.client import RegistryClient
 from rollyard.services.http.client import AddressBook, ServerClient
 from rollyard.services.http.loop_lag import LoopLag
 from rollyard.services.http.transport import HttpTransport
 from rollyard.services.io.exit_status import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED
 from rollyard.services.io.search_path import INSTALLED
-from rollyard.services.rollouts.appender import JsonLines
-from rollyard.services.rollouts.code_follower import CodeFollower, stale_code_notes, wait_for_reload
+from rollyard.services.rollouts.collection import (
+    CREATE_PARAMS,
+    CollectionPlan,
+    OpenCollection,
+    StackClients,
+    check_file_limit,
+)
 from rollyard.services.rollouts.collector import Collector, Limits
 from rollyard.services.rollouts.progress import CollectionProgress
-from rollyard.services.rollouts.rollout_keys import Expected
-from rollyard.services.rollouts.status_reporter import reporting
-from rollyard.services.rollouts.store import RolloutStore, StorePaths
-from rollyard.services.run_types import Directory, Keys
+from rollyard.services.run_types import Keys
 from rollyard.services.runtime.process_setup import raise_file_limit, tune_gc
-from rollyard.services.types import Json, State
+from rollyard.services.types import State
 
 EXAMPLE = (
     "ng_collect_rollouts +agent_name=grl_sokoban_game_agent "
     "+input_jsonl_fpath=resources_servers/grl_sokoban/data/example.jsonl "
     "+output_jsonl_fpath=results/rollouts.jsonl +num_repeats=4 +responses_create_params.temperature=0.8"
 )
-
-CREATE_PARAMS = frozenset(
-    {
-        *("access_programs", "background", "context_management", "conversation", "image", "include", "input"),
-        *("instructions", "max_output_tokens", "max_tool_calls", "metadata", "model", "moderation"),
-        *("parallel_tool_calls", "previous_response_id", "prompt", "prompt_cache_key", "prompt_cache_options"),
-        *("prompt_cache_retention", "reasoning", "safety_identifier", "seed", "service_tier", "store", "stream"),
-        *(
-            "stream_options",
-            "temperature",
-            "text",
-            "tool_choice",
-            "tools",
-            "top_logprobs",
-            "top_p",
-            "truncation",
-            "user",
-        ),
-    }
-)
-"""Of OpenAI's Responses API, and `seed`, which engines know."""
 
 
 class CollectOptions(Options):
@@ -122,8 +101,25 @@ def main() -> None:
 def run(arguments: Sequence[str]) -> int:
     """Play every row of a data set num_repeats times through its agent; resumable, nothing lost, nothing twice."""
     options, _ = read_options(CollectOptions, arguments)
-    _check_params(options.responses_create_params)
-    return uvloop.run(_run(options, _tasks(options)))
+    plan = _plan(options)
+    return uvloop.run(_run(options, _tasks(options), plan))
+
+
+def _plan(options: CollectOptions) -> CollectionPlan:
+    return CollectionPlan(
+        options.output_jsonl_fpath,
+        options.agent_name,
+        options.num_repeats,
+        seeded=options.num_repeats_add_seed,
+        params=options.responses_create_params,
+        resume=options.resume,
+        overwrite=options.overwrite,
+        accept_changed_code=options.accept_changed_code,
+        materialize=options.materialize_inputs,
+        limits=Limits(
+            options.num_samples_in_parallel, options.max_attempts, options.rollout_timeout_s, options.max_failure_rate
+        ),
+    )
 
 
 def _tasks(options: CollectOptions) -> Tasks:
@@ -140,84 +136,36 @@ def _tasks(options: CollectOptions) -> Tasks:
     return mixture
 
 
-async def _run(options: CollectOptions, tasks: Tasks) -> int:
-    _check_file_limit(raise_file_limit(), options.num_samples_in_parallel)
+async def _run(options: CollectOptions, tasks: Tasks, plan: CollectionPlan) -> int:
+    check_file_limit(raise_file_limit(), options.num_samples_in_parallel)
     lag = LoopLag()
     transport = HttpTransport(lag=lag)
     try:
         token = options.token or os.environ.get("ROLLYARD_TOKEN")
         head = await find_run(transport, Path.cwd(), options.head, token)
         keys = Keys(run_id=head.run_id, secret="", token=head.token)
-        link = RegistryClient(transport, head.url, keys)
-        book = AddressBook(link.directory)
-        directory = await book.refresh()
-        _check_agents(tasks.agents, directory)
-        client = ServerClient(transport, keys, book, clock=lag.now)
-        return await _collect(options, tasks, client, directory, link)
+        registry = RegistryClient(transport, head.url, keys)
+        client = ServerClient(transport, keys, AddressBook(registry.directory), clock=lag.now)
+        stack = StackClients(client, registry)
+        async with OpenCollection.opened(plan, tasks, stack, say=_on_stderr) as collection:
+            display = display_for(collection.progress.expected)
+            for note in collection.notes:
+                display.say(note)
+            state = await collection.run(partial(_watched, collection.progress, display), say=display.say)
+        refused = len(collection.store.permanently_failed)
+        summary(state, collection.progress, collection.paths, collection.stopped_because, refused)
     finally:
         await transport.close()
-
-
-async def _collect(
-    options: CollectOptions, tasks: Tasks, client: ServerClient, directory: Directory, link: RegistryClient
-) -> int:
-    paths = StorePaths(options.output_jsonl_fpath)
-    _check_apart(paths, tasks.files)
-    reached = reachable(tasks.agents, directory.references)
-    directory = await wait_for_reload(link, directory, reached, say=lambda text: print(text, file=sys.stderr))
-    code = await link.code()
-    store = RolloutStore(
-        paths,
-        _identity(options, tasks, directory, reached),
-        _versions(),
-        resume=options.resume,
-        overwrite=options.overwrite,
-        code={name: found for name, found in code.items() if name in reached},
-        accept_changed_code=options.accept_changed_code,
-    )
-    materialized = JsonLines(paths.materialized) if options.materialize_inputs else None
-    expected = Expected(tasks.count, options.num_repeats)
-    progress = CollectionProgress(expected.count)
-    try:
-        store.load(progress.count, expected)
-        progress.failed = len(store.permanently_failed)
-        progress.resumed()
-        display = display_for(progress.expected)
-        for note in (*store.notes, *stale_code_notes(directory, reached)):
-            display.say(note)
-        if progress.measured:
-            display.say(f"resuming: {progress.measured} of {progress.expected} rollouts are in {paths.output} already")
-        collector = Collector(
-            tasks.rollouts(options.num_repeats),
-            options.responses_create_params,
-            client,
-            store,
-            progress,
-            Limits(
-                options.num_samples_in_parallel,
-                options.max_attempts,
-                options.rollout_timeout_s,
-                options.max_failure_rate,
-            ),
-            seeded=options.num_repeats_add_seed,
-            say=display.say,
-            materialize=materialized.append if materialized else None,
-        )
-        follower = CodeFollower(link, collector, store, accept=options.accept_changed_code, say=display.say)
-        async with reporting(link, paths.output, collector, follower):
-            state = await _watched(collector, progress, display)
-        store.check()  # the last words to the head took a while
-    finally:
-        store.close()
-        if materialized:
-            materialized.close()
-    summary(state, progress, paths, collector.stopped_because, len(store.permanently_failed))
     if state == "interrupted":
         return EXIT_INTERRUPTED
     return EXIT_DONE if state == "complete" else EXIT_FAILED
 
 
-async def _watched(collector: Collector, progress: CollectionProgress, display: Display) -> State:
+def _on_stderr(text: str) -> None:
+    print(text, file=sys.stderr)
+
+
+async def _watched(progress: CollectionProgress, display: Display, collector: Collector) -> State:
     """Run the collector under a live display; the first Ctrl-C drains it, the second ends it, so does SIGTERM."""
     loop = asyncio.get_running_loop()
     asked: list[bool] = []
@@ -242,50 +190,3 @@ async def _watched(collector: Collector, progress: CollectionProgress, display: 
         display.close()
         loop.remove_signal_handler(signal.SIGINT)
         loop.remove_signal_handler(signal.SIGTERM)
-
-
-def _check_params(params: Mapping[str, Any]) -> None:
-    """Unknown parameters pass to the endpoint; one that looks like a known one is a typing mistake."""
-    for name in params:
-        if name not in CREATE_PARAMS and (hint := did_you_mean(name, CREATE_PARAMS)):
-            raise OperatorError(f"unknown create parameter {name!r}{hint}")
-
-
-def _check_file_limit(limit: int, parallel: int) -> None:
-    """Refuse before the first episode what would fail in the middle: an agent holds three sockets an episode."""
-    needed = 3 * parallel + 200
-    if limit < needed:
-        raise OperatorError(
-            f"{parallel} episodes in flight need about {needed} open files in the agent's process, this machine allows "
-            f"{limit}: raise it (ulimit -Hn) or lower +num_samples_in_parallel"
-        )
-
-
-def _check_agents(agents: set[str], directory: Directory) -> None:
-    known = sorted(name for name, family in directory.families.items() if family == "agents")
-    for agent in sorted(agents):
-        if agent not in known:
-            have = ", ".join(known) or "none"
-            raise OperatorError(f"no agent {agent!r} in the running stack{did_you_mean(agent, known)} (it has: {have})")
-
-
-def _check_apart(paths: StorePaths, inputs: set[Path]) -> None:
-    """Refuse an output whose files are what is read."""
-    for path in (paths.output, *paths.sidecars()):
-        if path.exists() and any(one.exists() and one.samefile(path) for one in inputs):
-            raise OperatorError(f"{path} holds the rows to play: choose another output")
-
-
-def _identity(options: CollectOptions, tasks: Tasks, directory: Directory, reached: set[str]) -> Json:
-    return {
-        **tasks.identity,
-        "agent_name": options.agent_name,
-        "num_repeats": options.num_repeats,
-        "num_repeats_add_seed": options.num_repeats_add_seed,
-        "responses_create_params": options.responses_create_params,
-        "settings": {name: own for name, own in directory.settings.items() if name in reached},
-    }
-
-
-def _versions() -> Json:
-    return {"rollyard": version("rollyard"), "python": platform.python_version()}

@@ -151,6 +151,8 @@ def _kind(annotation: Any) -> str:
     origin = typing.get_origin(annotation)
     if origin in (types.UnionType, typing.Union):
         return " or ".join("null" if item is type(None) else _kind(item) for item in typing.get_args(annotation))
+    if origin is typing.Literal:
+        return " or ".join(map(str, typing.get_args(annotation)))
     if origin is not None:
         return "{key: value}" if origin is dict else "[...]"
     return str(getattr(annotation, "__name__", annotation))

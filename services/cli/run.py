@@ -15,6 +15,7 @@ from pydantic import Field
 
 from rollyard.services.cli.options import Options, read_options, run_command
 from rollyard.services.config.load import RunConfig, ServerSpec, load
+from rollyard.services.config.venv import cache_folder
 from rollyard.services.errors import OperatorError
 from rollyard.services.http.access.hosts import KnownHosts, is_loopback
 from rollyard.services.io.exit_status import EXIT_DONE, EXIT_INTERRUPTED
@@ -24,6 +25,7 @@ from rollyard.services.runtime.code_watcher import CodeWatcher
 from rollyard.services.runtime.distributed.derived_keys import shared_keys
 from rollyard.services.runtime.distributed.join import ListenAddress, join_run
 from rollyard.services.runtime.distributed.server_selection import select_servers
+from rollyard.services.runtime.exposure import check_exposure
 from rollyard.services.runtime.launcher import Launcher, LocalLauncher
 from rollyard.services.runtime.preflight import Preflight
 from rollyard.services.runtime.process_setup import raise_file_limit, tune_gc
@@ -87,7 +89,7 @@ def run(arguments: Sequence[str]) -> int:
     roots = list(dict.fromkeys([here, *(Path(root).resolve() for root in options.server_roots), INSTALLED]))
     config = load(options.config_paths, overrides, roots, os.environ, options=RunOptions.model_fields)
     token = options.token or os.environ.get("ROLLYARD_TOKEN")
-    _check_token(options, config, token)
+    check_exposure(config.servers, token, options.head_host)
     KnownHosts(options.allowed_hosts)
     _check_reload(options)
     if options.colocate and options.ray_head_node_address:
@@ -110,7 +112,7 @@ async def _checked(
             await check_cluster(options.ray_head_node_address)  # its machines may hold what this one lacks
         else:
             head = None if options.head is not None else (options.head_host, options.head_port)
-            await preflight.check(_cache(), head=head, colocate=options.colocate)
+            await preflight.check(cache_folder(os.environ), head=head, colocate=options.colocate)
         if options.dry_run:
             _print_plan(specs, await preflight.advice())
             return EXIT_DONE
@@ -227,7 +229,7 @@ async def _keep_up(stack: Stack, stopped: asyncio.Event, here: Path, preflight: 
 @contextlib.asynccontextmanager
 async def _place(options: RunOptions) -> AsyncIterator[tuple[Launcher | None, str | None]]:
     """Where servers start (None: in this process), and this machine's address where others must reach the head."""
-    cache = _cache()
+    cache = cache_folder(os.environ)
     if options.ray_head_node_address is None:
         yield (None if options.colocate else LocalLauncher(cache)), None
         return
@@ -235,21 +237,6 @@ async def _place(options: RunOptions) -> AsyncIterator[tuple[Launcher | None, st
         if launcher.on_network:
             _say(f"Ray cluster of {len(launcher.machines)} machines; requests need the run's token (in its head.json)")
         yield launcher, launcher.node_ip if launcher.on_network else None
-
-
-def _check_token(options: RunOptions, config: RunConfig, token: str | None) -> None:
-    if token:
-        return
-    binds = [(spec.name, spec.settings.host) for spec in config.servers]
-    open_doors = [f"{name} ({host})" for name, host in binds if not is_loopback(host)]
-    if not is_loopback(options.head_host):
-        open_doors.insert(0, f"the head ({options.head_host})")
-    where = "add +token=... or export ROLLYARD_TOKEN=..., and send it as Authorization: Bearer"
-    if open_doors:
-        raise OperatorError(f"{', '.join(open_doors)} would be open to other machines without a run token: {where}")
-    for spec in config.servers:
-        if reason := spec.settings.token_needed_for:
-            raise OperatorError(f"{spec.name}: {reason}: {where}")
 
 
 def _check_reload(options: RunOptions) -> None:
@@ -276,11 +263,6 @@ def _check_place(options: RunOptions) -> None:
         raise OperatorError("+only=[] starts the head alone, +head=... joins one that runs: give one of them")
     if options.head is None and options.host is not None:
         raise OperatorError("+host is where servers listen that join with +head=...; the head's own is +head_host")
-
-
-def _cache() -> Path:
-    """Where the environments of servers that have one of their own are kept."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rollyard"
 
 
 def _print_plan(specs: Sequence[ServerSpec], advice: Sequence[str]) -> None:

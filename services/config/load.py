@@ -83,7 +83,7 @@ class RunConfig:
 
 
 def load(
-    config_paths: Sequence[str],
+    config_paths: Sequence[str | Mapping[str, Any]],
     overrides: Sequence[Override],
     roots: Sequence[Path],
     environ: Mapping[str, str],
@@ -92,17 +92,19 @@ def load(
 ) -> RunConfig:
     """Merge, resolve and validate the configs. Raises OperatorError.
 
+    `config_paths`: files, or what a file would hold.
     `options`: names of the command's options, suggested when an unknown key resembles one.
     """
     if not config_paths:
         raise OperatorError("no config given; expected '+config_paths=[a.yaml,b.yaml]'")
     tree = OmegaConf.create({})
     env_file = roots[0] / "env.yaml"
-    paths = [*(_find_file(path, roots) for path in config_paths), env_file]
-    files = {path.absolute(): file_digest(path) for path in paths}
-    for path in paths:
-        if path.is_file() or path != env_file:
-            tree = _merge(tree, _read_yaml(path))
+    given = [path if isinstance(path, Mapping) else _find_file(path, roots) for path in config_paths]
+    files = {path.absolute(): file_digest(path) for path in (*given, env_file) if isinstance(path, Path)}
+    for path in given:
+        tree = _merge(tree, _read_yaml(path) if isinstance(path, Path) else OmegaConf.create(dict(path)))
+    if env_file.is_file():
+        tree = _merge(tree, _read_yaml(env_file))
     _check_top_level_keys(tree, overrides, options)
     apply(tree, overrides)
     _fill_from_environment(tree, environ)

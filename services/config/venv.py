@@ -12,12 +12,18 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+from collections.abc import Mapping
 from pathlib import Path
 
 from rollyard.services.errors import OperatorError
 from rollyard.services.io.search_path import IMPORT_ROOT
 
 REQUIREMENTS = "requirements-isolated.txt"
+
+
+def cache_folder(environ: Mapping[str, str]) -> Path:
+    """The user's cache folder of this stack."""
+    return Path(environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rollyard"
 
 
 def needs_isolation(folder: Path) -> bool:

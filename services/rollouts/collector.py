@@ -60,7 +60,9 @@ class Collector:
         seeded: bool = False,
         say: Callable[[str], None] = lambda text: None,
         materialize: Callable[[bytes], None] | None = None,
+        on_rollout: Callable[[bytes], None] | None = None,
     ) -> None:
+        """`on_rollout` is given each line that was stored, once; what it raises ends the collection."""
         self._rollouts = rollouts
         self._params = params
         self._client = client
@@ -70,6 +72,7 @@ class Collector:
         self._seeded = seeded
         self._say = say
         self._materialize = materialize
+        self._on_rollout = on_rollout
         self._workers: list[asyncio.Task[None]] = []
         self._draining = asyncio.Event()
         self._stopped_because = ""
@@ -204,6 +207,8 @@ class Collector:
                 continue
             self._store.append(key, line)
             self._progress.count(row)
+            if self._on_rollout is not None:
+                self._on_rollout(line)
             return
 
     async def _run_agent(self, agent: str, body: bytes) -> HttpResponse:

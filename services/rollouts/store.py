@@ -77,6 +77,8 @@ class RolloutStore:
     ) -> None:
         """`code`: code of the servers that the rows reach. Raises OperatorError, RunError."""
         self.paths = paths
+        self._syncing = threading.Lock()
+        self._closed = False
         self.notes: list[str] = []
         self.done = KeySet()
         self.permanently_failed = KeySet()
@@ -169,9 +171,11 @@ class RolloutStore:
             return
 
     def sync(self) -> None:
-        """Flush all files to disk (fsync)."""
-        self._rows.sync()
-        self._failures.sync()
+        """Flush all files to disk (fsync). Any thread may call it."""
+        with self._syncing:
+            if not self._closed:
+                self._rows.sync()
+                self._failures.sync()
 
     def check(self) -> None:
         """Raise RunError if another program moved, removed, replaced, truncated or wrote to one of the files."""
@@ -183,9 +187,13 @@ class RolloutStore:
 
     def close(self) -> None:
         """Sync and close the files, and release their locks."""
-        self.sync()
-        self._rows.close()
-        self._failures.close()
+        # A cancelled collection may leave a thread in `sync`: the files stay locked until that thread has left it.
+        with self._syncing:
+            self._closed = True
+            self._rows.sync()
+            self._failures.sync()
+            self._rows.close()
+            self._failures.close()
 
     def _checked(self, look: Callable[[JsonLines], None]) -> None:
         found = []

@@ -158,6 +158,10 @@ class Stack:
         await self._endpoints.close()
         self.folder.forget_head()
 
+    def registry_client(self) -> RegistryClient:
+        """The head as servers and collections call it."""
+        return RegistryClient(self._transport, self.head_url, self.keys)
+
     async def _directory(self) -> Directory:
         return self.registry.directory()
 
@@ -179,7 +183,7 @@ class Stack:
         if not self._here:
             return
         self._transport.mount(self.head_url, self._head.server)
-        registry_client = RegistryClient(self._transport, self.head_url, self.keys)
+        registry_client = self.registry_client()
         started = time.monotonic()
 
         refuse_isolated(self._here)

@@ -1,1 +1,99 @@
-"""Rollyard: rollouts of language models in environments, for evaluation and training."""
+"""Rollyard: rollouts of language models in environments, for evaluation and training.
+
+The public API. `import rollyard` imports nothing else, not even of the standard library: each name is imported from its
+module when it is used for the first time. That keeps the import cheap where it is done in every process, and inside the
+sandbox, whose Python has no other package.
+"""
+
+TYPE_CHECKING = False  # of type checkers, which take it for true; `typing` would be an import
+if TYPE_CHECKING:
+    from rollyard import errors, testing
+    from rollyard.agents.base import Agent, AgentSettings
+    from rollyard.agents.episode import Episode
+    from rollyard.api import collect, connect, read_rollouts, stack
+    from rollyard.resources_servers.base import (
+        BadTask,
+        Environment,
+        EnvironmentSettings,
+        InvalidToolCall,
+        ToolResult,
+        Turn,
+        Verdict,
+        Verification,
+        serve,
+        tool,
+    )
+    from rollyard.resources_servers.judging.judge import Judge
+    from rollyard.resources_servers.judging.settings import JudgeSettings
+    from rollyard.resources_servers.rubric import Rubric, Score
+    from rollyard.responses_api_models.base import ModelServer
+    from rollyard.services.server.settings import ServerSettings
+    from rollyard.services.types import FinishReason
+
+    __version__: str
+
+__all__ = [
+    "Agent",
+    "AgentSettings",
+    "BadTask",
+    "Environment",
+    "EnvironmentSettings",
+    "Episode",
+    "FinishReason",
+    "InvalidToolCall",
+    "Judge",
+    "JudgeSettings",
+    "ModelServer",
+    "Rubric",
+    "Score",
+    "ServerSettings",
+    "ToolResult",
+    "Turn",
+    "Verdict",
+    "Verification",
+    "__version__",
+    "collect",
+    "connect",
+    "errors",
+    "read_rollouts",
+    "serve",
+    "stack",
+    "testing",
+    "tool",
+]
+
+_HOMES = {
+    "rollyard.agents.base": ("Agent", "AgentSettings"),
+    "rollyard.agents.episode": ("Episode",),
+    "rollyard.api": ("collect", "connect", "read_rollouts", "stack"),
+    "rollyard.resources_servers.base": (
+        *("BadTask", "Environment", "EnvironmentSettings", "InvalidToolCall", "ToolResult", "Turn"),
+        *("Verdict", "Verification", "serve", "tool"),
+    ),
+    "rollyard.resources_servers.judging.judge": ("Judge",),
+    "rollyard.resources_servers.judging.settings": ("JudgeSettings",),
+    "rollyard.resources_servers.rubric": ("Rubric", "Score"),
+    "rollyard.responses_api_models.base": ("ModelServer",),
+    "rollyard.services.server.settings": ("ServerSettings",),
+    "rollyard.services.types": ("FinishReason",),
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module, metadata
+
+    value: object
+    if name == "__version__":
+        value = metadata.version(__name__)
+    elif home := next((home for home, names in _HOMES.items() if name in names), None):
+        value = getattr(import_module(home), name)
+    else:
+        value = import_module(f"{__name__}.{name}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

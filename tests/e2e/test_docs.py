@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import os
 import re
-import shlex
 import subprocess
 from itertools import pairwise
 from pathlib import Path
@@ -15,7 +14,7 @@ import pytest
 import yaml
 
 from rollyard.resources_servers.gsm8k.app import server
-from rollyard.services.cli.collect_rollouts import CREATE_PARAMS, CollectOptions
+from rollyard.services.cli.collect_rollouts import CollectOptions
 from rollyard.services.cli.diagnostics.machine import DoctorOptions
 from rollyard.services.cli.diagnostics.tokens import TokenOptions
 from rollyard.services.cli.lm_eval import LmEvalOptions
@@ -29,12 +28,16 @@ from rollyard.services.datasets.settings import MixtureSettings
 from rollyard.services.errors import OperatorError
 from rollyard.services.evaluation.benchmarks import Benchmark
 from rollyard.services.io.search_path import INSTALLED
+from rollyard.services.rollouts.collection import CREATE_PARAMS
 from rollyard.services.server.settings import parse_settings
 from tests.support.commands import BIN, command, config, ng_run
+from tests.support.doc_pages import commands
 from tests.support.stacks import read_rows
 from tests.unit.resources_servers.answers.grading import serving
 
 PAGES = [INSTALLED / "README.md", *sorted((INSTALLED / "docs").glob("*.md")), *INSTALLED.glob("*/*/README.md")]
+AUTHORING = {INSTALLED / "docs" / name for name in ("environments.md", "agents.md", "model-servers.md")}
+"""Their commands need their files: test_authoring_pages.py types them."""
 EXPORTED = {
     "policy_base_url": "http://127.0.0.1:10240/v1",
     "policy_api_key": "dummy",
@@ -45,10 +48,7 @@ EXPORTED = {
 
 def typed(page: Path) -> list[list[str]]:
     """The command lines of a page's bash blocks, split as a shell does."""
-    blocks = re.findall(r"^```bash\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
-    lines = "\n".join(blocks).replace("\\\n", " ").splitlines()
-    split = [shlex.split(re.sub(r"^(?:[A-Z_]+=\S* )+", "", line), comments=True) for line in lines]
-    return [words for words in split if words]
+    return commands(page.read_text())
 
 
 def made() -> set[str]:
@@ -69,10 +69,10 @@ OTHERS = ("export", "mkdir", "pip", "curl", "ssh", "hf", "vllm", "docker")
 
 
 def every(name: str) -> list[list[str]]:
-    return [words for page in PAGES for words in typed(page) if words[0] == name]
+    return [words for page in PAGES if page not in AUTHORING for words in typed(page) if words[0] == name]
 
 
-@pytest.mark.parametrize("words", [w for w in every("ng_run") if "guess" not in w[1]], ids=" ".join)
+@pytest.mark.parametrize("words", every("ng_run"), ids=" ".join)
 async def test_every_documented_ng_run_line_is_well_configured(tmp_path: Path, words: list[str]) -> None:
     vllm = tmp_path / "bin" / "vllm"  # which is looked for and not run
     vllm.parent.mkdir()
@@ -83,7 +83,7 @@ async def test_every_documented_ng_run_line_is_well_configured(tmp_path: Path, w
     assert checked.status == 0, checked.err
 
 
-@pytest.mark.parametrize("words", [w for w in every("ng_collect_rollouts") if "guess" not in w[1]], ids=" ".join)
+@pytest.mark.parametrize("words", every("ng_collect_rollouts"), ids=" ".join)
 def test_every_documented_collect_line_has_known_options_and_an_input_that_exists(words: list[str]) -> None:
     options, _ = read_options(CollectOptions, words[1:])
     rows = str(options.input_jsonl_fpath)
@@ -91,7 +91,7 @@ def test_every_documented_collect_line_has_known_options_and_an_input_that_exist
 
 
 def test_every_documented_line_is_of_a_program_whose_lines_are_checked_here() -> None:
-    checked = {*OTHERS, *OPTIONS, "make", "python", "ng_run"}
+    checked = {*OTHERS, *OPTIONS, "make", "python", "ng_init", "ng_run"}
     assert {words[0] for page in PAGES for words in typed(page)} <= checked
     for page in PAGES:
         prose = re.sub(r"^```(?:bash|text)\n.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
@@ -122,7 +122,7 @@ def test_every_documented_line_of_a_command_has_known_options_and_files_that_a_f
         for key in ("jsonl_fpath", "input_jsonl_fpath", "rollouts_jsonl_fpath", "against", "config_paths"):
             given = getattr(options, key, None) or ()
             for path in [given] if isinstance(given, str | Path) else given:
-                known = (INSTALLED / path).is_file() or str(path) in (*MADE, *EXAMPLE_NAMES) or "guess" in str(path)
+                known = (INSTALLED / path).is_file() or str(path) in (*MADE, *EXAMPLE_NAMES)
                 assert known, f"{' '.join(words)}: {path} is neither in a fresh clone nor made by a documented line"
 
 
@@ -160,18 +160,6 @@ def test_every_link_between_pages_leads_somewhere() -> None:
     for page in PAGES:
         for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
-
-
-async def test_the_guides_environment_works_as_the_guide_has_it(tmp_path: Path) -> None:
-    guide = (INSTALLED / "docs" / "environments.md").read_text()
-    for path, text in re.findall(r"`(resources_servers/guess/\S+?)`[^\n]*:\n\n```\w+\n(.*?)```", guide, re.DOTALL):
-        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / path).write_text(text)
-    run, collect = typed(INSTALLED / "docs" / "environments.md")
-    async with ng_run(*run[1:], cwd=tmp_path):
-        collected = await command(*collect, cwd=tmp_path)
-    assert collected.status == 0, collected.err
-    assert [row["reward"] for row in read_rows(tmp_path / "results/guess.jsonl")] == [0.0, 0.0]
 
 
 async def test_the_documented_verdict_is_the_environments() -> None:

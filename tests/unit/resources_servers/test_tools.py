@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, Union
+from typing import Annotated, Any, Literal, Union
 
 import pytest
+from pydantic import Field
 
 from rollyard.resources_servers.tools import InvalidToolCall, Tool, tool, tools_of
 
@@ -114,3 +115,17 @@ async def _positional(self: Any, value: int, /) -> None: ...
 def test_a_parameter_that_json_cannot_name_is_rejected_at_load(method: Any) -> None:
     with pytest.raises(TypeError, match="which a JSON object cannot name"):
         tools_of(type("World", (), {"taker": tool(method)}))
+
+
+def test_bounds_of_numbers_are_in_the_schema_that_the_model_reads() -> None:
+    class Dice:
+        @tool
+        async def roll(
+            self, sides: Annotated[int, Field(ge=2, le=20)], weight: Annotated[float, Field(gt=0, lt=1)] = 0.5
+        ) -> int:
+            """Roll."""
+            return sides
+
+    properties = tools_of(Dice)["roll"].schema()["parameters"]["properties"]
+    assert properties["sides"] == {"type": "integer", "minimum": 2, "maximum": 20}
+    assert properties["weight"] == {"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 1, "default": 0.5}

@@ -1,0 +1,86 @@
+"""Calls of tools that the policy does not know: arguments at random, of the kinds that the tool's schema names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import orjson
+
+from rollyard.responses_api_models.builtin_model.policy import Turn
+from rollyard.responses_api_models.builtin_model.random_draws import RandomDraws
+from rollyard.services.types import Json
+
+ANSWERS_IN = 8
+"""One turn in so many answers in words instead of calling a tool."""
+RANGE = 100
+"""Whole numbers without bounds are drawn from 0 to 99."""
+WORDS = ("yes", "no", "a", "b", "red", "blue", "one", "two", "left", "right")
+DEEPEST = 4
+"""Below that, objects and lists hold no more than they must: a schema may refer to itself."""
+
+
+def callable_tools(request: Json) -> list[Json]:
+    """The function tools that the request allows to be called."""
+    choice = request.get("tool_choice")
+    named = choice.get("name") if isinstance(choice, dict) else None
+    if choice == "none":
+        return []
+    tools = [tool for tool in request.get("tools") or () if tool.get("type") == "function" and tool.get("name")]
+    return [tool for tool in tools if named in (None, tool["name"])]
+
+
+def random_turn(request: Json, tools: Sequence[Json], *, done: bool, draws: RandomDraws) -> Turn:
+    """A call of one of `tools`; an answer in words once the environment has said `done`, and now and then."""
+    must_call = request.get("tool_choice") not in (None, "auto")
+    if done or (not must_call and draws.below(ANSWERS_IN) == 0):
+        return Turn(None, f"The answer is {draws.below(RANGE)}.")
+    tool = tools[draws.below(len(tools))]
+    schema = tool.get("parameters") or {}
+    arguments = _object(schema, schema.get("$defs") or {}, draws, 0)
+    return Turn(orjson.dumps(arguments).decode(), name=tool["name"])
+
+
+def _value(schema: Any, defs: Mapping[str, Any], draws: RandomDraws, depth: int) -> Any:
+    if not isinstance(schema, dict):
+        return None
+    if isinstance(reference := schema.get("$ref"), str):
+        return None if depth > 8 * DEEPEST else _value(defs.get(reference.rpartition("/")[2]), defs, draws, depth + 1)
+    for key in ("enum", "examples"):
+        if isinstance(listed := schema.get(key), list) and listed:
+            return listed[draws.below(len(listed))]
+    if "const" in schema:
+        return schema["const"]
+    if branches := schema.get("anyOf") or schema.get("oneOf") or schema.get("allOf"):
+        return _value(branches[draws.below(len(branches))], defs, draws, depth)
+    kind = schema.get("type", "object" if "properties" in schema else "string")
+    kind = kind[draws.below(len(kind))] if isinstance(kind, list) and kind else kind
+    if kind in ("integer", "number"):
+        return _number(schema, draws, whole=kind == "integer")
+    if kind == "boolean":
+        return draws.below(2) == 1
+    if kind == "array":
+        least = int(schema.get("minItems", 0))
+        most = least if depth > DEEPEST else min(int(schema.get("maxItems", least + 3)), least + 3)
+        count = least + draws.below(most - least + 1)
+        return [_value(schema.get("items"), defs, draws, depth + 1) for _ in range(count)]
+    if kind == "object":
+        return _object(schema, defs, draws, depth + 1)
+    return None if kind == "null" else WORDS[draws.below(len(WORDS))]
+
+
+def _object(schema: Mapping[str, Any], defs: Mapping[str, Any], draws: RandomDraws, depth: int) -> Json:
+    properties = schema.get("properties") or {}
+    required = schema.get("required") or ()
+    chosen = [name for name in properties if name in required or (depth <= DEEPEST and draws.below(2))]
+    return {name: _value(properties[name], defs, draws, depth) for name in chosen}
+
+
+def _number(schema: Mapping[str, Any], draws: RandomDraws, *, whole: bool) -> int | float:
+    least = schema.get("minimum", schema.get("exclusiveMinimum", 0))
+    most = schema.get("maximum", schema.get("exclusiveMaximum", least + RANGE))
+    if not whole:
+        return float(least + (0.05 + 0.9 * draws.unit()) * (most - least))  # never a bound, which may be excluded
+    first = int(least) + ("exclusiveMinimum" in schema)
+    last = int(most) - ("maximum" not in schema)
+    return first + draws.below(max(1, last - first + 1))

@@ -1,0 +1,207 @@
+"""Collection: what `ng_collect_rollouts` and `rollyard.collect` do alike, from the tasks to the finished files."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from rollyard.services.config.server_code.code_history import reachable
+from rollyard.services.datasets.tasks import Tasks
+from rollyard.services.errors import OperatorError, did_you_mean
+from rollyard.services.head.client import RegistryClient
+from rollyard.services.http.client import ServerClient
+from rollyard.services.rollouts.appender import JsonLines
+from rollyard.services.rollouts.code_follower import CodeFollower, stale_code_notes, wait_for_reload
+from rollyard.services.rollouts.collector import Collector, Limits
+from rollyard.services.rollouts.progress import CollectionProgress
+from rollyard.services.rollouts.rollout_keys import Expected
+from rollyard.services.rollouts.status_reporter import reporting
+from rollyard.services.rollouts.store import RolloutStore, StorePaths
+from rollyard.services.run_types import Directory
+from rollyard.services.types import Json, State
+
+CREATE_PARAMS = frozenset(
+    {
+        *("access_programs", "background", "context_management", "conversation", "image", "include", "input"),
+        *("instructions", "max_output_tokens", "max_tool_calls", "metadata", "model", "moderation"),
+        *("parallel_tool_calls", "previous_response_id", "prompt", "prompt_cache_key", "prompt_cache_options"),
+        *("prompt_cache_retention", "reasoning", "safety_identifier", "seed", "service_tier", "store", "stream"),
+        *("stream_options", "temperature", "text", "tool_choice", "tools", "top_logprobs", "top_p", "truncation"),
+        "user",
+    }
+)
+"""Of OpenAI's Responses API, and `seed`, which engines know."""
+
+
+@dataclass(frozen=True)
+class CollectionPlan:
+    """What to collect, and how."""
+
+    output: Path
+    agent: str | None = None
+    """Plays rows without an agent_ref of their own."""
+    repeats: int = 1
+    seeded: bool = False
+    """Send the repeat's number as the policy's seed."""
+    params: Mapping[str, Any] = field(default_factory=dict)
+    """Create parameters that win over the rows' own."""
+    resume: bool = True
+    overwrite: bool = False
+    accept_changed_code: bool = False
+    materialize: bool = False
+    """Write the request bodies, too."""
+    limits: Limits = field(default_factory=Limits)
+
+    def __post_init__(self) -> None:
+        """Raises OperatorError for a parameter that looks like a misspelt one; unknown ones pass to the endpoint."""
+        for name in self.params:
+            if name not in CREATE_PARAMS and (hint := did_you_mean(name, CREATE_PARAMS)):
+                raise OperatorError(f"unknown create parameter {name!r}{hint}")
+
+
+@dataclass(frozen=True)
+class StackClients:
+    """How a running stack is reached."""
+
+    client: ServerClient
+    registry: RegistryClient
+
+
+Watch = Callable[[Collector], Awaitable[State]]
+
+
+class OpenCollection:
+    """The files of a collection, open, with what is in them counted."""
+
+    def __init__(self, plan: CollectionPlan, tasks: Tasks, stack: StackClients, store: RolloutStore) -> None:
+        self.paths = store.paths
+        self.store = store
+        self.notes = store.notes
+        """What a person should know before the collection begins."""
+        expected = Expected(tasks.count, plan.repeats)
+        self.progress = CollectionProgress(expected.count)
+        store.load(self.progress.count, expected)
+        self.progress.failed = len(store.permanently_failed)
+        self.progress.resumed()
+        if before := self.progress.measured:
+            there = f"{before} of {self.progress.expected} rollouts are in {self.paths.output} already"
+            self.notes.append(f"resuming: {there}")
+        self.stopped_because = ""
+        """Why the collection stopped by itself; empty when it did not."""
+        self._plan = plan
+        self._tasks = tasks
+        self._stack = stack
+
+    @classmethod
+    @asynccontextmanager
+    async def opened(
+        cls, plan: CollectionPlan, tasks: Tasks, stack: StackClients, *, say: Callable[[str], None]
+    ) -> AsyncIterator[OpenCollection]:
+        """Open the output and what stands beside it, once the servers run the code that is on disk.
+
+        Raises OperatorError, RunError, and Failure where the head does not answer.
+        """
+        directory = await stack.client.book.refresh()
+        _check_agents(tasks.agents, directory)
+        paths = StorePaths(plan.output)
+        _check_inputs(paths, tasks.files)
+        reached = reachable(tasks.agents, directory.references)
+        directory = await wait_for_reload(stack.registry, directory, reached, say=say)
+        code = await stack.registry.code()
+        store = RolloutStore(
+            paths,
+            _identity(plan, tasks, directory, reached),
+            {"rollyard": version("rollyard"), "python": platform.python_version()},
+            resume=plan.resume,
+            overwrite=plan.overwrite,
+            code={name: found for name, found in code.items() if name in reached},
+            accept_changed_code=plan.accept_changed_code,
+        )
+        store.notes.extend(stale_code_notes(directory, reached))
+        try:
+            yield cls(plan, tasks, stack, store)
+        finally:
+            store.close()
+
+    async def run(
+        self,
+        watch: Watch = Collector.run,
+        *,
+        say: Callable[[str], None] = lambda text: None,
+        on_rollout: Callable[[bytes], None] | None = None,
+    ) -> State:
+        """Collect what is missing. `watch` runs the collector; `on_rollout` is given each line once it is stored.
+
+        Raises RunError: the disk is full, or another program touched the files.
+        """
+        plan = self._plan
+        materialized = JsonLines(self.paths.materialized) if plan.materialize else None
+        try:
+            collector = Collector(
+                self._tasks.rollouts(plan.repeats),
+                plan.params,
+                self._stack.client,
+                self.store,
+                self.progress,
+                plan.limits,
+                seeded=plan.seeded,
+                say=say,
+                materialize=materialized.append if materialized else None,
+                on_rollout=on_rollout,
+            )
+            registry, accept = self._stack.registry, plan.accept_changed_code
+            follower = CodeFollower(registry, collector, self.store, accept=accept, say=say)
+            async with reporting(registry, self.paths.output, collector, follower):
+                state = await watch(collector)
+            self.store.check()  # the last report to the head took a while
+        finally:
+            if materialized:
+                materialized.close()
+        self.stopped_because = collector.stopped_because
+        return state
+
+
+def check_file_limit(limit: int, parallel: int) -> None:
+    """Refuse before the first episode what would fail in the middle: an agent holds three sockets an episode."""
+    needed = 3 * parallel + 200
+    if limit < needed:
+        raise OperatorError(
+            f"{parallel} episodes in flight need about {needed} open files in the agent's process, this machine allows "
+            f"{limit}: raise it (ulimit -Hn) or lower +num_samples_in_parallel"
+        )
+
+
+def agents_of(directory: Directory) -> list[str]:
+    """The names of the stack's agents."""
+    return sorted(name for name, family in directory.families.items() if family == "agents")
+
+
+def _check_agents(agents: set[str], directory: Directory) -> None:
+    known = agents_of(directory)
+    for agent in sorted(agents):
+        if agent not in known:
+            have = ", ".join(known) or "none"
+            raise OperatorError(f"no agent {agent!r} in the running stack{did_you_mean(agent, known)} (it has: {have})")
+
+
+def _check_inputs(paths: StorePaths, inputs: set[Path]) -> None:
+    """Refuse an output whose files are what is read."""
+    for path in (paths.output, *paths.sidecars()):
+        if path.exists() and any(one.exists() and one.samefile(path) for one in inputs):
+            raise OperatorError(f"{path} holds the rows to play: choose another output")
+
+
+def _identity(plan: CollectionPlan, tasks: Tasks, directory: Directory, reached: set[str]) -> Json:
+    return {
+        **tasks.identity,
+        "agent_name": plan.agent,
+        "num_repeats": plan.repeats,
+        "num_repeats_add_seed": plan.seeded,
+        "responses_create_params": dict(plan.params),
+        "settings": {name: own for name, own in directory.settings.items() if name in reached},
+    }

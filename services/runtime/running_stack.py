@@ -1,0 +1,157 @@
+"""A stack for Python programs: started on entering, or running already; ended on leaving, if it was started here."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self, TypedDict
+
+from rollyard.services.config.load import RunConfig
+from rollyard.services.config.venv import cache_folder
+from rollyard.services.errors import RunError, did_you_mean
+from rollyard.services.rollouts.collection import StackClients
+from rollyard.services.run_types import Directory, HeadFile
+from rollyard.services.runtime.launcher import LocalLauncher
+from rollyard.services.runtime.preflight import Preflight
+from rollyard.services.runtime.process_setup import raise_file_limit
+from rollyard.services.runtime.run_dir import RunFolder
+from rollyard.services.runtime.stack import Stack, new_keys
+
+
+class OpenAIArguments(TypedDict):
+    """Arguments of `openai.OpenAI` and `openai.AsyncOpenAI`."""
+
+    base_url: str
+    api_key: str
+
+
+@dataclass(frozen=True)
+class StackAccess:
+    """How the servers of a run are reached while it runs."""
+
+    head: HeadFile
+    clients: StackClients
+    directory: Callable[[], Directory]
+    """As it was heard of last."""
+
+
+class RunningStack:
+    """The servers of a run, for `async with`; in a notebook, where a stack outlives a cell, `start` and `stop`."""
+
+    def __init__(self, opened: Callable[[], AbstractAsyncContextManager[StackAccess]]) -> None:
+        self._opened = opened
+        self._entered: contextlib.AsyncExitStack | None = None
+        self._access: StackAccess | None = None
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    async def start(self) -> None:
+        """Raises OperatorError or RunError with the line that `ng_run` prints; what was started is stopped then."""
+        if self._entered is not None:
+            raise RunError("this stack is running already")
+        self._entered = contextlib.AsyncExitStack()
+        try:
+            self._access = await self._entered.enter_async_context(self._opened())
+        except BaseException:
+            self._entered = None
+            raise
+
+    async def stop(self) -> None:
+        """Stops what `start` started. Stopping twice is fine."""
+        entered, self._entered, self._access = self._entered, None, None
+        if entered is not None:
+            await entered.aclose()
+
+    @property
+    def access(self) -> StackAccess:
+        """Raises RunError while the stack is not running."""
+        if self._access is None:
+            raise RunError("this stack is not running: use it inside `async with`, or after `await stack.start()`")
+        return self._access
+
+    @property
+    def head_url(self) -> str:
+        """Address of the head: the `+head=` of commands that are started elsewhere."""
+        return self.access.head.url
+
+    @property
+    def token(self) -> str | None:
+        """The run's token; None where requests need none."""
+        return self.access.head.token
+
+    @property
+    def servers(self) -> dict[str, str]:
+        """Name of each server -> its family: `agents`, `resources_servers` or `responses_api_models`."""
+        return dict(self.access.directory().families)
+
+    def url(self, name: str) -> str:
+        """Base URL of a ready instance. Raises RunError where the server is unknown or has none."""
+        servers = self.access.directory().servers
+        if name not in servers:
+            have = ", ".join(sorted(servers))
+            raise RunError(f"no server {name!r} in this run{did_you_mean(name, servers)} (it has {have})")
+        if not servers[name]:
+            raise RunError(f"{name} has no ready instance at the moment")
+        return servers[name][0]
+
+    def openai(self, name: str) -> OpenAIArguments:
+        """A model server or an agent for OpenAI's client: `AsyncOpenAI(**stack.openai("policy_model"))`."""
+        return {"base_url": f"{self.url(name)}/v1", "api_key": self.token or "none"}
+
+
+@contextlib.asynccontextmanager
+async def started(
+    config: RunConfig,
+    *,
+    colocate: bool,
+    folder: Path,
+    token: str | None,
+    head_port: int,
+    ready_timeout_s: float,
+    environ: Mapping[str, str],
+    say: Callable[[str], None],
+) -> AsyncIterator[StackAccess]:
+    """The servers of `config`, all ready; stopped at the end. Raises OperatorError, RunError."""
+    keys = new_keys(token)
+    await _check(config, folder, environ, ("127.0.0.1", head_port), colocate=colocate)
+    raise_file_limit()
+    stack = Stack(
+        config,
+        keys,
+        RunFolder.create(folder, keys.run_id),
+        say=say,
+        launcher=None if colocate else LocalLauncher(cache_folder(environ)),
+        head_port=head_port,
+        ready_timeout_s=ready_timeout_s,
+        environ=environ,
+    )
+    try:
+        await stack.start()
+        head = HeadFile(run_id=keys.run_id, url=stack.head_url, pid=0, folder=str(folder), token=token)
+        clients = StackClients(stack.client, stack.registry_client())
+        yield StackAccess(head, clients, stack.registry.directory)
+    finally:
+        await stack.stop()
+
+
+async def _check(
+    config: RunConfig, folder: Path, environ: Mapping[str, str], head: tuple[str, int], *, colocate: bool
+) -> None:
+    """As `ng_run` does before it starts anything, so that a mistake is reported in the same words."""
+    RunFolder.check(folder)
+    preflight = Preflight(list(config.servers), new_keys(), environ)
+    try:
+        await preflight.check(cache_folder(environ), head=head, colocate=colocate)
+    finally:
+        await preflight.close()

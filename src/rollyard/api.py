@@ -1,0 +1,246 @@
+"""Runs, collections and rollout files from Python: `rollyard.stack`, `connect`, `collect`, `read_rollouts`."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from rollyard.services.cli.find_run import find_run
+from rollyard.services.config.load import load
+from rollyard.services.config.overrides import parse_overrides
+from rollyard.services.datasets.data_files import DataFiles
+from rollyard.services.datasets.tasks import TaskFile
+from rollyard.services.datasets.temporary_copy import TemporaryCopy
+from rollyard.services.errors import OperatorError
+from rollyard.services.head.client import RegistryClient
+from rollyard.services.http.client import AddressBook, ServerClient
+from rollyard.services.http.loop_lag import LoopLag
+from rollyard.services.http.transport import HttpTransport
+from rollyard.services.io.search_path import INSTALLED
+from rollyard.services.rollout_types import RolloutRow
+from rollyard.services.rollouts.collection import CollectionPlan, OpenCollection, StackClients, agents_of
+from rollyard.services.rollouts.collector import Limits
+from rollyard.services.rollouts.progress import CollectionProgress
+from rollyard.services.rollouts.rollout_file import Rollouts
+from rollyard.services.rollouts.store import StorePaths
+from rollyard.services.run_types import Directory, Keys
+from rollyard.services.runtime.exposure import check_exposure
+from rollyard.services.runtime.running_stack import RunningStack, StackAccess, started
+from rollyard.services.types import State
+
+log = logging.getLogger("rollyard")
+
+Say = Callable[[str], None]
+
+
+def stack(
+    config: str | Path | Mapping[str, Any] | Sequence[str | Path | Mapping[str, Any]],
+    *overrides: str,
+    colocate: bool = False,
+    folder: str | Path | None = None,
+    server_roots: Sequence[str | Path] = (),
+    token: str | None = None,
+    head_port: int = 0,
+    ready_timeout_s: float = 300.0,
+    say: Say = log.info,
+) -> RunningStack:
+    """The servers of a config, for `async with`: all are ready inside, and those that it started are stopped after it.
+
+    `config`: one YAML file or several, or what a file would hold; files are looked for in `folder`, in `server_roots`,
+    then in the installed stack. `overrides` are written as for `ng_run`: `"policy_model...temperature=0.5"`.
+    `colocate`: all servers in this process and on its event loop; else each has a process of its own. `folder`: where
+    the run keeps its logs and where commands find it, by default the working directory. `head_port` 0: a free one.
+    `say` is given the lines that `ng_run` prints.
+
+    Raises OperatorError for what is wrong with the config; entering raises OperatorError or RunError.
+    """
+    here = Path.cwd() if folder is None else Path(folder).absolute()
+    roots = list(dict.fromkeys([here, *(Path(root).absolute() for root in server_roots), INSTALLED]))
+    given = [config] if isinstance(config, str | Path | Mapping) else config
+    files = [file if isinstance(file, Mapping) else str(file) for file in given]
+    loaded = load(files, parse_overrides(overrides), roots, os.environ)
+    secret = token or os.environ.get("ROLLYARD_TOKEN")
+    check_exposure(loaded.servers, secret, "127.0.0.1")
+    return RunningStack(
+        lambda: started(
+            loaded,
+            colocate=colocate,
+            folder=here,
+            token=secret,
+            head_port=head_port,
+            ready_timeout_s=ready_timeout_s,
+            environ=os.environ,
+            say=say,
+        )
+    )
+
+
+def connect(head: str | None = None, *, folder: str | Path | None = None, token: str | None = None) -> RunningStack:
+    """A stack that `ng_run` or another program runs, for `async with`. Leaving it ends nothing but the connections.
+
+    `head`: HOST:PORT of its head; by default the newest run that was started from `folder`, the working directory.
+    Entering raises RunError where none is found.
+    """
+    here = Path.cwd() if folder is None else Path(folder)
+    return RunningStack(lambda: _connected(head, here, token or os.environ.get("ROLLYARD_TOKEN")))
+
+
+@contextlib.asynccontextmanager
+async def _connected(head: str | None, folder: Path, token: str | None) -> AsyncIterator[StackAccess]:
+    lag = LoopLag()
+    transport = HttpTransport(lag=lag)
+    try:
+        found = await find_run(transport, folder, head, token, say=log.info)
+        keys = Keys(run_id=found.run_id, secret="", token=found.token)
+        registry = RegistryClient(transport, found.url, keys)
+        latest = [await registry.directory()]
+
+        async def follow() -> Directory:
+            latest[0] = await registry.directory()
+            return latest[0]
+
+        client = ServerClient(transport, keys, AddressBook(follow), clock=lag.now)
+        yield StackAccess(found, StackClients(client, registry), lambda: latest[0])
+    finally:
+        await transport.close()
+
+
+@dataclass(frozen=True)
+class CollectionSummary:
+    """What a collection has come to, rollouts of earlier calls included."""
+
+    state: State
+    """`complete`; `incomplete`: rollouts were given up; `stopped`: `stopped_because` says why."""
+    expected: int
+    """Rollouts in all: rows times repeats."""
+    measured: int
+    """Rollouts in the file."""
+    collected: int
+    """Those of them that this call has played."""
+    failed: int
+    """Rollouts given up. They have no reward and are not in the file."""
+    failed_attempts: int
+    """Attempts of this call that failed, those included that were repeated with success."""
+    failures: Mapping[str, int]
+    """The failed attempts by kind."""
+    mean_reward: float | None
+    """None where nothing was measured, and for a mixture whose rewards do not compare."""
+    reward_stderr: float | None
+    """Standard error of the mean, clustered by task."""
+    success_rate: float | None
+    """None where not every environment reports success."""
+    stopped_because: str
+    """Empty unless the state is `stopped`."""
+    output: Path
+    """The rollouts."""
+    failures_file: Path
+    """The failed attempts, a line each; not there while none has failed."""
+
+    @property
+    def rollouts(self) -> Rollouts:
+        """The rows of the file."""
+        return Rollouts(self.output)
+
+
+async def collect(
+    stack: RunningStack,
+    rows: str | Path | Iterable[Mapping[str, Any]],
+    out: str | Path,
+    *,
+    agent: str | None = None,
+    repeats: int = 1,
+    parallel: int = 32,
+    limit: int | None = None,
+    params: Mapping[str, Any] | None = None,
+    seeded: bool = False,
+    resume: bool = True,
+    overwrite: bool = False,
+    accept_changed_code: bool = False,
+    max_attempts: int = 3,
+    rollout_timeout_s: float = 3600.0,
+    max_failure_rate: float = 0.5,
+    on_rollout: Callable[[RolloutRow], None] | None = None,
+    say: Say = log.info,
+) -> CollectionSummary:
+    """Play every row `repeats` times and store the rollouts in `out`, with the promises of `ng_collect_rollouts`.
+
+    A failed rollout is played again as a whole, each rollout is stored exactly once, and the same call goes on where
+    an earlier one ended, also one that was cancelled. `rows`: a file, or rows. `agent` plays rows without an
+    `agent_ref`; it may be left out where the stack has one agent. `params` win over the rows' own create parameters.
+    `seeded`: send the repeat's number as the policy's seed. `on_rollout` is given each rollout of this call once it is
+    stored; what it raises ends the collection.
+
+    Raises OperatorError and RunError with the lines that the command prints. A rollout that failed raises nothing: it
+    is counted in the summary, whose `state` is then not `complete`.
+    """
+    clients = stack.access.clients
+    directory = await clients.registry.directory()
+    agents = agents_of(directory)
+    player = agents[0] if agent is None and len(agents) == 1 else agent
+    plan = CollectionPlan(
+        Path(out),
+        player,
+        repeats,
+        seeded=seeded,
+        params=dict(params or {}),
+        resume=resume,
+        overwrite=overwrite,
+        accept_changed_code=accept_changed_code,
+        limits=Limits(parallel, max_attempts, rollout_timeout_s, max_failure_rate),
+    )
+    tasks = TaskFile(_file_of(rows), agent=player, limit=limit)
+    deliver = None if on_rollout is None else lambda line: on_rollout(orjson.loads(line))
+    async with OpenCollection.opened(plan, tasks, clients, say=say) as collection:
+        for note in collection.notes:
+            say(note)
+        state = await collection.run(say=say, on_rollout=deliver)
+    return _summary(state, collection.progress, collection.stopped_because, collection.paths)
+
+
+def read_rollouts(path: str | Path) -> Rollouts:
+    """The rows of a file of rollouts, to iterate over: plain or compressed, finished or still being written.
+
+    `read_rollouts(path).to_pandas()` and `.to_arrow()` make tables of them. Raises RunError where the file is missing.
+    """
+    return Rollouts(Path(path))
+
+
+def _file_of(rows: str | Path | Iterable[Mapping[str, Any]]) -> Path | TemporaryCopy:
+    """Rows are read twice, once to check and identify them: those of an iterable are kept in a temporary file."""
+    if isinstance(rows, str | Path):
+        return DataFiles([Path.cwd(), INSTALLED]).find(rows) or Path(rows)
+    copy = TemporaryCopy("rows")
+    for number, row in enumerate(rows, 1):
+        if not isinstance(row, Mapping):
+            raise OperatorError(f"rows: row {number} is {type(row).__name__}; expected a dict")
+        try:
+            copy.append(orjson.dumps(dict(row)) + b"\n")
+        except TypeError as error:
+            raise OperatorError(f"rows: row {number} cannot be written as JSON: {error}") from error
+    return copy
+
+
+def _summary(state: State, progress: CollectionProgress, why: str, paths: StorePaths) -> CollectionSummary:
+    means = progress.means()
+    return CollectionSummary(
+        state=state,
+        expected=progress.expected,
+        measured=progress.measured,
+        collected=progress.collected,
+        failed=progress.failed,
+        failed_attempts=progress.failed_attempts,
+        failures=dict(progress.kinds),
+        mean_reward=None if means.reward is None else means.reward.value,
+        reward_stderr=None if means.reward is None else means.reward.stderr,
+        success_rate=None if means.success is None else means.success.value,
+        stopped_because=why,
+        output=paths.output,
+        failures_file=paths.failures,
+    )

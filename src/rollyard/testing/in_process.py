@@ -1,0 +1,83 @@
+"""Servers wired together in this process without sockets."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from rollyard.agents.base import Agent, AgentSettings
+from rollyard.resources_servers.base import Environment, serve
+from rollyard.services.http.client import AddressBook, RetryPolicy, ServerClient
+from rollyard.services.http.transport import HttpResponse, HttpTransport, LocalTransport
+from rollyard.services.run_types import Directory, Keys
+from rollyard.services.server.app import Context, Server
+from rollyard.services.server.settings import parse_settings
+from rollyard.services.types import Json
+
+KEYS = Keys(run_id="test", secret="a secret of this test")
+Maker = Callable[[Context], Server]
+
+
+@dataclass
+class Wired:
+    """Servers by name, reachable through `client`."""
+
+    client: ServerClient
+    servers: dict[str, Server]
+    transport: LocalTransport
+
+    async def post(self, server: str, path: str, body: Json, headers: Mapping[str, str] | None = None) -> HttpResponse:
+        """POST, whatever the status of the answer."""
+        return await self.client.send(f"http://{server}:1", path, orjson.dumps(body), 30.0, headers)
+
+    async def run(self, row: Mapping[str, Any], agent: str = "agent") -> Json:
+        """A row through the agent; the rollout. Raises Failure."""
+        answer: Json = orjson.loads((await self.client.post(agent, "/run", orjson.dumps(row), 30.0)).body)
+        return answer
+
+
+@contextlib.asynccontextmanager
+async def wired(make: Mapping[str, Maker]) -> AsyncIterator[Wired]:
+    """Start the servers that `make` builds, by name; stop them at the end."""
+    async with contextlib.AsyncExitStack() as started:
+        transport = LocalTransport(HttpTransport())
+        started.push_async_callback(transport.close)
+
+        async def directory() -> Directory:
+            urls = {name: [f"http://{name}:1"] for name in make}
+            return Directory(run_id=KEYS.run_id, servers=urls, families={}, settings={})
+
+        client = ServerClient(transport, KEYS, AddressBook(directory), RetryPolicy(wait_s=0.2))
+        servers = {name: build(Context(name, KEYS, client)) for name, build in make.items()}
+        for name, server in servers.items():
+            transport.mount(f"http://{name}:1", server)
+            await server.start()
+            started.push_async_callback(server.stop)
+        yield Wired(client, servers, transport)
+
+
+@contextlib.asynccontextmanager
+async def serving(kind: type[Server], **settings: Any) -> AsyncIterator[Wired]:
+    """One server of any family, named `server`. Raises OperatorError for settings that it does not have."""
+    checked = parse_settings(kind.Settings, settings, kind.__name__)
+    async with wired({"server": lambda context: kind(checked, context)}) as servers:
+        yield servers
+
+
+def environment_server(environment: type[Environment[Any]], settings: Mapping[str, Any]) -> Maker:
+    """A server that hosts `environment`. Raises OperatorError for settings that it does not have."""
+    kind = serve(environment)
+    checked = parse_settings(kind.Settings, dict(settings), environment.__name__)
+    return lambda context: kind(checked, context)
+
+
+def agent_server(kind: type[Agent[Any]], settings: Mapping[str, Any], *, environment: str, model: str) -> Maker:
+    """An agent between the servers of these names. Raises OperatorError for settings that it does not have."""
+    refs = {"resources_server": {"name": environment}, "model_server": {"name": model}}
+    checked = parse_settings(kind.Settings, {**refs, **settings}, kind.__name__)
+    assert isinstance(checked, AgentSettings)
+    return lambda context: kind(checked, context)

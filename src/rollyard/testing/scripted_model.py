@@ -1,0 +1,99 @@
+"""A model server that says what a test wrote down, and remembers what it was asked."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+
+from rollyard.responses_api_models.base import ModelServer
+from rollyard.services.errors import Failure, FailureKind
+from rollyard.services.http.request import RawRequest
+from rollyard.services.server.app import Context, Server
+from rollyard.services.server.settings import ServerSettings
+from rollyard.services.types import Json
+
+Turn = str | Json | Sequence[str | Json]
+"""What the model answers to one request: a text, an item such as `calls(...)`, or several of these."""
+Turns = Sequence[Turn | Callable[[Json], Turn]] | Callable[[Json], Turn]
+"""The turns in order, or a function of the request; one of the turns may be such a function, too."""
+
+
+def says(text: str) -> Json:
+    """A message of the model."""
+    content = [{"type": "output_text", "text": text, "annotations": []}]
+    return {"id": "m", "type": "message", "role": "assistant", "status": "completed", "content": content}
+
+
+def calls(name: str, arguments: Any = None, call_id: str | None = None, /, **named: Any) -> Json:
+    """A tool call of the model: `calls("guess", number=42)`.
+
+    `arguments` in place of keyword arguments: an object, or the text as the model wrote it, however invalid.
+    """
+    given = named if arguments is None else arguments
+    text = given if isinstance(given, str) else orjson.dumps(given).decode()
+    made = call_id or f"call_{uuid.uuid4().hex}"
+    return {"id": made, "type": "function_call", "call_id": made, "name": name, "arguments": text}
+
+
+@dataclass
+class Script:
+    """What a scripted model says, turn by turn, and what it was asked."""
+
+    turns: Turns
+    asked: list[Json] = field(default_factory=list)
+    """The requests so far, the oldest first."""
+    status: str = "completed"
+    incomplete: Json | None = None
+    """With status `incomplete`: the `incomplete_details`, such as `{"reason": "max_output_tokens"}`."""
+    repeat: bool = False
+    """Say the last turn again and again; else a request after the last turn is a failure."""
+
+    def model(self, context: Context) -> Server:
+        """The model server that follows this script."""
+        script = self
+
+        class Scripted(ModelServer[ServerSettings]):
+            async def responses(self, request: Json, call: RawRequest) -> Json:
+                return script.response(request)
+
+        return Scripted(ServerSettings(), context)
+
+    def response(self, request: Json) -> Json:
+        """The next turn as a Response object. Raises Failure where there is none."""
+        self.asked.append(request)
+        return {
+            "id": f"resp_{len(self.asked)}",
+            "object": "response",
+            "created_at": 0,
+            "model": "scripted",
+            "status": self.status,
+            "incomplete_details": self.incomplete,
+            "output": _items(self._turn(request)),
+            "usage": {"input_tokens": 10, "output_tokens": 2, "total_tokens": 12},
+            "parallel_tool_calls": True,
+            "tool_choice": "auto",
+            "tools": [],
+        }
+
+    def _turn(self, request: Json) -> Turn:
+        if callable(self.turns):
+            return self.turns(request)
+        index = len(self.asked) - 1
+        if index >= len(self.turns) and not (self.repeat and self.turns):
+            written = f"{len(self.turns)} turn{'' if len(self.turns) == 1 else 's'}"
+            detail = (
+                f"the script has {written}, and the model was asked {len(self.asked)} times: add a turn, such as a "
+                "text without a tool call, which ends the episode"
+            )
+            raise Failure(FailureKind.BAD_REQUEST, detail)
+        turn = self.turns[min(index, len(self.turns) - 1)]
+        return turn(request) if callable(turn) else turn
+
+
+def _items(turn: Turn) -> list[Json]:
+    parts = [turn] if isinstance(turn, str | dict) else turn
+    return [says(part) if isinstance(part, str) else part for part in parts]

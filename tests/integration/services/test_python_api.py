@@ -1,0 +1,211 @@
+"""rollyard.stack, connect and collect: what they start and stop, and what they promise."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import uvloop
+
+import rollyard
+from rollyard.errors import OperatorError, RunError
+from rollyard.services.runtime.run_dir import running_heads
+
+MODEL: dict[str, Any] = {"policy_model": {"responses_api_models": {"builtin_model": {}}}}
+CONFIG: dict[str, Any] = {
+    **MODEL,
+    "sokoban": {"resources_servers": {"grl_sokoban": {}}},
+    "player": {
+        "agents": {"game_agent": {"resources_server": {"name": "sokoban"}, "model_server": {"name": "policy_model"}}}
+    },
+}
+PUZZLE = {"dim_room": [6, 6], "num_boxes": 1, "responses_create_params": {"input": "Solve.", "temperature": 0}}
+ROWS = [{"seed": seed, **PUZZLE} for seed in range(3)]
+
+
+def children() -> set[int]:
+    """Processes that this one has started and that still run."""
+    found = set()
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            state, parent = path.read_text().rpartition(")")[2].split()[:2]
+            if int(parent) == os.getpid() and state != "Z":
+                found.add(int(path.parent.name))
+    return found
+
+
+@pytest.mark.parametrize("colocate", [True, False])
+async def test_leaving_stops_every_server_and_forgets_the_run(tmp_path: Path, colocate: bool) -> None:
+    before = children()
+    async with rollyard.stack(CONFIG, colocate=colocate, folder=tmp_path) as stack:
+        assert stack.servers == {
+            "policy_model": "responses_api_models",
+            "sokoban": "resources_servers",
+            "player": "agents",
+        }
+        urls = [stack.url(name) for name in stack.servers]
+        async with httpx.AsyncClient() as client:
+            assert [(await client.get(f"{url}/health")).status_code for url in urls] == [200, 200, 200]
+        assert len(running_heads(tmp_path)) == 1
+    assert running_heads(tmp_path) == []
+    assert children() <= before
+    async with httpx.AsyncClient() as client:
+        for url in urls:
+            with pytest.raises(httpx.ConnectError):
+                await client.get(f"{url}/health")
+    with pytest.raises(RunError, match="not running"):
+        stack.url("player")
+
+
+@pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+def test_it_works_on_either_event_loop(tmp_path: Path, new_loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
+    async def play() -> float | None:
+        async with rollyard.stack(CONFIG, colocate=True, folder=tmp_path) as stack:
+            return (await rollyard.collect(stack, ROWS, tmp_path / "out.jsonl")).mean_reward
+
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        assert (runner.run(play()) or 0) > 5
+
+
+async def test_two_stacks_run_at_once_and_each_collects_from_its_own_servers(tmp_path: Path) -> None:
+    async with (
+        rollyard.stack(CONFIG, colocate=True, folder=tmp_path) as one,
+        rollyard.stack(CONFIG, "++policy_model.responses_api_models.builtin_model.model=other", colocate=True) as two,
+    ):
+        assert not {one.url(name) for name in one.servers} & {two.url(name) for name in two.servers}
+        for stack, model in ((one, "builtin"), (two, "other")):
+            out = tmp_path / f"{model}.jsonl"
+            summary = await rollyard.collect(stack, ROWS, out)
+            assert [row["response"]["model"] for row in summary.rollouts] == [model] * 3
+
+
+@pytest.mark.parametrize(
+    ("config", "overrides", "line"),
+    [
+        ("no_such.yaml", (), "config file 'no_such.yaml' not found"),
+        ({"a": 1}, (), "the configs define no server"),
+        (CONFIG, ("+polic_model.x=1",), "unknown option 'polic_model'"),
+        ({**MODEL, "policy_model": {"responses_api_models": {"builtin_model": {"host": "0.0.0.0"}}}}, (), "run token"),
+    ],
+)
+def test_a_wrong_config_is_an_operator_error_before_anything_starts(
+    tmp_path: Path, config: Any, overrides: tuple[str, ...], line: str
+) -> None:
+    with pytest.raises(OperatorError, match=line):
+        rollyard.stack(config, *overrides, folder=tmp_path)
+
+
+async def test_a_stack_that_cannot_start_says_what_ng_run_says_and_leaves_nothing(tmp_path: Path) -> None:
+    app = tmp_path / "resources_servers/broken/app.py"
+    app.parent.mkdir(parents=True)
+    app.write_text(
+        "from contextlib import asynccontextmanager\n"
+        "from rollyard import Environment, serve\n"
+        "from rollyard.errors import OperatorError\n"
+        "class Broken(Environment):\n"
+        "    @classmethod\n"
+        "    @asynccontextmanager\n"
+        "    async def lifespan(cls, settings):\n"
+        "        raise OperatorError('no licence: export LICENCE=...')\n"
+        "        yield\n"
+        "server = serve(Broken)\n"
+    )
+    config = {**MODEL, "broken": {"resources_servers": {"broken": {}}}}
+    stack = rollyard.stack(config, colocate=True, folder=tmp_path)
+    for _ in range(2):  # a second try is told the same
+        with pytest.raises(OperatorError, match="broken: no licence"):
+            await stack.start()
+    assert running_heads(tmp_path) == []
+
+
+async def test_an_unknown_server_and_a_second_start_are_run_errors(tmp_path: Path) -> None:
+    async with rollyard.stack(MODEL, colocate=True, folder=tmp_path) as stack:
+        with pytest.raises(RunError, match="did you mean 'policy_model'"):
+            stack.url("polcy_model")
+        with pytest.raises(RunError, match="running already"):
+            await stack.start()
+
+
+async def test_a_second_call_goes_on_and_hands_over_only_what_it_played(tmp_path: Path) -> None:
+    out, told = tmp_path / "out.jsonl", []
+    async with rollyard.stack(CONFIG, colocate=True, folder=tmp_path) as stack:
+
+        def enough(rollout: Any) -> None:
+            told.append(rollout)
+            if len(told) == 2:
+                raise KeyError("the program's own mistake")
+
+        with pytest.raises(KeyError):
+            await rollyard.collect(stack, ROWS, out, repeats=2, parallel=1, on_rollout=enough)
+        assert len(told) == 2
+        summary = await rollyard.collect(stack, iter(ROWS), out, repeats=2, on_rollout=told.append)
+    keys = [(row["_ng_task_index"], row["_ng_rollout_index"]) for row in rollyard.read_rollouts(out)]
+    assert (summary.state, summary.measured, summary.collected) == ("complete", 6, 4)
+    assert sorted(keys) == [(task, repeat) for task in range(3) for repeat in range(2)]
+    assert sorted((row["_ng_task_index"], row["_ng_rollout_index"]) for row in told) == sorted(keys)
+
+
+async def test_a_cancelled_collection_can_be_finished(tmp_path: Path) -> None:
+    out = tmp_path / "out.jsonl"
+    async with rollyard.stack(CONFIG, colocate=True, folder=tmp_path) as stack:
+        first = asyncio.Event()
+        task = asyncio.create_task(
+            rollyard.collect(stack, ROWS, out, repeats=4, parallel=1, on_rollout=lambda _: first.set())
+        )
+        await first.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        summary = await rollyard.collect(stack, ROWS, out, repeats=4)
+    assert summary.state == "complete"
+    assert 0 < summary.collected < 12
+    assert len(list(summary.rollouts)) == 12
+
+
+async def test_rollouts_that_failed_are_counted_and_have_no_reward(tmp_path: Path) -> None:
+    rows = [*ROWS, {**PUZZLE, "dim_room": [1, 1], "seed": 1}]
+    async with rollyard.stack(CONFIG, colocate=True, folder=tmp_path) as stack:
+        summary = await rollyard.collect(stack, rows, tmp_path / "out.jsonl")
+    assert (summary.state, summary.measured, summary.failed) == ("incomplete", 3, 1)
+    assert summary.failures == {"bad_task": 1}
+    assert len(summary.failures_file.read_text().splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("rows", "options", "line"),
+    [
+        ([{"x": {1}}], {}, "row 1 cannot be written as JSON"),
+        (["x"], {}, "row 1 is str; expected a dict"),
+        (ROWS, {"agent": "plyer"}, "did you mean 'player'"),
+        (ROWS, {"params": {"temprature": 1}}, "did you mean 'temperature'"),
+        ("no_such.jsonl", {}, "no_such.jsonl"),
+    ],
+)
+async def test_what_cannot_be_collected_is_an_operator_error(
+    tmp_path: Path, rows: Any, options: dict[str, Any], line: str
+) -> None:
+    async with rollyard.stack(CONFIG, colocate=True, folder=tmp_path) as stack:
+        with pytest.raises(OperatorError, match=line):
+            await rollyard.collect(stack, rows, tmp_path / "out.jsonl", **options)
+
+
+async def test_a_connection_collects_and_leaving_it_stops_nothing(tmp_path: Path) -> None:
+    async with rollyard.stack(CONFIG, colocate=True, folder=tmp_path, token="secret") as stack:
+        async with rollyard.connect(folder=tmp_path) as found:
+            summary = await rollyard.collect(found, ROWS, tmp_path / "out.jsonl")
+            assert found.url("player") == stack.url("player")
+            assert found.openai("policy_model")["api_key"] == "secret"
+        async with rollyard.connect(stack.head_url, token="secret") as named:
+            assert named.servers == stack.servers
+    assert summary.state == "complete"
+
+
+async def test_a_connection_to_no_stack_is_a_run_error(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="no running stack found"):
+        await rollyard.connect("127.0.0.1:1", folder=tmp_path).start()

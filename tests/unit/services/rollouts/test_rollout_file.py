@@ -1,0 +1,59 @@
+"""read_rollouts: rows, tables, and files that are not whole."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import pytest
+
+import rollyard
+from rollyard.errors import RunError
+
+LINES = b'{"reward":1,"success":true,"response":{"output":[]}}\n\n{"reward":0.5,"note":"x"}\n'
+
+
+def test_a_last_line_that_is_being_written_is_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    path.write_bytes(LINES + b'{"reward":')
+    rollouts = rollyard.read_rollouts(path)
+    assert [row["reward"] for row in rollouts] == [1, 0.5]
+    path.write_bytes(LINES + b'{"reward":2}\n')
+    assert [row["reward"] for row in rollouts] == [1, 0.5, 2]
+
+
+def test_a_damaged_line_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    path.write_bytes(LINES + b"[]\n" + LINES)
+    with pytest.raises(RunError, match="line 4 is a list; expected an object"):
+        list(rollyard.read_rollouts(path))
+
+
+def test_compressed_files_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl.gz"
+    path.write_bytes(gzip.compress(LINES))
+    assert len(list(rollyard.read_rollouts(path))) == 2
+
+
+def test_a_missing_file_is_a_run_error_at_once(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match=r"no\.jsonl is not there"):
+        rollyard.read_rollouts(tmp_path / "no.jsonl")
+
+
+def test_a_data_frame_has_every_key_and_keeps_objects(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    path.write_bytes(LINES)
+    frame = rollyard.read_rollouts(path).to_pandas()
+    assert list(frame.columns) == ["reward", "success", "response", "note"]
+    assert frame["response"][0] == {"output": []}
+    assert list(frame["note"].isna()) == [True, False]
+    assert list(rollyard.read_rollouts(path).to_pandas(["reward"]).columns) == ["reward"]
+
+
+def test_an_arrow_table_holds_objects_and_mixed_columns_as_json_text(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    path.write_bytes(LINES + b'{"reward":0,"note":7}\n')
+    table = rollyard.read_rollouts(path).to_arrow().to_pydict()
+    assert table["reward"] == [1.0, 0.5, 0.0]
+    assert table["response"] == ['{"output":[]}', None, None]
+    assert table["note"] == [None, "x", "7"]

@@ -1,0 +1,42 @@
+"""`import rollyard`: what it costs and what it offers."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import rollyard
+from rollyard.services.io.search_path import IMPORT_ROOT
+
+
+def test_importing_rollyard_loads_no_other_module() -> None:
+    code = "import sys; before = set(sys.modules); import rollyard; print(*sorted(set(sys.modules) - before))"
+    # As in the sandbox: no site-packages, nothing but the package's folder on the path.
+    bare = [sys.executable, "-I", "-S", "-c", f"import sys; sys.path.insert(0, {str(IMPORT_ROOT)!r}); {code}"]
+    assert subprocess.run(bare, capture_output=True, text=True, check=True).stdout.split() == ["rollyard"]
+
+
+@pytest.mark.parametrize("name", rollyard.__all__)
+def test_every_public_name_is_found(name: str) -> None:
+    assert getattr(rollyard, name) is not None
+    assert name in dir(rollyard)
+
+
+def test_type_checkers_see_the_same_names_from_the_same_modules() -> None:
+    tree = ast.parse(Path(str(rollyard.__file__)).read_text())
+    (block,) = (node for node in tree.body if isinstance(node, ast.If))
+    shown = {
+        alias.name: node.module or "" for node in block.body if isinstance(node, ast.ImportFrom) for alias in node.names
+    }
+    assert {*shown, "__version__"} == set(rollyard.__all__)
+    homes = {name: home for home, names in rollyard._HOMES.items() for name in names}
+    assert {name: home for name, home in shown.items() if home != "rollyard"} == homes
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'Enviroment'"):
+        rollyard.Enviroment  # noqa: B018

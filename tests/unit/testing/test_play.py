@@ -1,0 +1,136 @@
+"""rollyard.testing: what `play` plays, and what it refuses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rollyard import BadTask, Environment, EnvironmentSettings, ToolResult, Turn, Verdict, Verification, serve, tool
+from rollyard.agents.simple_agent.app import SimpleAgent
+from rollyard.errors import Failure, OperatorError
+from rollyard.services.io.search_path import INSTALLED
+from rollyard.testing import calls, load, play, says
+from rollyard.testing.scripted_model import Turns
+
+
+class Settings(EnvironmentSettings):
+    bonus: float = 0.0
+
+
+class Door(Environment[Settings]):
+    user_template = "Open the door to {room}."
+
+    @tool
+    async def push(self, times: int = 1) -> ToolResult:
+        """Push the door."""
+        return ToolResult("open", done=times > 1)
+
+    async def verify(self, response: Verification) -> Verdict:
+        return Verdict(reward=1.0 + self.settings.bonus, text=response.text)
+
+
+class Counter(Environment):  # type: ignore[type-arg]
+    async def reset(self) -> tuple[str, dict[str, Any]]:
+        return "Count.", {}
+
+    async def turn(self, text: str) -> Turn:
+        return Turn("more", terminated=text == "3")
+
+    async def verify(self, response: Verification) -> Verdict:
+        return Verdict(reward=3.0)
+
+
+ROW = {"room": "7"}
+
+
+async def test_a_turn_is_a_text_an_item_several_items_or_a_function() -> None:
+    turns: Turns = [
+        [says("Two pushes."), calls("push"), calls("push", {"times": 1})],
+        lambda request: calls("push", times=len(request["input"])),
+    ]
+    rollout = await play(Door, ROW, turns, settings={"bonus": 0.5})
+    assert [item["type"] for item in rollout.items] == [
+        *("message", "function_call", "function_call", "function_call_output", "function_call_output"),
+        *("function_call", "function_call_output"),
+    ]
+    assert (rollout.reward, rollout.finish_reason, rollout["text"]) == (1.5, "done", "Two pushes.")
+    assert rollout.requests[0]["input"] == [{"role": "user", "content": "Open the door to 7."}]
+
+
+async def test_turn_based_environments_are_played_by_the_turn_agent() -> None:
+    rollout = await play(Counter, {}, turns=["1", "2", "3"])
+    assert (rollout.reward, rollout.finish_reason, len(rollout.requests)) == (3.0, "done", 3)
+
+
+async def test_an_agent_of_ones_own_and_its_settings_are_taken() -> None:
+    rollout = await play(
+        serve(Door), ROW, lambda request: calls("push", times=2), agent=SimpleAgent, agent_settings={"max_steps": 2}
+    )
+    assert (rollout.finish_reason, len(rollout.requests)) == ("max_steps", 2)
+
+
+async def test_a_script_that_is_too_short_says_how_often_the_model_was_asked() -> None:
+    with pytest.raises(Failure, match=r"the script has 1 turn, and the model was asked 2 times"):
+        await play(Door, ROW, turns=[calls("push")])
+
+
+async def test_what_a_collection_records_as_a_failure_is_raised() -> None:
+    class Refusing(Door):
+        async def seed(self) -> list[dict[str, Any]]:
+            raise BadTask("no such room")
+
+    with pytest.raises(Failure, match="bad_task: no such room"):
+        await play(Refusing, ROW, turns=["?"])
+
+
+async def test_further_models_are_reached_by_their_names() -> None:
+    class Judged(Door):
+        async def verify(self, response: Verification) -> Verdict:
+            answer = await type(self).models.respond("judge", {"input": response.text}, timeout_s=5)
+            return Verdict(reward=float(answer["output"][0]["content"][0]["text"]))
+
+    rollout = await play(Judged, ROW, turns=["I tried."], models={"judge": ["0.25"]})
+    assert rollout.reward == 0.25
+
+
+@pytest.mark.parametrize(
+    ("environment", "settings", "line"),
+    [
+        (Door, {"bonsu": 1}, "did you mean 'bonus'"),
+        (SimpleAgent, {}, "is not an environment"),
+        ("/nowhere/at_all", {}, "is not in a folder named resources_servers"),
+        (INSTALLED / "agents/simple_agent", {}, "is not an environment"),
+    ],
+)
+async def test_what_is_not_an_environment_or_no_setting_of_it_is_an_operator_error(
+    environment: Any, settings: dict[str, Any], line: str
+) -> None:
+    with pytest.raises(OperatorError, match=line):
+        await play(environment, ROW, turns=["?"], settings=settings)
+
+
+def test_a_folder_is_loaded_as_a_run_loads_it(tmp_path: Path) -> None:
+    assert load(INSTALLED / "agents/simple_agent") is SimpleAgent
+    folder = tmp_path / "resources_servers/mine"
+    folder.mkdir(parents=True)
+    (folder / "rules.py").write_text("REWARD = 2.0\n")
+    (folder / "app.py").write_text(
+        "from rollyard import Environment, serve\nfrom .rules import REWARD\n"
+        "class Mine(Environment):\n    reward = REWARD\nserver = serve(Mine)\n"
+    )
+    assert load(folder).reward == 2.0
+
+
+def test_folders_of_one_name_at_two_places_are_two_plug_ins(tmp_path: Path) -> None:
+    places = []
+    for place in ("one", "two", "one"):
+        folder = tmp_path / place / "resources_servers/mine"
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "app.py").write_text(
+            "from rollyard import Environment, serve\n"
+            f"class Mine(Environment):\n    place = {place!r}\nserver = serve(Mine)\n"
+        )
+        places.append(load(folder).place)
+    assert places == ["one", "two", "one"]
