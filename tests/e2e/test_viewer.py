@@ -91,7 +91,7 @@ async def test_export_writes_one_file_and_ends(tmp_path: Path) -> None:
     done = await command("ng_viewer", "+jsonl_fpath=x.jsonl", "+export=out.html", "+export_limit=4", cwd=tmp_path)
     assert (done.status, done.err) == (0, "")
     page = (tmp_path / "out.html").read_text()
-    assert "this page holds 4 of 6 rollouts" in page
+    assert "This page contains 4 of 6 rollouts" in page
 
 
 @pytest.mark.parametrize(

@@ -64,6 +64,8 @@ class FileIndex:
             pool.shutdown(wait=False, cancel_futures=True)
         if self._thread.is_alive():
             self._thread.join()
+        if pool is not None:
+            pool.shutdown(wait=True)  # no process is left behind; a part takes about a second
         for run in self.runs:
             run.close()
 

@@ -108,7 +108,7 @@ async def test_the_way_in_is_the_settings_or_the_first_that_the_engine_has(
 
 
 async def test_an_engine_that_refused_at_first_contact_is_asked_again_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(capabilities, "ASK_AGAIN_S", 0.0)
+    monkeypatch.setattr(capabilities, "RETRY_AFTER_S", 0.0)
     async with playing(TokenEngine([WORDS], scale_out=False)) as player:
         await player.ask()
         assert (await player.ask(asks("on")))["token_trace"]["way"] == "completions"

@@ -129,7 +129,7 @@ async def test_an_endpoint_is_never_left_out_when_all_fail() -> None:
 async def test_an_episode_is_lost_with_its_engine_and_may_begin_again_elsewhere() -> None:
     pool = Replicas([ONE, TWO])
     pool.remove((await begun(pool, A)).url)
-    assert "gone" in await lost(pool, A)
+    assert "has exited" in await lost(pool, A)
     assert await where(pool, A) in pool.urls
 
 

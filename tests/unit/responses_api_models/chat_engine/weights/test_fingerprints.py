@@ -17,7 +17,7 @@ from tests.support.weight_engine import address
 
 @pytest.fixture(autouse=True)
 def looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(joining_engines, "LOOK_S", 0.02)
+    monkeypatch.setattr(joining_engines, "CHECK_INTERVAL_S", 0.02)
 
 
 async def test_an_update_and_the_status_tell_the_files_and_every_turn_is_marked_with_them(tmp_path: Path) -> None:

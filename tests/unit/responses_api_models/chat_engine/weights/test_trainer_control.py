@@ -17,7 +17,7 @@ PHASES = ["/pause", "/update_weight_version", "/collective_rpc", "/reset_prefix_
 
 @pytest.fixture(autouse=True)
 def looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(joining_engines, "LOOK_S", 0.02)
+    monkeypatch.setattr(joining_engines, "CHECK_INTERVAL_S", 0.02)
 
 
 def pool(policy: Door) -> list[str]:
