@@ -183,7 +183,7 @@ async def test_rollouts_that_failed_are_counted_and_have_no_reward(tmp_path: Pat
         ([{"x": {1}}], {}, "row 1 cannot be written as JSON"),
         (["x"], {}, "row 1 is str; expected a dict"),
         (ROWS, {"agent": "plyer"}, "did you mean 'player'"),
-        (ROWS, {"params": {"temprature": 1}}, "did you mean 'temperature'"),
+        (ROWS, {"params": {"temperatures": 1}}, "did you mean 'temperature'"),
         ("no_such.jsonl", {}, "no_such.jsonl"),
     ],
 )
