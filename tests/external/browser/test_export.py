@@ -53,7 +53,7 @@ def test_a_search_of_an_export_names_how_many_rollouts_it_did_not_search(
     page = exported([recordings.played], tmp_path / "part.html", "+export_limit=10").as_uri()
     said = open_tab("#/runs/0?q=solve+this+sokoban", at=page).find("main [role=status]")
     expect(said).to_have_text(
-        "10 rollouts in this file. The other 38 of the run were not exported, so they were neither filtered nor "
+        "10 rollouts in this file. The other 38 rollouts of the run were not exported and are neither filtered nor "
         "searched."
     )
 
