@@ -1,4 +1,4 @@
-"""ng_collect_rollouts: play every row of a data set through its agent and keep what comes back."""
+"""ng_collect_rollouts: runs every row of a dataset through its agent and stores the rollouts."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ CREATE_PARAMS = frozenset(
         ),
     }
 )
-"""Of OpenAI's Responses API, and `seed`, which engines know."""
+"""Create parameters of OpenAI's Responses API, and `seed`, which engines support."""
 
 
 class CollectOptions(Options):
@@ -76,38 +76,38 @@ class CollectOptions(Options):
     BELOW: ClassVar[Mapping[str, Collection[str]]] = {"responses_create_params": CREATE_PARAMS}
 
     input_jsonl_fpath: str | None = None
-    """Rows to play, one JSON object a line: here, in the installed stack, or at s3://; also as .gz, .bz2, .xz, .zst,
-    Parquet or Arrow."""
+    """Dataset to run, as JSON Lines: a local file, a file of the installed package, or an s3:// address. May be
+    compressed (.gz, .bz2, .xz, .zst), Parquet or Arrow."""
     data: str | dict[str, Any] | None = None
-    """Or a mixture of data sets: a YAML file, or {datasets: [{name: gsm8k, path: a.jsonl, weight: 2}, ...]}."""
+    """Or a mixture of datasets: a YAML file, or {datasets: [{name: gsm8k, path: a.jsonl, weight: 2}, ...]}."""
     output_jsonl_fpath: Path
-    """Where rollouts go; failures, manifest and status stand beside it."""
+    """Output file for rollouts; failures, manifest and status are written next to it."""
     agent_name: str | None = None
-    """Agent that plays rows without an agent_ref of their own."""
+    """Agent for rows without an agent_ref."""
     limit: int | None = Field(default=None, ge=1)
-    """Only the first rows."""
+    """Use only this many rows from the start."""
     num_repeats: int = Field(default=16, ge=1)
-    """Rollouts of each row."""
+    """Rollouts per row."""
     num_repeats_add_seed: bool = False
-    """Send the repeat's number as the policy's seed."""
+    """Send the repeat's number to the policy as its seed."""
     num_samples_in_parallel: int = Field(default=32, ge=1)
-    """Episodes in flight."""
+    """Maximum number of concurrent episodes."""
     responses_create_params: dict[str, Any] = Field(default_factory=dict)
-    """Create parameters that win over the rows' own: +responses_create_params.temperature=0.8."""
+    """Create parameters that override those of the rows: +responses_create_params.temperature=0.8."""
     resume: bool = True
-    """Go on with an output that exists."""
+    """Resume an existing output."""
     overwrite: bool = False
-    """Move files that exist aside and start over."""
+    """Rename existing files and start over."""
     accept_changed_code: bool = False
-    """Go on although the code of the servers changed since the output was begun; rows from then on carry _ng_code."""
+    """Continue although the servers' code has changed since the output was started; new rows then have _ng_code."""
     max_attempts: int = Field(default=3, ge=1)
-    """Attempts for a rollout, each on a fresh session."""
+    """Maximum attempts per rollout, each in a new session."""
     rollout_timeout_s: float = Field(default=3600.0, gt=0)
-    """Deadline of one attempt."""
+    """Timeout of one attempt."""
     max_failure_rate: float = Field(default=0.5, ge=0, le=1)
-    """Share of rollouts given up above which the collection stops."""
+    """The collection stops if the share of abandoned rollouts exceeds this."""
     materialize_inputs: bool = False
-    """Also write X_materialized_inputs.jsonl: the rows as they are sent."""
+    """Also write X_materialized_inputs.jsonl: the rows as sent to the agent."""
     head: str | None = None
     """HOST:PORT of the head; default: the run started from this folder, then this user's at 127.0.0.1:11000."""
     token: str | None = None
@@ -120,7 +120,7 @@ def main() -> None:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Play every row of a data set num_repeats times through its agent; resumable, nothing lost, nothing twice."""
+    """Run every row of a dataset num_repeats times through its agent; resumable without lost or duplicate rollouts."""
     options, _ = read_options(CollectOptions, arguments)
     _check_params(options.responses_create_params)
     return uvloop.run(_run(options, _tasks(options)))
@@ -129,7 +129,7 @@ def run(arguments: Sequence[str]) -> int:
 def _tasks(options: CollectOptions) -> Tasks:
     files = DataFiles([Path.cwd(), INSTALLED])
     if (options.input_jsonl_fpath is None) == (options.data is None):
-        raise OperatorError("what to play: give +input_jsonl_fpath=rows.jsonl, or +data=... for a mixture, one of them")
+        raise OperatorError("pass exactly one of +input_jsonl_fpath=rows.jsonl and +data=... (a mixture)")
     if options.input_jsonl_fpath is not None:
         file = files.find(options.input_jsonl_fpath) or Path(options.input_jsonl_fpath)
         return TaskFile(file, agent=options.agent_name, limit=options.limit)
@@ -206,7 +206,7 @@ async def _collect(
         follower = CodeFollower(link, collector, store, accept=options.accept_changed_code, say=display.say)
         async with reporting(link, paths.output, collector, follower):
             state = await _watched(collector, progress, display)
-        store.check()  # the last words to the head took a while
+        store.check()  # the final report to the head took a while
     finally:
         store.close()
         if materialized:
@@ -218,7 +218,7 @@ async def _collect(
 
 
 async def _watched(collector: Collector, progress: CollectionProgress, display: Display) -> State:
-    """Run the collector under a live display; the first Ctrl-C drains it, the second ends it, so does SIGTERM."""
+    """Run the collector with a live display. The first Ctrl-C drains it; a second one or SIGTERM ends it."""
     loop = asyncio.get_running_loop()
     asked: list[bool] = []
 
@@ -245,19 +245,19 @@ async def _watched(collector: Collector, progress: CollectionProgress, display: 
 
 
 def _check_params(params: Mapping[str, Any]) -> None:
-    """Unknown parameters pass to the endpoint; one that looks like a known one is a typing mistake."""
+    """Raise OperatorError for a parameter that resembles a known one. Other unknown ones are sent to the endpoint."""
     for name in params:
         if name not in CREATE_PARAMS and (hint := did_you_mean(name, CREATE_PARAMS)):
             raise OperatorError(f"unknown create parameter {name!r}{hint}")
 
 
 def _check_file_limit(limit: int, parallel: int) -> None:
-    """Refuse before the first episode what would fail in the middle: an agent holds three sockets an episode."""
+    """Raise OperatorError if the open-file limit is too low: an agent needs three sockets per episode."""
     needed = 3 * parallel + 200
     if limit < needed:
         raise OperatorError(
-            f"{parallel} episodes in flight need about {needed} open files in the agent's process, this machine allows "
-            f"{limit}: raise it (ulimit -Hn) or lower +num_samples_in_parallel"
+            f"{parallel} episodes in flight need about {needed} open files in the agent's process, "
+            f"but the limit on this host is {limit}: raise it (ulimit -Hn) or lower +num_samples_in_parallel"
         )
 
 
@@ -270,10 +270,10 @@ def _check_agents(agents: set[str], directory: Directory) -> None:
 
 
 def _check_apart(paths: StorePaths, inputs: set[Path]) -> None:
-    """Refuse an output whose files are what is read."""
+    """Raise OperatorError if an output file is also an input."""
     for path in (paths.output, *paths.sidecars()):
         if path.exists() and any(one.exists() and one.samefile(path) for one in inputs):
-            raise OperatorError(f"{path} holds the rows to play: choose another output")
+            raise OperatorError(f"{path} is the input; choose another output")
 
 
 def _identity(options: CollectOptions, tasks: Tasks, directory: Directory, reached: set[str]) -> Json:

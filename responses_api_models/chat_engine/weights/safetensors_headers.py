@@ -129,7 +129,7 @@ def _weight_map(folder: Path) -> Json:
 def _compare_index(folder: Path, found: dict[str, Tensor]) -> None:
     for name, file in _weight_map(folder).items():
         if name not in found or found[name].file.name != file:
-            raise bad_request(f"{folder / INDEX} maps {name} to {file}, but it is not there")
+            raise bad_request(f"{folder / INDEX} maps {name} to {file}, but that file does not exist")
 
 
 def read_json(file: Path) -> Json:

@@ -120,7 +120,7 @@ async def test_an_lm_eval_that_cannot_be_asked_for_its_tasks_runs_all_the_same(t
         (("+model=x", "+url=http://h/v1", "+watch_path=y"), "three ways"),
         (("+model=x", "+watch_path=y"), "say nothing with watch_path"),
         (("+watch_path=y", "+watch_pattern=*/step_*"), "a pattern of names"),
-        (("+watch_path=no-such-folder", "+once=true"), "no-such-folder is no folder"),
+        (("+watch_path=no-such-folder", "+once=true"), "no-such-folder is not a folder"),
         (("+model=x", "+include_path=no-such-folder"), "no-such-folder is not a folder"),
         (("+model=x", "+name=a/b"), "expected a name"),
         (("+model=x", "+baseline=qwen3-1.7b"), "qwen3-1.7b-base"),
