@@ -96,7 +96,7 @@ class Heartbeat(Record):
     in_flight: int
     sessions: int
     phase: str = ""
-    """What it is recovering while it stays ready."""
+    """The recovery in progress while the server stays ready."""
 
 
 class ServerInstance(Record):

@@ -203,7 +203,7 @@ class CollectionStatus(Record):
     token_breaks: int = 0
     """Number of these turns with a prefix mismatch: the prompt does not begin with the previous turn's exact tokens."""
     mean_reward: float | None
-    """Over all datasets. None if their rewards have different scales; `datasets` has the mean of each."""
+    """Mean reward over all datasets. None if their rewards have different scales; `datasets` has the mean of each."""
     reward_stderr: float | None
     """Standard error of the mean reward, clustered by task, because repeats of one task are correlated."""
     datasets: dict[str, DatasetStatus] = Field(default_factory=dict)

@@ -117,9 +117,9 @@ async def test_an_lm_eval_that_cannot_be_asked_for_its_tasks_runs_all_the_same(t
     [
         ((), "'model' is missing"),
         (("+model=x", "+url=localhost:8000"), "expected http://host:port/v1"),
-        (("+model=x", "+url=http://h/v1", "+watch_path=y"), "three ways"),
-        (("+model=x", "+watch_path=y"), "say nothing with watch_path"),
-        (("+watch_path=y", "+watch_pattern=*/step_*"), "a pattern of names"),
+        (("+model=x", "+url=http://h/v1", "+watch_path=y"), "pass only one"),
+        (("+model=x", "+watch_path=y"), "cannot be combined with watch_path"),
+        (("+watch_path=y", "+watch_pattern=*/step_*"), "a name pattern"),
         (("+watch_path=no-such-folder", "+once=true"), "no-such-folder is not a folder"),
         (("+model=x", "+include_path=no-such-folder"), "no-such-folder is not a folder"),
         (("+model=x", "+name=a/b"), "expected a name"),
