@@ -40,7 +40,7 @@ def arguments_body(arguments: str) -> bytes:
     except TypeError as error:
         raise ValueError("nested too deeply") from error
     except UnicodeEncodeError as error:
-        raise ValueError("half a surrogate pair is no text") from error
+        raise ValueError("a lone surrogate is not valid text") from error
     if not isinstance(value, dict):
         raise ValueError(f"found a JSON {type(value).__name__}")
     return body

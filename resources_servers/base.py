@@ -222,7 +222,7 @@ class ResourcesServer(Server):
         return orjson.dumps(verdict)
 
     async def _close(self, call: RawRequest) -> bytes:
-        """End the session. Ending it twice, or before it is opened, is no error."""
+        """End the session. Ending it twice, or before it is opened, is not an error."""
         await self._sessions.close_for(call)
         return b'{"closed":true}'
 

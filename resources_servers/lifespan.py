@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 CHECK_S = 60.0
 """How long a config check waits for a lifespan."""
 LEAVE_S = 10.0
-"""How long leaving may take; the server's process is killed soon after."""
+"""Timeout of the lifespan's exit; the server's process is killed soon after."""
 
 
 class Lifespan:

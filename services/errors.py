@@ -29,7 +29,7 @@ class FailureKind(StrEnum):
     FORBIDDEN = "forbidden"
     """The run has no token, and the caller is another user of the host, a web page, or uses an unknown host name."""
     UNKNOWN_SERVER = "unknown_server"
-    """No server of that name belongs to the run."""
+    """The run has no server with that name."""
     WRONG_RUN = "wrong_run"
     """The server at the address belongs to another run or is a foreign server."""
     SESSION_LOST = "session_lost"

@@ -125,7 +125,7 @@ class TokenTrail(TypedDict, total=False):
     turns: Required[int]
     """Number of model calls with tokens, except the first."""
     breaks: Required[int]
-    """How many of them start a new segment."""
+    """Number of these turns that start a new segment."""
     segments: Required[int]
     constrained: list[str]
     """Constraints under which at least one of the turns was sampled."""
@@ -143,21 +143,21 @@ class ResponseItem(TokenHistory, total=False):
     status: str | None
     """`completed`, `incomplete` or `in_progress`."""
     role: str
-    """Of a message: `user`, `system`, `developer` or `assistant`."""
+    """Role of a message: `user`, `system`, `developer` or `assistant`."""
     content: str | list[Any] | None
-    """Of a message or of reasoning: text, or content parts."""
+    """Content of a message or of reasoning: a string or a list of parts."""
     summary: list[Any]
-    """Of reasoning."""
+    """Summary of reasoning."""
     encrypted_content: str | None
-    """Of reasoning whose text the endpoint does not reveal."""
+    """Encrypted content of reasoning that the endpoint does not reveal."""
     call_id: str
-    """Of a call and its output."""
+    """Id that a call shares with its output."""
     name: str
-    """Of a call: the tool."""
+    """Name of the called tool."""
     arguments: str
-    """Of a call: a JSON object as text. It may be invalid, because it is exactly what the model wrote."""
+    """Arguments of a call as JSON text. It may be invalid, because it is exactly what the model wrote."""
     output: str | list[Any]
-    """Of a call's output: text, or content parts."""
+    """Output of a call: a string or a list of parts."""
 
 
 class Usage(TypedDict, total=False):
@@ -316,4 +316,4 @@ class RolloutRow(RolloutKeys, total=False):
     mask_sample: bool
     """NeMo Gym's flag for a rollout that is excluded from all means."""
     failure_kind: str
-    """On masked rows of other stacks: why."""
+    """Reason for masking, on rows of other stacks."""

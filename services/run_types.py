@@ -70,7 +70,7 @@ class CodeSources(Record):
     paths: dict[str, str]
     """Name in `ServerCode.files` -> absolute path."""
     folders: dict[str, str]
-    """Folders in which every code file counts: name, the prefix of the names of their files -> absolute path."""
+    """Folders in which all code files are included: name, used as prefix of the file names -> absolute path."""
 
 
 class Registration(Record):
@@ -96,7 +96,7 @@ class Heartbeat(Record):
     in_flight: int
     sessions: int
     phase: str = ""
-    """What it is recovering while it stays ready."""
+    """The recovery in progress while the server stays ready."""
 
 
 class ServerInstance(Record):

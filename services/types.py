@@ -121,7 +121,7 @@ _TRUNCATING = (
 
 
 MOST_REWARD = 1e60
-"""Above it, squares and sums of rewards are no longer finite."""
+"""Largest magnitude of a reward. Above it, squares and sums of rewards would not be finite."""
 
 
 class Verdict(BaseModel):
@@ -201,9 +201,9 @@ class CollectionStatus(Record):
     token_turns: int = 0
     """Turns after the first of an episode with recorded tokens."""
     token_breaks: int = 0
-    """Those of them with a prefix mismatch: the prompt does not begin with the exact tokens of the previous turn."""
+    """Number of these turns with a prefix mismatch: the prompt does not begin with the previous turn's exact tokens."""
     mean_reward: float | None
-    """Over all datasets. None if their rewards have different scales; `datasets` has the mean of each."""
+    """Mean reward over all datasets. None if their rewards have different scales; `datasets` has the mean of each."""
     reward_stderr: float | None
     """Standard error of the mean reward, clustered by task, because repeats of one task are correlated."""
     datasets: dict[str, DatasetStatus] = Field(default_factory=dict)

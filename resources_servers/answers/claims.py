@@ -109,7 +109,7 @@ def _worded(gold: str, answer: str, problem: Problem) -> str:
     try:
         return without_words(gold, answer, problem)
     except UnknownWord as unknown:
-        raise Refused(f"{str(unknown)!r} is not known to leave the answer as it is") from None
+        raise Refused(f"{str(unknown)!r} may change the meaning of the answer") from None
 
 
 def _named(text: str, problem: Problem) -> tuple[str, str] | None:
@@ -213,9 +213,9 @@ def _as_named(gold: str, answer: str, problem: Problem) -> Claim:
         if not _LETTERS.search(value) and found[1][0] == "=":
             if without_spaces(found[1][1]) == without_spaces(name):
                 return Claim(value, _worded(gold, found[0][1], problem))
-            raise Refused(f"it does not say what {name} is")
+            raise Refused(f"it does not define {name}")
     if "'" in answer and "'" not in gold:
-        raise Refused("a derivative is no function")
+        raise Refused("a derivative is not a function")
     return Claim(gold, _worded(gold, answer, problem))
 
 
@@ -252,7 +252,7 @@ def _chain(gold: str, answer: str, problem: Problem) -> Claim:
     if not named and is_name(found[-1][1], problem) and len(found) == 2:  # 7 = x
         named, found = True, [("", found[1][1]), ("=", found[0][1])]
     if named and (is_other_quantity(found[0][1], problem) or ("," in found[0][1] and "," not in found[-1][1])):
-        raise Refused(f"{found[0][1]} is not what is asked for")
+        raise Refused(f"{found[0][1]} is not the requested quantity")
     letters = set(_LETTERS.findall(gold))
     if named:  # drop intermediate formulas, such as \pi r^2
         sides = [(sign, side) for sign, side in sides if set(_LETTERS.findall(_unworded(side))) <= letters]
@@ -264,7 +264,7 @@ def _chain(gold: str, answer: str, problem: Problem) -> Claim:
         raise Refused("no value is given")
     values = [(sign, _worded(gold, side, problem)) for sign, side in sides]
     if not named and any(set(_LETTERS.findall(_unworded(side))) - letters for _, side in values):
-        raise Refused(f"{found[0][1]} is not what is asked for")
+        raise Refused(f"{found[0][1]} is not the requested quantity")
     exact = [side for sign, side in values if sign not in _APPROXIMATE]
     nearly = [side for sign, side in values if sign in _APPROXIMATE]
     if (problem.rounds or "." in gold) and nearly:

@@ -193,7 +193,7 @@ def _same_brackets(gold: str, answer: str) -> Comparison | None:
     """Reject a set for a pair or an interval, and a half-open interval for any of the others."""
     kinds = brackets(gold), brackets(answer)
     if "{" in kinds and (set(kinds) & {"(", "["}):
-        return Comparison(equal=False, reason="a set is no pair and no interval")
+        return Comparison(equal=False, reason="a set is neither a pair nor an interval")
     # At an infinite end both brackets have the same meaning.
     if all(kinds) and half_open(gold) != half_open(answer) and "\\infty" not in normalized(gold + answer):
         return Comparison(equal=False, reason="other brackets")

@@ -63,7 +63,7 @@ class AnswerGrader:
 
     def __init__(self, workers: WorkerPool | None) -> None:
         self._workers = workers
-        """None: answers that require algebra count as not equal."""
+        """If None, answers that require algebra count as not equal."""
 
     async def judge(self, gold: str, response: Verification, reading: AnswerForm, problem: str = "") -> Grade:
         """Grade a response to `problem`. Raises Failure if the answer could not be verified."""

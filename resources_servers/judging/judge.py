@@ -36,7 +36,7 @@ class Vote:
     """One answer of the judge."""
 
     score: float | None
-    """None: no answer could be parsed; counts as 0."""
+    """The grade; None if it could not be parsed, which counts as 0."""
     text: str
 
 

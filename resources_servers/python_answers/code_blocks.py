@@ -25,7 +25,7 @@ class Block:
 
     code: str
     language: str
-    """From the opening fence; empty if it names none."""
+    """Language from the opening fence; empty if there is none."""
 
     @property
     def python(self) -> bool:

@@ -56,5 +56,5 @@ async def score(sandbox: Sandbox, tests: Tests, strict: str, found: Program | No
         return Score(False, lenient, found, outcome)
     plain = await sandbox.run(tests.trial(strict))
     if plain.passed and not lenient:
-        return Score(True, True, Program(strict, "text as it stands"), plain)
+        return Score(True, True, Program(strict, "unchanged text"), plain)
     return Score(plain.passed, lenient, found, outcome)

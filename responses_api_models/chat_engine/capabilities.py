@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 
 RETRY_AFTER_S = 60.0
-"""Until the next check after a rejection, because an engine may gain a capability after the first contact."""
+"""Seconds until a rejected capability is checked again, because an engine may gain one later."""
 UNKNOWN = "unknown"
 _CANNOT = (FailureKind.UPSTREAM_REFUSED, FailureKind.MALFORMED_ANSWER)
 """Failures that mean that the engine, or a proxy in front of it, lacks an endpoint."""

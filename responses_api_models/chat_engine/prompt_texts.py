@@ -19,7 +19,7 @@ _NOT_TEXT = frozenset({"prompt_token_ids", "generation_token_ids", "generation_l
 _PART_TEXTS = ("text", "refusal", "thinking", "name")
 """Keys that hold the text of a content part; parts without one are images, audio and files."""
 _SOURCES: dict[str, Source] = {"role": "schema", "tools": "schema", "tool_call_id": "model"}
-"""Keys of a message whose text does not come from the message's author; the id of a call is the model's."""
+"""Keys of a message whose text was not written by its author: a tool call's id, for example, comes from the model."""
 _PROSE = frozenset({"description", "title", "$comment"})
 """Keys of a tool or its JSON schema whose text only the model reads."""
 

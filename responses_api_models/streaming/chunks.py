@@ -1,7 +1,7 @@
-"""A finished chat completion as a stream of chunks, for model servers without a stream of their own.
+"""Converts a finished chat completion to a stream of chunks, for model servers that do not stream themselves.
 
-Nothing arrives earlier by it: it lets clients that ask for a stream read a server that answers at once. The same for
-the Responses API is `stream_events.whole`, because agents need it, too.
+Nothing arrives earlier, but clients that request a stream can use such a server. `stream_events.whole` does the same
+for the Responses API; it is a separate module because agents need it, too.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ DONE = b"data: [DONE]\n\n"
 
 
 def chat_chunks(completion: Json, with_usage: bool = False) -> bytes:
-    """The Chat Completions stream of a finished completion. One chunk carries a whole text."""
+    """Return the Chat Completions stream of a finished completion, with each text in a single chunk."""
     base = {key: value for key, value in completion.items() if key not in ("choices", "usage")}
     base["object"] = "chat.completion.chunk"
     pieces: list[bytes] = []

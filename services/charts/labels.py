@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 _NOISE = 1e-12
-"""Rounding error of a sum that is zero."""
+"""Numbers below this are rounding errors of a sum that should be zero."""
 _UNITS = ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e4, "k"))
 
 

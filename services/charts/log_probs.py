@@ -11,7 +11,7 @@ from rollyard.services.charts.labels import share, short
 from rollyard.services.charts.series import series
 
 _MOST_POINTS = 3000
-"""More tokens than this are joined by a line."""
+"""Above this number of tokens, a line joins the points."""
 
 
 def log_probs(found: Sequence[float]) -> Chart | None:

@@ -1,4 +1,4 @@
-"""ng_collect_rollouts: play every row of a data set through its agent and keep what comes back."""
+"""ng_collect_rollouts: runs every row of a dataset through its agent and stores the rollouts."""
 
 from __future__ import annotations
 
@@ -55,38 +55,38 @@ class CollectOptions(Options):
     BELOW: ClassVar[Mapping[str, Collection[str]]] = {"responses_create_params": CREATE_PARAMS}
 
     input_jsonl_fpath: str | None = None
-    """Rows to play, one JSON object a line: here, in the installed stack, or at s3://; also as .gz, .bz2, .xz, .zst,
-    Parquet or Arrow."""
+    """Dataset to run, as JSON Lines: a local file, a file of the installed package, or an s3:// address. May be
+    compressed (.gz, .bz2, .xz, .zst), Parquet or Arrow."""
     data: str | dict[str, Any] | None = None
-    """Or a mixture of data sets: a YAML file, or {datasets: [{name: gsm8k, path: a.jsonl, weight: 2}, ...]}."""
+    """Or a mixture of datasets: a YAML file, or {datasets: [{name: gsm8k, path: a.jsonl, weight: 2}, ...]}."""
     output_jsonl_fpath: Path
-    """Where rollouts go; failures, manifest and status stand beside it."""
+    """Output file for rollouts; failures, manifest and status are written next to it."""
     agent_name: str | None = None
-    """Agent that plays rows without an agent_ref of their own."""
+    """Agent for rows without an agent_ref."""
     limit: int | None = Field(default=None, ge=1)
-    """Only the first rows."""
+    """Use only this many rows from the start."""
     num_repeats: int = Field(default=16, ge=1)
-    """Rollouts of each row."""
+    """Rollouts per row."""
     num_repeats_add_seed: bool = False
-    """Send the repeat's number as the policy's seed."""
+    """Send the repeat's number to the policy as its seed."""
     num_samples_in_parallel: int = Field(default=32, ge=1)
-    """Episodes in flight."""
+    """Maximum number of concurrent episodes."""
     responses_create_params: dict[str, Any] = Field(default_factory=dict)
-    """Create parameters that win over the rows' own: +responses_create_params.temperature=0.8."""
+    """Create parameters that override those of the rows: +responses_create_params.temperature=0.8."""
     resume: bool = True
-    """Go on with an output that exists."""
+    """Resume an existing output."""
     overwrite: bool = False
-    """Move files that exist aside and start over."""
+    """Rename existing files and start over."""
     accept_changed_code: bool = False
-    """Go on although the code of the servers changed since the output was begun; rows from then on carry _ng_code."""
+    """Continue although the servers' code has changed since the output was started; new rows then have _ng_code."""
     max_attempts: int = Field(default=3, ge=1)
-    """Attempts for a rollout, each on a fresh session."""
+    """Maximum attempts per rollout, each in a new session."""
     rollout_timeout_s: float = Field(default=3600.0, gt=0)
-    """Deadline of one attempt."""
+    """Timeout of one attempt."""
     max_failure_rate: float = Field(default=0.5, ge=0, le=1)
-    """Share of rollouts given up above which the collection stops."""
+    """The collection stops if the share of abandoned rollouts exceeds this."""
     materialize_inputs: bool = False
-    """Also write X_materialized_inputs.jsonl: the rows as they are sent."""
+    """Also write X_materialized_inputs.jsonl: the rows as sent to the agent."""
     head: str | None = None
     """HOST:PORT of the head; default: the run started from this folder, then this user's at 127.0.0.1:11000."""
     token: str | None = None
@@ -99,7 +99,7 @@ def main() -> None:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Play every row of a data set num_repeats times through its agent; resumable, nothing lost, nothing twice."""
+    """Run every row of a dataset num_repeats times through its agent; resumable without lost or duplicate rollouts."""
     options, _ = read_options(CollectOptions, arguments)
     plan = _plan(options)
     return uvloop.run(_run(options, _tasks(options), plan))
@@ -125,7 +125,7 @@ def _plan(options: CollectOptions) -> CollectionPlan:
 def _tasks(options: CollectOptions) -> Tasks:
     files = DataFiles([Path.cwd(), INSTALLED])
     if (options.input_jsonl_fpath is None) == (options.data is None):
-        raise OperatorError("what to play: give +input_jsonl_fpath=rows.jsonl, or +data=... for a mixture, one of them")
+        raise OperatorError("pass exactly one of +input_jsonl_fpath=rows.jsonl and +data=... (a mixture)")
     if options.input_jsonl_fpath is not None:
         file = files.find(options.input_jsonl_fpath) or Path(options.input_jsonl_fpath)
         return TaskFile(file, agent=options.agent_name, limit=options.limit)

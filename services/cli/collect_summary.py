@@ -1,4 +1,4 @@
-"""summary: what a person wants to read when a collection is over."""
+"""Prints the summary of a finished or stopped collection."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rollyard.services.types import State
 
 
 def summary(state: State, progress: CollectionProgress, paths: StorePaths, why: str, refused: int) -> None:
-    """Print it. `why`: it stopped by itself; `refused`: rollouts whose task the world will never take."""
+    """Print the summary. `why`: the reason for an early stop; `refused`: rollouts of rejected tasks."""
     complete = progress.measured == progress.expected
     print(f"{'collected' if complete else state}: {progress.measured} of {progress.expected} rollouts measured")
     if why:
@@ -23,20 +23,20 @@ def summary(state: State, progress: CollectionProgress, paths: StorePaths, why: 
     print(f"  rollouts      {paths.output}")
     if progress.failed_attempts or progress.failed:
         kinds = ", ".join(f"{kind} {count}" for kind, count in progress.kinds.most_common()) or "of an earlier command"
-        print(f"  failures      {progress.failed_attempts} attempts ({kinds}); rollouts given up: {progress.failed}")
+        print(f"  failures      {progress.failed_attempts} attempts ({kinds}); rollouts abandoned: {progress.failed}")
         print(f"                {paths.failures}")
     missing = progress.expected - progress.measured
     if refused:
-        print(f"  refused       {refused} by the world for good (bad_task): the failures file says why")
+        print(f"  refused       {refused} by the environment permanently (bad_task); see the failures file")
     if missing > refused:
-        print(f"  next          the same command again collects the {missing - refused} that are missing")
+        print(f"  next          repeat the command to collect the {missing - refused} that are missing")
     elif not missing:
         print(f"  next          ng_reward_profile +jsonl_fpath={paths.output}  (a report)")
         print(f"                ng_viewer +jsonl_fpath={paths.output}  (the rollouts, in a browser)")
 
 
 def _means(progress: CollectionProgress) -> None:
-    """The data sets of a mixture first; then what holds for all of them."""
+    """Print the datasets of a mixture, then the totals."""
     means = progress.means()
     names = {name: plain_line(name) for name in means.datasets}
     width = max(map(len, names.values()), default=0)
@@ -54,7 +54,7 @@ def _means(progress: CollectionProgress) -> None:
 
 
 def _rate(found: ClusteredMean, solved: int) -> str:
-    """With its error; where all failed or all succeeded, with the bound that the number of tasks gives."""
+    """Format the rate with its standard error; at 0 and 100 %, with the bound from the number of tasks."""
     counted = f"({solved} / {found.rollouts})"
     if found.stderr is not None:
         return f"{found.value:.2%} ± {found.stderr:.2%} {counted}"

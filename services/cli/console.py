@@ -1,4 +1,4 @@
-"""Console: rich's tables, bars and colours, with every piece of text cleaned (`services/io/terminal.py`)."""
+"""Creates rich consoles that remove control characters from all text (`services/io/terminal.py`)."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from rollyard.services.io.terminal import plain, unwrapped
 
 
 def is_terminal(stream: TextIO) -> bool:
-    """Whether a person looks at `stream`, one of `sys.stdout` and `sys.stderr`."""
+    """Return whether `stream`, `sys.stdout` or `sys.stderr`, is a terminal."""
     return unwrapped(stream).isatty()
 
 
 def console(stream: TextIO, **options: Any) -> Console:
-    """A console on `stream`, one of `sys.stdout` and `sys.stderr`."""
+    """Return a console that writes to `stream`, `sys.stdout` or `sys.stderr`."""
     return _PlainConsole(file=unwrapped(stream), **options)
 
 
 class _PlainConsole(Console):
-    """Cleans text where it is laid out. Styles and cursor movements of rich's own are no text."""
+    """Cleans text during layout; rich's own styles and cursor movements are unaffected."""
 
     def render_str(self, text: str, **options: Any) -> Text:
-        """Before it is laid out, so that lines break where they should."""
+        """Clean the text before it is laid out, so that lines wrap correctly."""
         return super().render_str(plain(text), **options)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:

@@ -1,4 +1,4 @@
-"""ng_doctor: looks for what would fail, and says how to mend it."""
+"""ng_doctor: finds problems that would make a run fail, and suggests fixes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CHECKS = ("sandbox", "tokens")
 
 
 def main() -> None:
-    """Entry point: the first word may name a closer check."""
+    """Entry point. The first argument may select a specific check."""
     word, *arguments = sys.argv[1:] or [""]
     if word == "tokens":
         run_command("ng_doctor tokens", tokens.TokenOptions, tokens.EXAMPLE, tokens.run, arguments)
@@ -30,7 +30,7 @@ def main() -> None:
 
 def _no_check(word: str) -> NoReturn:
     known = ", ".join(f"ng_doctor {check}" for check in CHECKS)
-    told = f"found no check {word!r}{did_you_mean(word, CHECKS)} (there are: ng_doctor for this machine, {known})"
+    told = f"unknown check {word!r}{did_you_mean(word, CHECKS)} (available: ng_doctor for this host, {known})"
     with plain_output():
         print(f"ng_doctor: {told}\nTry 'ng_doctor --help'.", file=sys.stderr)
     sys.exit(EXIT_USAGE)

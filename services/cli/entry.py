@@ -1,7 +1,6 @@
-"""main: where each of our programs begins; `ng_status` is `services/cli/status.py`.
+"""Entry point of all commands; `ng_status` runs `services/cli/status.py`.
 
-A command's imports take a second, and no `except` of its own is there yet: until then Ctrl-C ends it at once, in
-silence.
+A command's imports take a second. Until its own error handling is active, Ctrl-C ends it immediately without output.
 """
 
 from __future__ import annotations
@@ -15,9 +14,9 @@ from types import FrameType
 
 
 def main() -> None:
-    """Run the command by whose name this process was started."""
+    """Run the command that has the name of this program."""
     before = signal.getsignal(signal.SIGINT)
-    # A KeyboardInterrupt would not do: libraries catch or wrap it while they are imported. Ignored stays ignored.
+    # Not a KeyboardInterrupt, which libraries catch or wrap while they are imported. An ignored SIGINT stays ignored.
     if before is signal.default_int_handler:
         signal.signal(signal.SIGINT, _leave)
     command = importlib.import_module(f"rollyard.services.cli.{Path(sys.argv[0]).name.removeprefix('ng_')}")

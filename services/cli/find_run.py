@@ -23,16 +23,16 @@ from rollyard.services.runtime.run_dir import running_heads
 DEFAULT_HEAD = "http://127.0.0.1:11000"
 Say = Callable[[str], None]
 ListenerOwner = Callable[[str, int], int | None]
-"""(address, port) -> user id of the process that listens there on this machine."""
+"""(address, port) -> user id of the local process that listens there."""
 
 
 def on_stderr(text: str) -> None:
-    """Say it beside what a command prints."""
+    """Prints a message in addition to a command's output."""
     print(text, file=sys.stderr)
 
 
 def once(say: Say) -> Say:
-    """`say` for a command that looks again and again: a sentence is not repeated."""
+    """Return a `say` that prints each message only once, for commands that poll."""
     told: set[str] = set()
 
     def tell(text: str) -> None:
@@ -58,10 +58,10 @@ async def find_run(
     default: str | None = DEFAULT_HEAD,
     listener: ListenerOwner = _listener,
 ) -> HeadFile:
-    """The head at `head`, else the newest run started from this folder, else this user's run at `default`.
+    """Return the head at `head`, else the newest run started from this folder, else this user's run at `default`.
 
-    With `default` None, no run of another folder is used. `say` reports the run that `default` leads to. Raises
-    RunError saying where was looked and what to do.
+    If `default` is None, runs of other folders are not used. `say` receives a message if `default` is used. Raises
+    RunError with the places that were searched and a hint.
     """
     if head is not None:
         url = (head if "://" in head else f"http://{head}").rstrip("/")
@@ -73,7 +73,7 @@ async def find_run(
     tried: list[str] = []
     elsewhere = [HeadFile(run_id="", url=default, pid=0, token=token)] if default else []
     for candidate in [*running_heads(here), *elsewhere]:
-        # Before anything is sent: the token is for this user's run alone.
+        # Checked before anything is sent, because the token must only reach this user's run.
         if refused := _foreign(candidate.url, listener):
             tried.append(refused)
             continue
@@ -94,12 +94,12 @@ async def find_run(
 
 def _none_found(tried: Sequence[str]) -> RunError:
     listed = "".join(f"\n  {line}" for line in tried or ["no run was started from this folder"])
-    hint = "Start one with ng_run from this folder, or say where it is with +head=HOST:PORT."
+    hint = "Start one with ng_run from this folder, or pass its address with +head=HOST:PORT."
     return RunError(f"no running stack found:{listed}\n{hint}")
 
 
 def _foreign(url: str, listener: ListenerOwner) -> str:
-    """Why what listens at `url` is not this user's; empty where it is, or where another machine is meant."""
+    """Return why the listener at `url` is not this user's; empty if it is, or if `url` is on another host."""
     parts = urlsplit(url)
     host, port = parts.hostname or "", parts.port or 80
     try:
@@ -115,11 +115,11 @@ def _foreign(url: str, listener: ListenerOwner) -> str:
     others = ", ".join(_name(uid) for uid in owners if uid not in (None, own_uid()))
     if not others:
         return f"{url}: no server of this user listens there"
-    return f"{url} belongs to user {others}; to use it all the same, say +head={host}:{port}"
+    return f"{url} belongs to user {others}; to use it anyway, pass +head={host}:{port}"
 
 
 def _is_here(address: str) -> bool:
-    """Whether this machine has that address."""
+    """Return whether this host has that address."""
     try:
         with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as probe:
             probe.bind((address, 0))
@@ -152,13 +152,13 @@ async def _origin(transport: HttpTransport, head: HeadFile) -> RunOrigin:
     try:
         return RunOrigin.model_validate_json(body)
     except ValidationError as error:
-        told = f"it does not say where it was started (status {status}): is it of another version?"
+        told = f"it does not report where it was started (status {status}); it may be another version"
         raise Failure(FailureKind.WRONG_RUN, told) from error
 
 
 def _refused(status: int, body: bytes) -> str:
     if status == 401:
-        return "it wants the run's token (+token=... or the variable ROLLYARD_TOKEN)"
+        return "it requires the run's token (+token=... or the variable ROLLYARD_TOKEN)"
     try:
         return str(orjson.loads(body)["detail"]) if status == 403 else ""
     except (orjson.JSONDecodeError, KeyError, TypeError):

@@ -1,4 +1,4 @@
-"""ng_lm_eval: EleutherAI's harness on a policy, or on a training's checkpoints as they appear."""
+"""ng_lm_eval: runs EleutherAI's lm_eval on a policy, or on the checkpoints of a training run as they appear."""
 
 from __future__ import annotations
 
@@ -40,47 +40,47 @@ class LmEvalOptions(Options):
     """Options of ng_lm_eval."""
 
     model: str = ""
-    """Name of the model at the endpoint; without one, the folder or name that vLLM loads."""
+    """Name of the model at the endpoint; without an endpoint, the folder or name that vLLM loads."""
     model_server: str | None = None
-    """A model server of the run that was started from this folder; requests go to its chat endpoint."""
+    """Model server of the run started from this folder; requests go to its chat endpoint."""
     url: str | None = None
-    """Or any endpoint: http://host:port/v1."""
+    """Or the URL of any endpoint: http://host:port/v1."""
     watch_path: str | None = None
-    """Or checkpoints as they appear below a folder, here or s3://bucket/prefix, each loaded by vLLM."""
+    """Or a local folder or s3://bucket/prefix; each checkpoint that appears there is loaded by vLLM."""
     watch_pattern: str = "*"
-    """Which folders below it are checkpoints."""
+    """Pattern of the names of checkpoint folders."""
     poll_interval_s: float = Field(default=300.0, gt=0)
-    """How often it is looked for new ones."""
+    """Interval between searches for new checkpoints."""
     retry_failed: bool = False
-    """Try again what was given up below watch_path. Without watch_path that is always done."""
+    """Retry permanently failed evaluations below watch_path; always true without watch_path."""
     once: bool = False
-    """Evaluate the checkpoints that are there and end, instead of waiting for more."""
+    """Evaluate the existing checkpoints and exit instead of waiting for more."""
     benchmarks: tuple[str, ...] = Field(default=USUAL, min_length=1)
-    """Tasks, each with its number of examples: gsm8k:8."""
+    """Tasks with their number of few-shot examples: gsm8k:8."""
     output_dir: Path = Path("results/lm_eval")
-    """results.csv, .md and .json, logs, and what is done already: the same command goes on where it was."""
+    """Folder for results.csv, .md and .json, logs and finished evaluations; repeating the command resumes."""
     name: str | None = None
-    """What to call the model in the tables; default: its own name. In `step_40` and `checkpoint-40`, 40 is the step."""
+    """Name of the model in the tables; default: `model`. In `step_40` and `checkpoint-40`, 40 is the step."""
     seed: int = 42
-    """Of lm_eval's draws, and sent with every request; {seed: 7} in model_args or gen_kwargs is the requests' alone."""
+    """Seed of lm_eval and of every request; {seed: 7} in model_args or gen_kwargs sets the requests' seed only."""
     gen_kwargs: dict[str, Any] = Field(default_factory=lambda: {"temperature": 0})
-    """How it samples."""
+    """Sampling parameters."""
     max_gen_toks: dict[str, int] = Field(default_factory=dict)
-    """Tokens that an answer may have, by task: {default: 1024, gsm8k: 512}; else lm_eval's own 256."""
+    """Maximum tokens of an answer per task: {default: 1024, gsm8k: 512}; lm_eval's own default is 256."""
     model_args: dict[str, Any] = Field(default_factory=dict)
-    """More for lm_eval's model: {tensor_parallel_size: 8}. vLLM gets bfloat16, 80 % of the memory, context 4,096."""
+    """Further model_args: {tensor_parallel_size: 8}. vLLM uses bfloat16, 80 % of the memory, context length 4,096."""
     num_concurrent: int = Field(default=64, ge=1)
-    """Requests at a time to an endpoint."""
+    """Concurrent requests to an endpoint."""
     limit: int | None = Field(default=None, ge=1)
-    """Only the first examples of each task."""
+    """Use only this many examples of each task."""
     include_path: Path | None = None
-    """A folder with tasks of your own."""
+    """A folder with custom tasks."""
     confirm_run_unsafe_code: bool = False
-    """Let lm_eval run the model's code here, in no sandbox (MBPP, HumanEval)."""
+    """Let lm_eval run the model's code locally without a sandbox (MBPP, HumanEval)."""
     baseline: str = "none"
-    """Scores to compare with: qwen3-1.7b-base, the founding experiments'."""
+    """Baseline scores to compare with: qwen3-1.7b-base."""
     lm_eval_command: tuple[str, ...] = ("lm_eval",)
-    """The program, if it is not in this environment."""
+    """The lm_eval command, if it is in another virtual environment."""
     head: str | None = None
     """HOST:PORT of the head; default: the run started from this folder, then this user's at 127.0.0.1:11000."""
     token: str | None = None
@@ -93,12 +93,12 @@ def main() -> None:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Score a policy on EleutherAI's lm_eval: through a running model server, or on checkpoints by vLLM."""
+    """Evaluate a policy with EleutherAI's lm_eval: a running model server, or checkpoints loaded by vLLM."""
     options, _ = read_options(LmEvalOptions, arguments)
     _check(options)
     harness, benchmarks = _harness(options), [Benchmark.read(written) for written in options.benchmarks]
     harness.check(benchmarks)
-    # What a watch measures has the checkpoints' names.
+    # Results of watch_path are named after the checkpoints.
     name = None if options.watch_path is not None else _name(options)
     model = Model("", arguments=options.model_args) if name is None else _model(options)
     source = None if name is not None else _source(options)
@@ -145,22 +145,22 @@ def _stop(stopped: Event) -> None:
 
 
 def _check(options: LmEvalOptions) -> None:
-    """Raises OperatorError for options that do not go together."""
+    """Raise OperatorError for options that cannot be combined."""
     if sum(given is not None for given in (options.model_server, options.url, options.watch_path)) > 1:
-        raise OperatorError("model_server, url and watch_path are three ways to say what is evaluated: give one")
+        raise OperatorError("pass only one of model_server, url and watch_path")
     if options.watch_path is None and not options.model:
         raise OperatorError("'model' is missing: the name of the model at the endpoint, or what vLLM loads")
     if options.watch_path is not None and (options.model or options.name):
-        raise OperatorError("'model' and 'name' say nothing with watch_path: the checkpoints are what is evaluated")
+        raise OperatorError("'model' and 'name' cannot be combined with watch_path, which evaluates checkpoints")
     if options.url is not None and not options.url.startswith(("http://", "https://")):
         raise OperatorError(f"url is {options.url!r}; expected http://host:port/v1")
     if "/" in options.watch_pattern:
         raise OperatorError(
-            f"watch_pattern is {options.watch_pattern!r}; expected a pattern of names just below watch_path, as step_*"
+            f"watch_pattern is {options.watch_pattern!r}; expected a name pattern without /, such as step_*"
         )
     if options.baseline not in BASELINES:
         hint = did_you_mean(options.baseline, BASELINES)
-        raise OperatorError(f"no baseline {options.baseline!r}{hint} (there is: {', '.join(BASELINES)})")
+        raise OperatorError(f"no baseline {options.baseline!r}{hint} (available: {', '.join(BASELINES)})")
 
 
 def _harness(options: LmEvalOptions) -> Harness:
@@ -179,16 +179,16 @@ def _environment(options: LmEvalOptions) -> dict[str, str]:
     environment = dict(os.environ)
     if token := options.token or os.environ.get("ROLLYARD_TOKEN"):
         environment["OPENAI_API_KEY"] = token
-    # lm_eval wants one to be set, whether the endpoint asks for it or not.
+    # lm_eval requires a key even if the endpoint does not.
     environment.setdefault("OPENAI_API_KEY", "none")
     return environment
 
 
 def _name(options: LmEvalOptions) -> str:
-    """What the model is called in the tables, and its folders."""
+    """Return the model's name in the tables, and its folders."""
     name = options.name or Path(options.model).resolve().name
     if not name or "/" in name or name.startswith("."):
-        raise OperatorError(f"name is {name!r}; expected a name for the tables, that can also be a folder's")
+        raise OperatorError(f"name is {name!r}; expected a name that is also valid as a folder name")
     return name
 
 
@@ -201,7 +201,7 @@ def _model(options: LmEvalOptions) -> Model:
 
 
 async def _address(options: LmEvalOptions, name: str) -> str:
-    """Of a model server of the run. Raises OperatorError when there is none of that name."""
+    """Return the address of a model server of the run. Raises OperatorError if none has that name."""
     transport = HttpTransport()
     try:
         token = options.token or os.environ.get("ROLLYARD_TOKEN")
@@ -225,7 +225,7 @@ def _source(options: LmEvalOptions) -> Source:
     if place.startswith("s3://"):
         return S3Source(place, options.output_dir / "checkpoints", options.watch_pattern)
     if options.once and not Path(place).is_dir():
-        raise OperatorError(f"watch_path {place} is no folder")
+        raise OperatorError(f"watch_path {place} is not a folder")
     return LocalSource(Path(place), options.watch_pattern)
 
 
@@ -234,6 +234,6 @@ def _summary(results_store: ResultsStore, failed: Sequence[Entry]) -> None:
         print(as_markdown(results_store.scores), end="")
         print(f"tables  {results_store.folder / 'results.csv'}, results.md, results.json")
     for entry in failed:
-        given_up = f", given up after {entry.tries} tries (+retry_failed=true: try again)"
+        given_up = f", abandoned after {entry.tries} tries (retry with +retry_failed=true)"
         told = given_up if entry.tries >= MOST_TRIES else ""
         print(f"failed  {entry.checkpoint} on {entry.title}{told}: {entry.error}")

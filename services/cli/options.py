@@ -1,4 +1,4 @@
-"""Typed options of a command: parsed from Hydra overrides, explained by `--help`, refused with the nearest name."""
+"""Typed command options, parsed from Hydra overrides and listed by `--help`."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ class Options(BaseModel):
     )
 
     BELOW: ClassVar[Mapping[str, Collection[str]]] = {}
-    """Option -> well-known keys below it, for those who forget the option's name."""
+    """Option -> well-known keys below it, to suggest the option if only the key was given."""
 
     debug: bool = False
-    """Show a traceback when something fails."""
+    """Show a traceback on errors."""
 
 
 O = TypeVar("O", bound=Options)  # noqa: E741
 
 
 def read_options(model: type[O], arguments: Sequence[str], *, rest: bool = False) -> tuple[O, list[Override]]:
-    """Options from overrides; with `rest`, overrides of other keys are handed back instead of refused.
+    """Parse options from overrides. With `rest`, overrides of other keys are returned instead of rejected.
 
-    `+a.b=c` fills the mapping `a`; a later option wins.
+    `+a.b=c` sets a key of the mapping `a`; later options take precedence.
     """
     fields = {_shown(name, field): field for name, field in model.model_fields.items()}
     names = list(fields)
@@ -66,7 +66,7 @@ def read_options(model: type[O], arguments: Sequence[str], *, rest: bool = False
         for part in path:
             node = node.setdefault(part, {})
             if not isinstance(node, dict):
-                raise OperatorError(f"{override.shown!r}: {part!r} has a value of its own, nothing goes below it")
+                raise OperatorError(f"{override.shown!r}: {part!r} takes a value and has no keys below it")
         if override.delete:
             node.pop(last, None)
         else:
@@ -87,7 +87,7 @@ def run_command(
     main: Callable[[Sequence[str]], int],
     arguments: Sequence[str] | None = None,
 ) -> typing.NoReturn:
-    """Answer --help and --version, run `main`, turn what it raises into one line and an exit status."""
+    """Handle --help and --version, run `main`, and convert its errors to one line and an exit status."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     debug = any(text.lstrip("+") in ("debug=true", "debug=True") for text in given)
 
@@ -115,25 +115,25 @@ def _help(command: str, model: type[Options], example: str, summary: str) -> str
 
 
 def _meant(override: Override, field: FieldInfo) -> Any:
-    """The value as the option wants it: a text stays as typed (`007`, `1e3`, `true`), not a number made of it."""
+    """Return the value in the option's type; strings stay as typed (`007`, `1e3`, `true`) and do not become numbers."""
     if override.value == "" and (takes_list(field.annotation) or Path in alternatives(field.annotation)):
-        raise OperatorError(f"{override.shown!r} has no value behind its = (is a shell variable unset?)")
+        raise OperatorError(f"{override.shown!r} has no value after the = (is a shell variable unset?)")
     if not isinstance(override.value, dict | list) and "${" in str(override.value):
-        told = "is for the configs of ng_run; here the shell fills in $NAME, inside double quotes or without any"
+        told = "is only supported in the configs of ng_run; use the shell's $NAME, in double quotes or unquoted"
         raise OperatorError(f"{override.shown!r}: ${{...}} {told}")
     scalar = isinstance(override.value, bool | int | float) and override.key == override.top
     return override.typed if scalar and takes_text(field.annotation) else override.value
 
 
 def _sample(field: FieldInfo) -> str:
-    """A value of the option's kind, for suggestions."""
+    """Return an example value of the option's type, for suggestions."""
     if takes_list(field.annotation):
         return "[...]"
     return "true" if field.annotation is bool else "..."
 
 
 def _shown(name: str, field: FieldInfo) -> str:
-    """The name to type: `json` is a field of every pydantic model, so options may have an alias."""
+    """Return the option's name on the command line. It may be an alias, because pydantic models reserve `json`."""
     return field.alias or name
 
 

@@ -1,4 +1,4 @@
-"""ng_prepare_data: check data sets, mix them into one file, order them by how hard a policy finds them."""
+"""ng_prepare_data: checks datasets, mixes them into one file, and orders them by difficulty for a policy."""
 
 from __future__ import annotations
 
@@ -39,32 +39,32 @@ class PrepareOptions(Options):
     """Options of ng_prepare_data."""
 
     input_jsonl_fpath: list[str] = Field(default_factory=list)
-    """Data sets to look at, one after the other: here or at s3://, JSON Lines (also compressed), Parquet or Arrow."""
+    """Datasets to check: local files or s3:// addresses, as JSON Lines (also compressed), Parquet or Arrow."""
     data: str | dict[str, Any] | None = None
     """Or a mixture: a YAML file, {file: mix.yaml, epoch: 2}, or {mode: weighted, seed: 42, datasets: [{name: gsm8k,
     path: a.jsonl, weight: 2}]}."""
     agent_name: str | None = None
-    """Who plays rows for which nothing else says."""
+    """Agent for rows without an agent_ref."""
     limit: int | None = Field(default=None, ge=1)
-    """Only the first tasks."""
+    """Use only this many tasks from the start."""
     output_jsonl_fpath: Path | None = None
-    """Write the tasks in their order, each with its prompt_id, dataset_name and agent_ref."""
+    """Write the tasks in order, each with its prompt_id, dataset_name and agent_ref."""
     against: list[str] = Field(default_factory=list)
-    """Files that must hold other tasks, a test set's, in any form: rows in both are told by id, question and words."""
+    """Files that must not share tasks with the input, such as a test set. Compares rows, ids, questions and words."""
     against_words: int = Field(default=DEFAULT_N, ge=4)
-    """So many words in a row make a row overlap with one of `against`."""
+    """Number of consecutive common words that counts as an overlap with a row of `against`."""
     rollouts_jsonl_fpath: Path | None = None
-    """Rollouts of these data, as they were collected: orders their tasks for a curriculum."""
+    """Collected rollouts of this dataset, by which its tasks are ordered for a curriculum."""
     order_fpath: Path | None = None
-    """Where the curriculum goes: an id a line, for `order` of a mixture."""
+    """Output file for the curriculum: one id per line, for `order` of a mixture."""
     pass_at: int = Field(default=16, ge=1)
-    """Curriculum by pass@k with this k; tasks with fewer rollouts are left out."""
+    """Order the curriculum by pass@k with this k; tasks with fewer rollouts are excluded."""
     descending: bool = False
-    """Easy tasks first instead of hard ones."""
+    """Order easy tasks first instead of hard ones."""
     pass_threshold: float | None = Field(default=None, allow_inf_nan=False)
-    """Reward from which on a rollout is solved; default: the world's `success`, or 1 where rewards lie in 0..1."""
+    """Minimum reward of a solved rollout; default: the environment's `success`, or 1 if rewards are in 0..1."""
     json_output: bool = Field(default=False, alias="json")
-    """Print what was found as JSON."""
+    """Print the result as JSON."""
 
 
 def main() -> None:
@@ -73,7 +73,7 @@ def main() -> None:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Say what is in data sets and what is wrong with them; mix them into one; make curricula from rollouts."""
+    """Describe datasets and their problems, mix them into one, and build curricula from rollouts."""
     options, _ = read_options(PrepareOptions, arguments)
     files = DataFiles([Path.cwd(), INSTALLED])
     settings = _settings(options, files)
@@ -90,7 +90,7 @@ def run(arguments: Sequence[str]) -> int:
         show(found, against=bool(against))
     if any(one.problems or not one.rows for one in found):
         if options.output_jsonl_fpath is not None:
-            print("nothing is written: mend or take out the rows that cannot be played, then repeat", file=sys.stderr)
+            print("nothing is written: fix or remove the invalid rows, then repeat the command", file=sys.stderr)
         return EXIT_FAILED
     if options.output_jsonl_fpath is not None:
         _write(options.output_jsonl_fpath, options, settings, files)
@@ -98,9 +98,9 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _settings(options: PrepareOptions, files: DataFiles) -> MixtureSettings:
-    """The mixture, or the input files one after the other in their own order."""
+    """Return the mixture, or the input files in order."""
     if bool(options.input_jsonl_fpath) == (options.data is not None):
-        raise OperatorError(f"what to prepare: give +input_jsonl_fpath=[...] or +data=..., one of them ({EXAMPLE})")
+        raise OperatorError(f"pass exactly one of +input_jsonl_fpath=[...] and +data=... ({EXAMPLE})")
     if options.data is not None:
         return read_mixture(options.data, files.roots)
     datasets = [
@@ -113,20 +113,20 @@ def _write(path: Path, options: PrepareOptions, settings: MixtureSettings, files
     mixture = Mixture(settings, files, agent=options.agent_name, limit=options.limit)
     replace(path, (orjson.dumps(row) + b"\n" for row in mixture.rows()))
     again = [name for name, times in Counter(name for _, name in mixture.row_refs()).items() if times > 1]
-    # JSON on the standard output stays JSON.
+    # Standard output contains only the JSON.
     say = partial(print, file=sys.stderr if options.json_output else sys.stdout)
     for note in mixture.notes:
         say(f"note      {note}")
     if again:
         say(
-            f"note      {len(again):,} ids stand in it more than once (the first: {again[0]}): it may be collected, "
-            "but not mixed or ordered again"
+            f"note      {len(again):,} ids occur more than once (the first: {again[0]}): the file can be "
+            "collected, but not mixed or ordered again"
         )
     say(f"written   {mixture.count:,} tasks of {_sets(len(mixture.datasets))} -> {path}")
 
 
 def _sets(count: int) -> str:
-    return f"{count} data set{'s' * (count != 1)}"
+    return f"{count} dataset{'s' * (count != 1)}"
 
 
 def _curriculum(options: PrepareOptions, settings: MixtureSettings, files: DataFiles) -> int:
@@ -135,7 +135,7 @@ def _curriculum(options: PrepareOptions, settings: MixtureSettings, files: DataF
         raise OperatorError("a curriculum needs +rollouts_jsonl_fpath=rollouts.jsonl and +order_fpath=order.txt")
     if options.output_jsonl_fpath is not None:
         raise OperatorError(
-            "a curriculum is one file, tasks in its order another: leave +output_jsonl_fpath out, then name "
+            "a curriculum and the ordered tasks are separate outputs: drop +output_jsonl_fpath, then pass "
             f"{options.order_fpath} as the `order` of a mixture"
         )
     mixture = Mixture(settings, files, agent=options.agent_name or "anyone", limit=options.limit)
@@ -146,19 +146,19 @@ def _curriculum(options: PrepareOptions, settings: MixtureSettings, files: DataF
     replace(options.order_fpath, "".join(f"{name}\n" for name in order).encode())
     first = "easy" if options.descending else "hard"
     left = len(ids) - len(order)
-    without = f", {left:,} without {options.pass_at} rollouts are left out" if left else ""
+    without = f", {left:,} without {options.pass_at} rollouts are excluded" if left else ""
     print(f"written   {len(order):,} of {len(ids):,} tasks, {first} first by pass@{options.pass_at}{without}")
     print(f"          {options.order_fpath}")
     return EXIT_DONE
 
 
 def _told_apart(mixture: Mixture) -> list[str]:
-    """The ids in the mixture's order. Raises OperatorError where one names rows of two files."""
+    """Return the ids in the mixture's order. Raises OperatorError if an id occurs in two files."""
     files: dict[str, DataFile] = {}
     for dataset, name in mixture.row_refs():
         if files.setdefault(name, dataset.file) != dataset.file:
             raise OperatorError(
-                f"the id {name!r} stands in {files[name]} and in {dataset.file}: an order file could not tell them "
-                "apart; make a curriculum of each"
+                f"the id {name!r} is in {files[name]} and in {dataset.file}: an order file cannot distinguish "
+                "them; build one curriculum per file"
             )
     return [name for _, name in mixture.row_refs()]

@@ -1,4 +1,4 @@
-"""What `ng_prepare_data` prints of a data set's files."""
+"""Formats the report that `ng_prepare_data` prints about a dataset's files."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from rollyard.services.datasets.validate import FileReport, Repetition
 from rollyard.services.io.terminal import plain_line
 
 EXAMPLES = 2
-"""Of each kind of overlap."""
+"""Examples shown per kind of overlap."""
 _KINDS = {"row": "same row", "id": "same id", "question": "same question", "words": "words in common"}
 SHOWN = 5
-"""Problems and repetitions that are told one by one."""
+"""Maximum number of problems and of duplicates that are listed."""
 
 
 def show(found: Sequence[FileReport], *, against: bool) -> None:
-    """Print the surveys of files; `against`: whether there were others to keep them apart from."""
+    """Print the checked files; `against`: whether they were compared with other files."""
     for one in found:
         print(one.path)
-        counts = f"{one.rows:,} can be played, {one.problems:,} cannot" if one.rows or one.problems else "none"
+        counts = f"{one.rows:,} valid, {one.problems:,} invalid" if one.rows or one.problems else "none"
         print(f"  rows        {counts}")
         for problem in one.first_problems[:SHOWN]:
             print(f"              line {problem.line}: {plain_line(problem.problem)}")
         if one.problems > SHOWN:
             print(f"              ... and {one.problems - SHOWN:,} more (+json=true shows 20)")
         agents = ", ".join(f"{name or '(the row does not say)'} {count:,}" for name, count in one.agents.items())
-        print(f"  players     {plain_line(agents) or 'none'}")
+        print(f"  agents      {plain_line(agents) or 'none'}")
         if (prompt := one.prompt_characters) is not None:
             print(f"  prompt      {prompt.min:,.0f} to {prompt.max:,.0f} characters, median {prompt.median:,.0f}")
         keys = ", ".join(_share(key, count, one.rows) for key, count in one.keys.items())

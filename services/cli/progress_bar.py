@@ -1,4 +1,4 @@
-"""The collector's live line: a bar in a terminal, plain lines now and then elsewhere."""
+"""Shows a collection's progress: a bar in a terminal, otherwise a line every ten seconds."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ PLAIN_EVERY_S = 10.0
 BAR_LEAST = 10
 BAR_MOST = 24
 OLD_S = 1.0
-"""A rollout younger than that is not worth its place on the line."""
+"""Minimum age in seconds of the oldest rollout that is shown."""
 
 
 class Display(Protocol):
-    """Shows a tally while it grows."""
+    """Shows a collection's progress."""
 
     def show(self, progress: CollectionProgress) -> None:
-        """Bring the display up to date."""
+        """Update the display."""
         ...
 
     def say(self, text: str) -> None:
-        """Print a line of its own."""
+        """Print a message on a separate line."""
         ...
 
     def close(self) -> None:
-        """Leave the terminal as it was."""
+        """Restore the terminal."""
         ...
 
 
@@ -54,43 +54,38 @@ class Bar:
         self._progress.start()
 
     def show(self, progress: CollectionProgress) -> None:
-        """See `Display.show`."""
         done = f"rollouts {progress.measured}/{progress.expected} "
         room = self._progress.console.width - len(done) - BAR_LEAST - 3
         self._progress.update(self._task, completed=progress.measured, numbers=numbers(progress, room))
         self._progress.refresh()
 
     def say(self, text: str) -> None:
-        """See `Display.say`."""
         self._progress.console.print(text, markup=False, highlight=False)
 
     def close(self) -> None:
-        """See `Display.close`."""
         self._progress.stop()
 
 
 class PlainLines:
-    """A line every ten seconds, for logs."""
+    """Prints a line every ten seconds, for logs."""
 
     def __init__(self) -> None:
         self._next = time.monotonic() + PLAIN_EVERY_S
 
     def show(self, progress: CollectionProgress) -> None:
-        """See `Display.show`."""
         if time.monotonic() >= self._next:
             self._next = time.monotonic() + PLAIN_EVERY_S
             self.say(f"rollouts {progress.measured}/{progress.expected}  {numbers(progress)}")
 
     def say(self, text: str) -> None:
-        """See `Display.say`."""
         print(text, file=sys.stderr, flush=True)
 
     def close(self) -> None:
-        """See `Display.close`."""
+        pass
 
 
 def display_for(expected: int) -> Display:
-    """A bar where someone looks on, lines elsewhere."""
+    """Return a bar for a terminal, otherwise lines."""
     return Bar(expected) if is_terminal(sys.stderr) else PlainLines()
 
 
@@ -102,7 +97,7 @@ async def keep_showing(display: Display, progress: CollectionProgress) -> None:
 
 
 def numbers(progress: CollectionProgress, room: int | None = None) -> str:
-    """Success rate, mean reward, speed, time left, what is in flight, failures; in `room` characters the weightiest."""
+    """Format success rate, reward, speed, time left and failures, as many as fit into `room` characters."""
     parts = _parts(progress)
     while room is not None and len(parts) > 1 and sum(len(text) + 2 for _, text in parts) - 2 > room:
         parts.remove(max(parts))
@@ -110,7 +105,7 @@ def numbers(progress: CollectionProgress, room: int | None = None) -> str:
 
 
 def _parts(progress: CollectionProgress) -> list[tuple[int, str]]:
-    """In the order in which they are shown; where room is short, those of the highest number go first."""
+    """Parts in display order with a rank; if space is short, parts of the highest rank are dropped first."""
     parts: list[tuple[int, str]] = []
     means = progress.means(exact=False)
     if means.success is not None:
@@ -130,12 +125,12 @@ def _parts(progress: CollectionProgress) -> list[tuple[int, str]]:
     if progress.failed_attempts:
         parts.append((2, f"{progress.failed_attempts} failed"))
     if progress.failed:
-        parts.append((2, f"{progress.failed} given up"))
+        parts.append((2, f"{progress.failed} abandoned"))
     return parts
 
 
 def _error(rate: ClusteredMean) -> str:
-    """` ± 2.1%`; at 0 and 100 %, where there is none, the bound that the number of tasks gives."""
+    """Format ` ± 2.1%`; at 0 and 100 %, which have no standard error, the bound from the number of tasks."""
     if rate.stderr is not None:
         return f" ± {rate.stderr:.1%}"
     if rate.value not in (0.0, 1.0) or (interval := rate.share_interval) is None:

@@ -37,32 +37,32 @@ EXAMPLE = "ng_reward_profile +jsonl_fpath=[results/base.jsonl,results/trained.js
 
 
 WORTH_PROCESSES = 256 << 20
-"""Bytes of a file from which on several processes save more than their start takes (0.5 s)."""
+"""Minimum file size in bytes at which several processes save more time than their start takes (0.5 s)."""
 
 
 class ProfileOptions(Options):
     """Options of ng_reward_profile."""
 
     jsonl_fpath: list[Path] = Field(default_factory=list)
-    """Rollout files; from two on each is compared with the first, task by task."""
+    """Rollout files; each further one is compared with the first, task by task."""
     rollouts_jsonl_fpath: list[Path] = Field(default_factory=list)
-    """The same under NeMo Gym's name."""
+    """Alias with NeMo Gym's name."""
     output_dir: Path | None = None
-    """Where profile.md, profile.json and profile.html go; default: X_profile/ beside the first file X.jsonl."""
+    """Folder for profile.md, profile.json and profile.html; default: X_profile/ next to the first file X.jsonl."""
     names: list[str] = Field(default_factory=list)
-    """What to call the runs; default: their files' names."""
+    """Names of the runs; default: the file names."""
     pass_threshold: float | None = Field(default=None, allow_inf_nan=False)
-    """Reward from which on a rollout is solved; default: the world's `success`, or 1 where rewards lie in 0..1."""
+    """Minimum reward of a solved rollout; default: the environment's `success`, or 1 if rewards are in 0..1."""
     output_jsonl_fpath: Path | None = None
-    """Also write a row for each task, with NeMo Gym's keys (avg_reward, pass_rate, ...); one rollout file only."""
+    """Also write one row per task with NeMo Gym's keys (avg_reward, pass_rate, ...); for a single rollout file only."""
     input_jsonl_fpath: str | None = None
-    """The data set, a row a task: how many tasks were asked for; its rows are joined to those of output_jsonl_fpath."""
+    """The dataset, one row per task. Defines the expected tasks; its rows are joined to those of output_jsonl_fpath."""
     materialized_inputs_jsonl_fpath: Path | None = None
-    """NeMo Gym's materialized inputs, a row a rollout: how many rollouts were asked for."""
+    """NeMo Gym's materialized inputs, one row per rollout. Defines the number of expected rollouts."""
     allow_partial_rollouts: bool = True
-    """What is missing is always counted and shown; false makes it exit status 1 too."""
+    """Missing rollouts are always reported; false also sets exit status 1."""
     workers: int | None = Field(default=None, ge=1)
-    """Processes that read a file; default: one a processor from 256 MB on."""
+    """Processes that read a file; default: one per processor for files of 256 MB or more."""
 
 
 def main() -> None:
@@ -71,7 +71,7 @@ def main() -> None:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Say what rollouts came to: success, rewards, pass@k, coverage, failures, tokens, time; one run or several."""
+    """Report success, rewards, pass@k, coverage, failures, tokens and time of one or several runs."""
     options, _ = read_options(ProfileOptions, arguments)
     files = named_files([*options.jsonl_fpath, *options.rollouts_jsonl_fpath], options.names)
     _check(options, len(files))
@@ -80,7 +80,7 @@ def run(arguments: Sequence[str]) -> int:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise OperatorError(f"output_dir {str(folder)!r} cannot be made: {error.strerror}") from error
+        raise OperatorError(f"output_dir {str(folder)!r} cannot be created: {error.strerror}") from error
     address = options.input_jsonl_fpath
     inputs = None if address is None else DataFiles([Path.cwd(), INSTALLED]).get(address)
     runs = [_load(path, name, options, inputs) for name, path in files]
@@ -124,7 +124,7 @@ def _load(path: Path, name: str, options: ProfileOptions, inputs: DataFile | Non
 
 @contextmanager
 def _progress(name: str, size: int) -> Iterator[Tell]:
-    """A bar in a terminal, a line every ten seconds elsewhere, nothing for what is read at once."""
+    """Show a bar in a terminal, otherwise a line every ten seconds; nothing for small files."""
     if is_terminal(sys.stderr):
         columns = (TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn(), TimeRemainingColumn())
         with Progress(*columns, console=console(sys.stderr), transient=True) as bar:

@@ -43,38 +43,38 @@ class RunOptions(Options):
     """Options of ng_run. Every other override changes the configs themselves."""
 
     config_paths: tuple[str, ...]
-    """YAML files that name the servers; looked for here, in server_roots, then in the installed stack."""
+    """YAML files that define the servers; searched in this folder, in server_roots, then in the installed package."""
     server_roots: tuple[str, ...] = ()
-    """Further folders in which server folders and config files are looked for."""
+    """Further folders to search for server folders and config files."""
     colocate: bool = False
-    """All servers in one process: less CPU a turn, one core, no restarts."""
+    """Run all servers in one process: less CPU per turn, but only one core and no restarts."""
     reload: bool = False
-    """When the code of a server changes on disk, check it and start that server again with it; its sessions end."""
+    """If a server's code changes on disk, check it and restart that server; its sessions end."""
     dry_run: bool = False
-    """Check everything, start nothing."""
+    """Check everything without starting anything."""
     head_host: str = "127.0.0.1"
-    """Address of the head; anything beyond loopback needs a token."""
+    """Address of the head; any other than loopback requires a token."""
     head_port: int = Field(default=11000, ge=0, le=65535)
-    """Port of the head; when taken, another one is used and printed."""
+    """Port of the head; if it is taken, another one is used and printed."""
     token: str | None = None
-    """Run token asked of every request (Authorization: Bearer); also read from the variable ROLLYARD_TOKEN."""
+    """Run token that every request must send (Authorization: Bearer); also read from the variable ROLLYARD_TOKEN."""
     allow_other_users: bool = False
-    """Without a token: answer every user of this machine, not only the one who started the run, and root."""
+    """Without a token: accept requests of all users of this host, not only of root and the user who started the run."""
     allowed_hosts: list[str] = Field(default_factory=list)
-    """Without a token: further names by which the servers may be called, as those of a proxy before them."""
+    """Without a token: further accepted host names, such as that of a proxy in front of the servers."""
     only: list[str] | None = None
-    """Start these servers alone, named or by family (agents); without +head the head too, which waits for the others.
-    Needs the token; [] starts the head alone."""
+    """Start only these servers, given by name or by family (agents); without +head also the head, which waits for the
+    others. Requires the token; [] starts only the head."""
     head: str | None = None
     """With +only: HOST:PORT of the head that these servers join."""
     host: str | None = None
-    """With +head: address that the servers listen on, where their settings name none; default: 127.0.0.1."""
+    """With +head: address on which servers listen if their settings have none; default: 127.0.0.1."""
     advertise: str | None = None
-    """With +only: name by which other machines reach this one; default: its own, where it listens on every address."""
+    """With +only: name under which other hosts reach this one; default: its host name if bound to all addresses."""
     ready_timeout_s: float = 300.0
-    """How long all servers together may take to get ready."""
+    """Timeout for all servers to become ready."""
     ray_head_node_address: str | None = None
-    """HOST:PORT or auto: place the servers on that Ray cluster."""
+    """HOST:PORT or auto: run the servers on that Ray cluster."""
 
 
 def main() -> None:
@@ -93,7 +93,7 @@ def run(arguments: Sequence[str]) -> int:
     KnownHosts(options.allowed_hosts)
     _check_reload(options)
     if options.colocate and options.ray_head_node_address:
-        raise OperatorError("+colocate=true keeps all servers in this process, +ray_head_node_address=... places them")
+        raise OperatorError("+colocate=true cannot be combined with +ray_head_node_address=...")
     _check_place(options)
     specs = list(config.servers) if options.only is None else select_servers(config.servers, options.only)
     return uvloop.run(_checked(options, config, specs, token, here))
@@ -102,14 +102,14 @@ def run(arguments: Sequence[str]) -> int:
 async def _checked(
     options: RunOptions, config: RunConfig, specs: list[ServerSpec], token: str | None, here: Path
 ) -> int:
-    """Look for what would stop the start, then start; with dry_run say what else would fail instead."""
+    """Run the checks, then start the servers; with dry_run, report further problems instead of starting."""
     keys = new_keys(token) if options.only is None else shared_keys(token)
     preflight = Preflight(specs, keys, os.environ)
     try:
         if options.head is None:
             RunFolder.check(here)
         if options.ray_head_node_address is not None:
-            await check_cluster(options.ray_head_node_address)  # its machines may hold what this one lacks
+            await check_cluster(options.ray_head_node_address)  # its hosts may have what this one lacks
         else:
             head = None if options.head is not None else (options.head_host, options.head_port)
             await preflight.check(cache_folder(os.environ), head=head, colocate=options.colocate)
@@ -124,7 +124,7 @@ async def _checked(
 
 
 async def _join(options: RunOptions, config: RunConfig, specs: list[ServerSpec], keys: Keys) -> int:
-    """Serve some servers of a run whose head is elsewhere."""
+    """Run some servers of a run whose head is on another host."""
     stopped = _until_signalled()
     raise_file_limit()
     head = str(options.head)
@@ -183,7 +183,7 @@ async def _run(
 
 
 def _watcher(options: RunOptions, stack: Stack, specs: list[ServerSpec]) -> CodeWatcher:
-    on_ray = options.ray_head_node_address is not None  # other machines may hold other files
+    on_ray = options.ray_head_node_address is not None  # other hosts may have other files
     return CodeWatcher(
         stack.registry,
         stack.config.files,
@@ -198,7 +198,7 @@ async def _keep_up(stack: Stack, stopped: asyncio.Event, here: Path, preflight: 
     config, keys, folder = stack.config, stack.keys, stack.folder
     _say(f"run {keys.run_id}: {len(config.servers)} servers, head {stack.head_url}")
     if keys.access.other_users and not keys.token:
-        _say("every user of this machine may call these servers (+allow_other_users=true)")
+        _say("every user of this host may call these servers (+allow_other_users=true)")
     if stack.has_processes:
         _say(f"logs in {folder.logs.relative_to(here)}/")
     interrupted = asyncio.create_task(stopped.wait())
@@ -228,7 +228,7 @@ async def _keep_up(stack: Stack, stopped: asyncio.Event, here: Path, preflight: 
 
 @contextlib.asynccontextmanager
 async def _place(options: RunOptions) -> AsyncIterator[tuple[Launcher | None, str | None]]:
-    """Where servers start (None: in this process), and this machine's address where others must reach the head."""
+    """Return the launcher (None: this process), and this host's address if other hosts must reach the head."""
     cache = cache_folder(os.environ)
     if options.ray_head_node_address is None:
         yield (None if options.colocate else LocalLauncher(cache)), None
@@ -244,8 +244,8 @@ def _check_reload(options: RunOptions) -> None:
         return
     for option, why in (
         ("colocate", "keeps all servers in one process, which cannot load code a second time"),
-        ("head", "joins the servers to a run that is elsewhere, and only the ng_run of its head reloads"),
-        ("ray_head_node_address", "places servers on other machines, whose files this one does not see"),
+        ("head", "joins the servers to a run on another host, and only the ng_run of its head reloads"),
+        ("ray_head_node_address", "places servers on other hosts, whose files cannot be watched from here"),
     ):
         if getattr(options, option):
             raise OperatorError(f"+reload=true does not work with +{option}: that {why}. Drop one of them")
@@ -255,24 +255,28 @@ def _check_place(options: RunOptions) -> None:
     if options.only is None:
         for name in ("head", "host", "advertise"):
             if getattr(options, name) is not None:
-                raise OperatorError(f"+{name} goes with +only=[...], which names the servers that start here")
+                raise OperatorError(f"+{name} requires +only=[...], the servers to start on this host")
         return
     if options.ray_head_node_address:
-        raise OperatorError("+only=[...] starts servers here, +ray_head_node_address=... places them")
+        raise OperatorError(
+            "+only=[...] starts servers on this host and cannot be combined with +ray_head_node_address=..."
+        )
     if options.head is not None and not options.only:
-        raise OperatorError("+only=[] starts the head alone, +head=... joins one that runs: give one of them")
+        raise OperatorError("+only=[] starts only the head, and +head=... joins a running one; pass one of them")
     if options.head is None and options.host is not None:
-        raise OperatorError("+host is where servers listen that join with +head=...; the head's own is +head_host")
+        raise OperatorError(
+            "+host is the address of servers that join with +head=...; the head's address is +head_host"
+        )
 
 
 def _print_plan(specs: Sequence[ServerSpec], advice: Sequence[str]) -> None:
     for spec in specs:
         note = f" x {spec.settings.replicas}" if spec.settings.replicas > 1 else ""
-        own = ", its own environment" if spec.isolated else ""
+        own = ", separate virtual environment" if spec.isolated else ""
         print(f"  {spec.name:<36} {spec.family}/{spec.implementation}{note}{own}")
     for text in advice:
         print(f"note: {text}")
-    print(f"All {len(specs)} servers are well configured; nothing was started (dry_run).")
+    print(f"All {len(specs)} servers are configured correctly; nothing was started (dry_run).")
 
 
 def _say(text: str) -> None:

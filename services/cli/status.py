@@ -1,4 +1,4 @@
-"""ng_status: the running servers and what they are playing, for people and (+json=true) for machines."""
+"""ng_status: shows the running servers and active rollouts, as tables or as JSON (+json=true)."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ class StatusOptions(Options):
     """Options of ng_status."""
 
     json_output: bool = Field(default=False, alias="json")
-    """A JSON list of the servers for machines instead of tables; with +watch=true a line a second."""
+    """Print the servers as a JSON list instead of tables; with +watch=true, one line per second."""
     episodes: bool = False
-    """With +json=true: one object with everything, the rollouts being played and the collections too."""
+    """With +json=true: print one object that also contains active rollouts and collections."""
     watch: bool = False
-    """Look again every second until Ctrl-C."""
+    """Refresh every second until Ctrl-C."""
     head: str | None = None
     """HOST:PORT of the head; default: the run started from this folder, then this user's at 127.0.0.1:11000."""
     token: str | None = None
@@ -49,13 +49,13 @@ def main() -> None:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Show the servers, the rollouts being played and what is stuck. Exit status 1 when a server is not ready."""
+    """Show the servers, the active rollouts and stuck episodes. Exit status 1 if a server is not ready."""
     options, _ = read_options(StatusOptions, arguments)
     if not options.watch:
         return uvloop.run(_once(options))
     try:
         uvloop.run(_watch(options))
-    except KeyboardInterrupt:  # the ordinary end
+    except KeyboardInterrupt:  # the normal end of +watch
         return EXIT_DONE
     return EXIT_DONE
 
@@ -75,7 +75,7 @@ async def _once(options: StatusOptions) -> int:
 
 
 async def _watch(options: StatusOptions) -> None:
-    """Again and again; a run that ends or is not there yet is said so and waited for."""
+    """Refresh every second. Waits for a run that is not up yet or has ended."""
     transport, screen, say = HttpTransport(), _console(), once(on_stderr)
     try:
         if options.json_output:
@@ -93,7 +93,7 @@ async def _watch(options: StatusOptions) -> None:
 
 
 async def _looks(transport: HttpTransport, options: StatusOptions, say: Say) -> AsyncIterator[RunSnapshot | str]:
-    """What is seen once a second, or why nothing is."""
+    """Return the current status, or a message if there is none."""
     while True:
         try:
             yield await _look(transport, options, say)

@@ -1,4 +1,4 @@
-"""What ng_status shows: the servers, how collections go, what is being played, what is stuck; the weightiest first."""
+"""Renders ng_status: servers, collections, active and stuck episodes; the most important first."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ WIDE = 160
 NARROW = 100
 OLDEST = 10
 STALE_S = 10.0
-"""A running collection that has told nothing for so long is said to be silent."""
+"""Seconds without a report after which a running collection is shown as silent."""
 
 
 def view(live: RunSnapshot, console: Console) -> RenderableType:
-    """The whole of it for a terminal as wide as `console`."""
+    """Render the status at the width of `console`."""
     wide = console.width >= WIDE
     ready = sum(instance.ready for instance in live.servers)
     parts: list[RenderableType] = [
@@ -38,7 +38,7 @@ def view(live: RunSnapshot, console: Console) -> RenderableType:
         parts += [Text(), _stages(live.stages)]
     if live.stuck:
         parts += [Text(), *(Text(plain_line(f"! {sentence}"), style="bold") for sentence in live.stuck)]
-    if live.episodes:  # last: what a low terminal cuts off while it is watched
+    if live.episodes:  # last, because a short terminal cuts off the end with +watch=true
         parts += [Text(), _oldest(live, console.width < NARROW)]
     return Group(*parts)
 
@@ -101,12 +101,12 @@ def _oldest(live: RunSnapshot, narrow: bool) -> Group:
 
 
 def _runs(collection: Collection, now: float) -> bool:
-    """False also for one that was ended from outside and could not say so."""
+    """Return False also for a collection that was killed before it could report its end."""
     return collection.status.state == "running" and now - collection.status.updated < STALE_S
 
 
 def _lines(collection: Collection, now: float) -> Iterator[str]:
-    """A collection in words."""
+    """Format a collection as one line."""
     status = collection.status
     runs = _runs(collection, now)
     silent = status.state == "running" and not runs
@@ -131,7 +131,7 @@ def _lines(collection: Collection, now: float) -> Iterator[str]:
         yield f"  {name:<{width}}  {found.measured} measured, {solved}reward {found.mean_reward:.2f}"
     if status.failed_attempts:
         kinds = ", ".join(f"{kind} {count}" for kind, count in Counter(status.failures).most_common())
-        yield f"  {status.failed_attempts} attempts failed ({kinds}), {status.failed} rollouts given up"
+        yield f"  {status.failed_attempts} attempts failed ({kinds}), {status.failed} rollouts abandoned"
     if status.note:
         yield f"  {status.note}"
 
@@ -148,7 +148,7 @@ def _table(left: Iterable[str], right: Iterable[str], more: Iterable[str] = (), 
 
 
 def _row(table: Table, *cells: object) -> None:
-    # As Text: a name with brackets in it is no markup.
+    # Text instead of str, because a name may contain brackets, which rich parses as markup.
     table.add_row(*(Text(plain_line(str(cell))) for cell in cells))
 
 
@@ -157,7 +157,7 @@ def _number(index: int | None) -> str:
 
 
 def _fine(seconds: float) -> str:
-    """A stage may take milliseconds."""
+    """Format a stage's duration, which may be milliseconds."""
     return f"{1000 * seconds:.0f} ms" if seconds < 0.9995 else duration(seconds)
 
 

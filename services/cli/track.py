@@ -1,4 +1,4 @@
-"""ng_track: a rollout file, finished or growing, to Weights & Biases or MLflow."""
+"""ng_track: logs a finished or growing rollout file to Weights & Biases or MLflow."""
 
 from __future__ import annotations
 
@@ -28,26 +28,26 @@ from rollyard.services.types import Json
 EXAMPLE = "ng_track +jsonl_fpath=results/rollouts.jsonl +to=wandb +project=sokoban"
 TRACKERS: dict[str, type[WandbTracker] | type[MlflowTracker]] = {"wandb": WandbTracker, "mlflow": MlflowTracker}
 LIVE_S = 30.0
-"""While it grows slowly, what is new is logged as often."""
+"""Maximum seconds between log entries while a file grows slowly."""
 
 
 class TrackOptions(Options):
     """Options of ng_track."""
 
     jsonl_fpath: Path
-    """The rollout file; X_manifest.json and X_status.json beside it say what it is and whether it still grows."""
+    """The rollout file. X_manifest.json and X_status.json next to it identify the run and its state."""
     to: Literal["wandb", "mlflow"]
-    """Whom to tell. Keys and addresses are those of its own settings: WANDB_API_KEY, MLFLOW_TRACKING_URI, ..."""
+    """The tracker. Set its key and address as usual: WANDB_API_KEY, MLFLOW_TRACKING_URI, ..."""
     project: str = "rollyard"
-    """Project of Weights & Biases, experiment of MLflow."""
+    """Project in Weights & Biases, experiment in MLflow."""
     name: str | None = None
-    """Of the run; default: the file's name. The same rollouts under another name are another run."""
+    """Name of the run; default: the file's name. The same rollouts under another name are a separate run."""
     every: int = Field(default=50, ge=1)
-    """Rollouts from one point of the curves to the next."""
+    """Rollouts per point of the curves."""
     samples: int = Field(default=50, ge=0)
-    """Rollouts in the table, drawn evenly from the whole file."""
+    """Rollouts in the table, sampled evenly from the entire file."""
     follow: bool = True
-    """Go on while the file's collection runs."""
+    """Continue while the file's collection runs."""
 
 
 def main() -> None:
@@ -56,11 +56,11 @@ def main() -> None:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Log a rollout file's numbers over its rollouts, and a table of some of them; exit status 1 without any."""
+    """Log a rollout file's metrics over its rollouts, and a sample of them as a table; exit status 1 if it has none."""
     options, _ = read_options(TrackOptions, arguments)
     output = options.jsonl_fpath
     if not output.is_file():
-        raise OperatorError(f"there is no rollout file {str(output)!r}; give the output of ng_collect_rollouts")
+        raise OperatorError(f"there is no rollout file {str(output)!r}; pass the output of ng_collect_rollouts")
     name = options.name or output.stem
     manifest = _manifest(output)
     run_id = _run_id(output, manifest, options.project, name)
@@ -70,7 +70,7 @@ def run(arguments: Sequence[str]) -> int:
     print(f"{output} -> {tracker.place}", flush=True)
     if before:
         said = "" if tracker.logged else f" (by {noted.path.name})"
-        print(f"going on with its run, which has the first {before} rollouts{said}", flush=True)
+        print(f"resuming its run, which has the first {before} rollouts{said}", flush=True)
     measured, whole = 0, False
     try:
         measured = _track(options, tracker, noted, before)
@@ -82,7 +82,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _track(options: TrackOptions, tracker: Tracker, noted: ProgressFile, before: int) -> int:
-    """Log what comes after the first `before` rollouts, which the run has already; their figures count in its means."""
+    """Log the rollouts after the first `before`, which the run already has and whose values count in its means."""
     figures, sample = RolloutMetrics(), RolloutSample(options.samples)
     logged, logged_at = before, time.monotonic()
 
@@ -110,9 +110,9 @@ def _track(options: TrackOptions, tracker: Tracker, noted: ProgressFile, before:
 
 
 def _run_id(output: Path, manifest: Json, project: str, name: str) -> str:
-    """The same whenever these rollouts are tracked under this name, however many there are by then.
+    """Return a run id that stays the same for these rollouts and this name while the file grows.
 
-    A collection is known by its manifest, a file without one by its first line.
+    It is derived from the collection's manifest, or from the first line of a file without one.
     """
     origin: object = [manifest.get("identity"), manifest.get("created")]
     if not manifest:
@@ -123,7 +123,7 @@ def _run_id(output: Path, manifest: Json, project: str, name: str) -> str:
 
 
 def _manifest(output: Path) -> Json:
-    """`X_manifest.json`; empty where it cannot be read."""
+    """Return the content of `X_manifest.json`; empty if it cannot be read."""
     try:
         manifest = orjson.loads(StorePaths(output).manifest.read_bytes())
     except (OSError, orjson.JSONDecodeError):

@@ -1,4 +1,4 @@
-"""ng_viewer: rollout files -> a web page on this machine, or one page in a file."""
+"""ng_viewer: shows rollout files in a local web page, or exports them to a single HTML file."""
 
 from __future__ import annotations
 
@@ -50,31 +50,31 @@ class ViewerOptions(Options):
     jsonl_fpath: list[Path] = Field(default_factory=list)
     """Rollout files; they may still be growing."""
     rollouts_jsonl_fpath: list[Path] = Field(default_factory=list)
-    """The same under NeMo Gym's name."""
+    """Alias with NeMo Gym's name."""
     names: list[str] = Field(default_factory=list)
-    """What to call them; default: their files' names."""
+    """Names of the files in the viewer; default: the file names."""
     pass_threshold: float | None = Field(default=None, allow_inf_nan=False)
-    """Reward from which on a rollout is solved; default: the world's `success`, or 1 where rewards lie in 0..1."""
+    """Minimum reward of a solved rollout; default: the environment's `success`, or 1 if rewards are in 0..1."""
     host: str = "127.0.0.1"
-    """Address to listen on; anything beyond loopback needs a token."""
+    """Address to listen on; any other than loopback requires a token."""
     port: int | None = Field(default=None, ge=0, le=65535)
-    """Port to listen on, 0: any free one; default: the first free one from 8080 on."""
+    """Port to listen on; 0: any free port; default: the first free port from 8080."""
     allowed_hosts: list[str] = Field(default_factory=list)
-    """Further names under which a browser may reach the page, as those of a proxy before it."""
+    """Further accepted host names, such as that of a proxy in front of the page."""
     allow_other_users: bool = False
-    """Without a token: show the page to every user of this machine, not only to the one who started it, and root."""
+    """Without a token: show the page to all users of this host, not only to root and the user who started it."""
     token: str | None = None
-    """Asked of every browser; beyond loopback also read from the variable ROLLYARD_TOKEN."""
+    """Token that browsers must send; except on loopback also read from the variable ROLLYARD_TOKEN."""
     server_roots: list[Path] = Field(default_factory=list)
-    """Further folders in which worlds are looked for that can draw their boards (a replay.py)."""
+    """Further folders to search for environments that can draw their boards (a replay.py)."""
     head: str | None = None
     """HOST:PORT of the head that the live page shows; default: the newest run started from this folder."""
     workers: int | None = Field(default=None, ge=1)
-    """Processes that read a large file; default: one a processor."""
+    """Processes that read a large file; default: one per processor."""
     export: Path | None = None
-    """Write one HTML file that needs no server, and end."""
+    """Write a single HTML file that needs no server, and exit."""
     export_limit: int = Field(default=MOST_EXPORTED, ge=1)
-    """Rollouts that it holds of each file: the best, the worst, failed ones, and some between."""
+    """Rollouts per file in that export: the best, the worst, failed ones, and some in between."""
 
 
 def main() -> None:
@@ -83,7 +83,7 @@ def main() -> None:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Show rollouts in a browser: numbers, lists, conversations, boards, tokens, comparisons, the run that goes on."""
+    """Show rollouts in a browser: metrics, lists, conversations, boards, tokens, comparisons and the active run."""
     options, _ = read_options(ViewerOptions, arguments)
     files = named_files([*options.jsonl_fpath, *options.rollouts_jsonl_fpath], options.names)
     logging.basicConfig(level=logging.WARNING, format="ng_viewer: %(message)s")
@@ -117,7 +117,7 @@ async def _serve(
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     transport = HttpTransport()
-    # A page that shows these rollouts must not show another folder's run beside them.
+    # A page that shows these rollouts must not also show another folder's run.
     find = partial(find_run, transport, Path.cwd(), options.head, os.environ.get("ROLLYARD_TOKEN"), default=None)
     app = viewer_app(file_index, replays, (live_router(transport, find),))
     peers = Peers()
@@ -126,9 +126,9 @@ async def _serve(
     listener = _Listener(_uvicorn(guard, peers))
     serving = asyncio.create_task(listener.serve(sockets=[sock]))
     try:
-        print(f"{_address(options, sock, token)}\nCtrl-C ends it.", flush=True)
+        print(f"{_address(options, sock, token)}\nPress Ctrl-C to stop it.", flush=True)
         if options.allow_other_users and token is None:
-            print("Every user of this machine may see it (+allow_other_users=true).", flush=True)
+            print("Every user of this host can see it (+allow_other_users=true).", flush=True)
         file_index.start()
         await asyncio.wait({serving, asyncio.create_task(stop.wait())}, return_when=asyncio.FIRST_COMPLETED)
     finally:
@@ -144,13 +144,13 @@ def _access(options: ViewerOptions, token: str | None) -> Access:
     if not is_loopback(options.host):
         names.append(socket.gethostname())
     hosts = KnownHosts(names, any_address=options.host in _EVERY_ADDRESS)
-    # Who has the token may be anybody.
+    # The token may be used by any user.
     open_to_all = options.allow_other_users or token is not None
     return Access(hosts, command="ng_viewer", other_users=open_to_all, links=True)
 
 
 class _Listener(uvicorn.Server):
-    """uvicorn without its signal handlers: Ctrl-C is an orderly end here."""
+    """uvicorn without its signal handlers, so that Ctrl-C stops the viewer cleanly."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -172,20 +172,20 @@ def _uvicorn(app: ASGIApp, peers: Peers) -> uvicorn.Config:
 
 
 def _token(options: ViewerOptions) -> str | None:
-    """Raises OperatorError when the page would be open to other machines without one."""
+    """Return the token. Raises OperatorError if other hosts could open the page without one."""
     if is_loopback(options.host):
         return options.token
     token = options.token or os.environ.get("ROLLYARD_TOKEN")
     if not token:
         raise OperatorError(
-            f"rollouts would be open to other machines on {options.host} without a token: add +token=... or export "
-            "ROLLYARD_TOKEN=..., or leave +host away and reach the page through ssh -L 8080:127.0.0.1:8080"
+            f"rollouts would be open to other hosts on {options.host} without a token: add +token=... or export "
+            "ROLLYARD_TOKEN=..., or drop +host and open the page through ssh -L 8080:127.0.0.1:8080"
         )
     return token
 
 
 def _socket(options: ViewerOptions) -> socket.socket:
-    """Where to listen. Raises RunError: which port, and who has it."""
+    """Bind the listening socket. Raises RunError with the port and the process that uses it."""
     ports = range(FIRST_PORT, FIRST_PORT + _PORTS) if options.port is None else [options.port]
     for port in ports:
         try:

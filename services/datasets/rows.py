@@ -28,7 +28,7 @@ class Row(NamedTuple):
     """Byte offset in the (decompressed) content."""
     value: Json
     problem: str
-    """What is wrong with the row, to be appended to `line 17`; empty if it is a valid task."""
+    """The problem with the row, to be appended to `line 17`; empty if it is a valid task."""
     line_hash: int
     """A hash of the line, valid within this process."""
     text: bytes = b""

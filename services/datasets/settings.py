@@ -48,7 +48,7 @@ class MixtureSettings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     dataset: Literal["mixed"] = "mixed"
-    """For compatibility with files written for other trainers."""
+    """Accepted for compatibility with files written for other trainers."""
     mode: Literal["weighted", "sequential"] = "weighted"
     """`weighted` interleaves the datasets by their weights; `sequential` uses them in order."""
     seed: int = 42

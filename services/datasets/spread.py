@@ -11,7 +11,7 @@ from rollyard.services.types import Record
 
 
 class Spread(Record):
-    """How a quantity is spread over the rollouts that record it."""
+    """Distribution of a quantity over the rollouts that record it."""
 
     rollouts: int
     total: float
@@ -23,7 +23,7 @@ class Spread(Record):
 
 
 def spread(values: NDArray[np.float64]) -> Spread | None:
-    """Of those that are recorded (not NaN); None when none is."""
+    """Return the distribution of the values that are recorded (not NaN); None if there are none."""
     there = values[~np.isnan(values)]
     if not len(there):
         return None

@@ -32,7 +32,7 @@ class RunningEpisode(Record):
     stage_s: float
     """Seconds since this stage started."""
     stuck: bool = False
-    """Whether it counts in `StageActivity.stuck`."""
+    """Whether the episode counts in `StageActivity.stuck`."""
 
 
 class StageActivity(Record):
@@ -67,6 +67,6 @@ class Collection(Record):
     """Absolute path of its rollout file, on the host where it runs."""
     status: CollectionStatus
     failures: list[FailureRow]
-    """Its last 50 failed attempts, the most recent last."""
+    """The collection's last 50 failed attempts, the most recent last."""
     code: dict[str, str] = Field(default_factory=dict)
     """Server name -> digest of the code recorded in new rows, for the servers that the rows use."""

@@ -63,7 +63,7 @@ class ServerRegistry:
         self.reloading: set[str] = set()
         """Servers whose changed code is being checked or that are starting with it."""
         self._reloads = reloads
-        """Whether servers may restart with changed code; `renew_code` admits it."""
+        """Whether servers may restart with changed code, which `renew_code` then accepts."""
         self._renewing: set[str] = set()
         self._is_unknown: Callable[[str, str], bool] = lambda name, digest: False
         self._changed_code: dict[str, str] = {}

@@ -53,7 +53,7 @@ class RetryPolicy:
 
 
 class ServerClient:
-    """Calls servers by name. Every method raises `Failure`, and no other exception, if there is no response."""
+    """Calls servers by name. Every method raises only `Failure` if there is no response."""
 
     def __init__(
         self,

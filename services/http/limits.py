@@ -9,20 +9,20 @@ MIB = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Bounds on one message."""
+    """Size limits of a message."""
 
     header_bytes: int = 64 * 1024
-    """Of all header lines together, including those of interim responses and trailers."""
+    """Maximum size of all header lines, including those of interim responses and trailers."""
     headers: int = 256
     body_bytes: int = 256 * MIB
-    """Of the body, both encoded and decoded."""
+    """Maximum size of the body, both encoded and decoded."""
     stream_bytes: int = 1024 * MIB
-    """Of an uncompressed event stream, which is forwarded and never stored."""
+    """Maximum size of an uncompressed event stream, which is forwarded and never stored."""
     interim_responses: int = 16
 
 
 RUN_LIMITS = Limits()
-"""Between servers of the run, whose requests contain complete rollouts."""
+"""Limits between servers of the run, whose requests contain complete rollouts."""
 
 ENDPOINT_LIMITS = Limits(body_bytes=64 * MIB)
-"""For responses of engines and hosted APIs: about 500,000 tokens with their log-probabilities."""
+"""Limits for responses of engines and hosted APIs: about 500,000 tokens with their log-probabilities."""

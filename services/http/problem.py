@@ -13,7 +13,7 @@ from rollyard.services.http.request import RawResponse
 from rollyard.services.types import Problem
 
 _HEADERS = (("request_id", b"x-request-id"), ("retry_after", b"retry-after"))
-"""Members of a problem that are sent as headers, too."""
+"""Members of a problem that are also sent as headers."""
 
 
 def to_problem(failure: Failure, server: str, path: str) -> Problem:

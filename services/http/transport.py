@@ -61,7 +61,7 @@ class Transport(Protocol):
     async def send(
         self, method: str, url: str, body: bytes, headers: Mapping[str, str], timeout_s: float
     ) -> HttpResponse:
-        """Return the response, of any status. Raises Failure: unreachable, connection_lost, timeout."""
+        """Return the response with any status. Raises Failure: unreachable, connection_lost, timeout."""
         ...
 
     async def stream(
@@ -210,7 +210,7 @@ class LocalTransport:
     async def stream(
         self, method: str, url: str, body: bytes, headers: Mapping[str, str], timeout_s: float
     ) -> tuple[HttpResponse, AsyncIterator[bytes]]:
-        """As `Transport.stream`. An app of this process returns its body in one piece."""
+        """Like `Transport.stream`, but an app in this process returns its body in one piece."""
         if url[: url.find("/", 8)] not in self._apps:
             return await self._remote.stream(method, url, body, headers, timeout_s)
         response = await self.send(method, url, body, headers, timeout_s)

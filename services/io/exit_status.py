@@ -31,7 +31,7 @@ def _ended(command: str, work: Callable[[], int], *, debug: bool) -> int:
     except (RunError, Failure, OSError) as error:
         status = _failed(command, error, debug, EXIT_FAILED)
     except Exception as error:
-        bug = RunError(f"a bug of ours: {type(error).__name__}: {error} (+debug=true shows where)")
+        bug = RunError(f"internal error: {type(error).__name__}: {error} (+debug=true shows where)")
         status = _failed(command, bug.with_traceback(error.__traceback__), debug, EXIT_FAILED)
     except KeyboardInterrupt:
         print(f"{command}: interrupted", file=sys.stderr)
@@ -42,7 +42,7 @@ def _ended(command: str, work: Callable[[], int], *, debug: bool) -> int:
 
 
 def _settle_output() -> None:
-    """What cannot be written to a full or closed output would fail once more at Python's end, with another status."""
+    """Flush the output; if it is full or closed, discard it, because Python would fail at exit with another status."""
     try:
         sys.stdout.flush()
     except (OSError, ValueError):
@@ -60,7 +60,7 @@ def _failed(command: str, error: Exception, debug: bool, status: int) -> int:
 
 
 def _words_of(error: Exception) -> str:
-    """Without the number of an error of the system."""
+    """Format an error without the system's error number."""
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror}" if error.filename else f"cannot write or read: {error.strerror}"
     return str(error)

@@ -1,4 +1,4 @@
-"""Scripts with flags (`prepare.py`, ...) end as the commands do: one line for a mistake, and exit status 2."""
+"""Runs scripts with flags (`prepare.py`, ...) with the commands' exit statuses and one-line errors."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from rollyard.services.io.exit_status import EXIT_DONE, exit_status
 
 
 class ScriptParser(argparse.ArgumentParser):
-    """Refuses in one line. Raises OperatorError instead of ending the program."""
+    """Parser that raises OperatorError instead of exiting the program."""
 
     def error(self, message: str) -> NoReturn:
-        """See argparse; a mistake in the options."""
+        """Called by argparse for invalid options."""
         raise OperatorError(message)
 
 
@@ -26,12 +26,12 @@ def run_script(main: Callable[[], int | None]) -> NoReturn:
 
 
 def positive(text: str) -> int:
-    """An option's value as a whole number of 1 or more."""
+    """Parse an option's value as an integer of 1 or more."""
     return _whole(text, 1)
 
 
 def not_negative(text: str) -> int:
-    """An option's value as a whole number of 0 or more."""
+    """Parse an option's value as an integer of 0 or more."""
     return _whole(text, 0)
 
 
@@ -41,4 +41,4 @@ def _whole(text: str, least: int) -> int:
             return value
     except ValueError:
         pass
-    raise argparse.ArgumentTypeError(f"{text} is not a whole number of {least} or more")
+    raise argparse.ArgumentTypeError(f"{text} is not an integer of {least} or more")

@@ -27,7 +27,7 @@ def plain(text: str) -> str:
 
 
 def plain_line(text: str) -> str:
-    """As `plain`, but on one line, for names and values within a message."""
+    """Like `plain`, but on one line, for names and values within a message."""
     return plain(text).replace("\n", "\\n").replace("\t", "\\t")
 
 

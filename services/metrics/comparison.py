@@ -22,9 +22,9 @@ class Change(Record):
     """A task that changed between two runs."""
 
     task: int
-    """Its index in the baseline."""
+    """The task's index in the baseline."""
     task_here: int
-    """Its index in the other run."""
+    """The task's index in the other run."""
     before: float
     after: float
 

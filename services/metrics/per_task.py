@@ -27,7 +27,7 @@ class PerTask:
     solved: Ints | None
     mean: Floats
     std: Floats
-    """With n - 1 degrees of freedom; 0 for a single rollout."""
+    """Sample standard deviation (n - 1 degrees of freedom); 0 for a single rollout."""
     min: Floats
     max: Floats
 

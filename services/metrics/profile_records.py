@@ -14,8 +14,8 @@ class Estimate(Record):
     """None for a single task, or without variance between tasks."""
     low: float | None = None
     high: float | None = None
-    """With a standard error: mean ∓ t(tasks - 1) * stderr. Without one, a share that is equal in all tasks has a bound
-    from the number of tasks (`confidence_intervals.share_bounds`). None if there is no interval."""
+    """Mean ∓ t(tasks - 1) * stderr. Without a standard error, a share that is equal in all tasks has a bound from
+    the number of tasks (`confidence_intervals.share_bounds`). None if there is no interval."""
 
 
 class Bounds(Record):
@@ -23,9 +23,9 @@ class Bounds(Record):
 
     missing_as_zero: float | None
     lowest: float | None
-    """With every missing rollout as bad as the worst measured one (for a success rate: none solved)."""
+    """The value if every missing rollout is as bad as the worst measured one (for a success rate: none solved)."""
     highest: float | None
-    """With every missing rollout as good as the best measured one (for a success rate: all solved)."""
+    """The value if every missing rollout is as good as the best measured one (for a success rate: all solved)."""
 
 
 class Coverage(Record):
@@ -88,7 +88,7 @@ class Rewards(Record):
     bounds: Bounds
     distinct: int
     most_frequent: list[RewardValue]
-    """Up to 20, by frequency."""
+    """Up to 20 entries, by frequency."""
     histogram: list[Bin]
 
 
@@ -274,7 +274,7 @@ class Profile(Record):
     by_dataset: list[DatasetFigures]
     """Empty unless there are several datasets."""
     by_code: list[Group]
-    """By version of the servers' code; empty unless a change of code was accepted during the run."""
+    """Results by version of the servers' code; empty unless a code change was accepted during the run."""
     tokens: Tokens
     stages: list[Stage]
     drift: Drift | None

@@ -35,7 +35,7 @@ class RunScores:
     def __init__(self) -> None:
         self.rollouts = 0
         self.parts: dict[str, Scores] = {}
-        """By `dataset_name`; '' for rows without one."""
+        """Scores by `dataset_name`; '' for rows without one."""
         self._means = RunMeans(None, None, "", {})
         self._means_of = 0
 

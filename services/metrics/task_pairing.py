@@ -11,11 +11,11 @@ from rollyard.services.metrics.per_task import PerTask
 from rollyard.services.metrics.profile import Run
 
 SAME_INPUT = "index"
-"""By task index: the manifests show that both runs had the same input."""
+"""Pair tasks by index, because the manifests show that both runs had the same input."""
 BY_CONTENT = "content"
-"""By `_ng_task_key`, which the collector writes."""
+"""Pair tasks by `_ng_task_key`, which the collector writes."""
 BY_PROMPT = "prompt"
-"""By prompt and tools, which must be unique among the tasks of each run."""
+"""Pair tasks by prompt and tools, which must be unique among the tasks of each run."""
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from rollyard.services.errors import Failure, FailureKind
 from rollyard.services.types import Json
 
 _ABORTED = re.compile(r"abort|error|cancel|fail|time_?(d_?)?out|disconnect|overload|unavailable|insufficient", re.I)
-"""Engines' finish reasons for an aborted generation, for example because of a weight update. Not a turn."""
+"""Engines' finish reasons for an aborted generation, for example because of a weight update, which is not a turn."""
 _PROPER = frozenset({"stop", "length", "eos", "eos_token", "end_turn", "stop_sequence", "max_tokens", "model_length"})
 _WITHHELD = "content_filter"
 _CONTENT_KEYS = (

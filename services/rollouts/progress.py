@@ -26,7 +26,7 @@ class CollectionProgress:
         self.token_turns = 0
         """Model turns after the first whose token ids were recorded."""
         self.token_breaks = 0
-        """Of those, turns whose prompt does not start with the tokens of the turn before (prefix mismatches)."""
+        """Those turns whose prompt does not start with the tokens of the previous turn (prefix mismatches)."""
         self.kinds: Counter[str] = Counter()
         self.scores = RunScores()
         self._before = 0

@@ -47,4 +47,4 @@ class Replay(Record):
     """An optimal solution from the same start."""
     title: str = ""
     note: str = ""
-    """Where the record and the rules disagree, or why no optimal solution is known."""
+    """Notes on differences between the recorded and the replayed episode, or why no optimal solution is known."""

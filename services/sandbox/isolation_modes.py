@@ -120,6 +120,6 @@ def tried(name):
 )
 """The first two tests show that the jail works, the others that it isolates."""
 WORKS = CONTROL.model_copy(update={"tests": CONTROL.tests[:2]})
-"""Only the first two tests, for a mode that does not isolate."""
+"""Run only the first two tests, for a mode that does not isolate."""
 REFUTED = Trial(code="def doubled(x):\n    return 2 * x", names=("doubled",), tests=("assert doubled(21) == 41",))
 """Must be graded as wrong, which shows that the tests are evaluated."""

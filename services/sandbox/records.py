@@ -25,7 +25,7 @@ class Limits(Record):
     tmp_mb: int = Field(default=32, ge=1)
     """Size of its private /tmp."""
     output_kb: int = Field(default=16, ge=0)
-    """How much of its output is kept; the rest is discarded."""
+    """Maximum size of the output that is kept; the rest is discarded."""
 
 
 MAX_TIMES = 100

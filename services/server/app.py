@@ -57,7 +57,7 @@ class Context:
     log_folder: Path | None = None
     """The folder with the run's logs."""
     endpoints: Transport | None = None
-    """For engines and hosted APIs; uses the proxies of the environment variables."""
+    """Client for engines and hosted APIs; uses the proxies of the environment variables."""
     instance: str = ""
     """Unique name of this process in the run's directory; empty if all servers share one process."""
 

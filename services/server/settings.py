@@ -43,13 +43,13 @@ class ServerSettings(BaseModel):
     domain: str | None = None
     """NeMo Gym's catalogue entry; not used for serving."""
     description: str | None = None
-    """As `domain`."""
+    """NeMo Gym's catalogue entry; not used for serving."""
     value: str | None = None
-    """As `domain`."""
+    """NeMo Gym's catalogue entry; not used for serving."""
     verified: bool | None = None
-    """As `domain`."""
+    """NeMo Gym's catalogue entry; not used for serving."""
     datasets: list[Json] = []
-    """As `domain`."""
+    """NeMo Gym's catalogue entry; not used for serving."""
 
     @property
     def token_needed_for(self) -> str:

@@ -15,7 +15,7 @@ from rollyard.services.types import Json
 TABLE = "rollouts.json"
 TAG = "rollyard_run"
 LONGEST_PARAM = 500
-"""Characters; the smallest limit of MLflow's stores."""
+"""Maximum length in characters, which is the smallest limit among MLflow's stores."""
 PARAMS_AT_ONCE = 100
 
 

@@ -80,7 +80,7 @@ async def test_a_running_stack_is_asked_from_its_folder(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["token"], "found no check 'token'"),
+        (["token"], "unknown check 'token'"),
         (["tokens", "+sample=3"], "did you mean 'samples'?"),
         (["tokens", config(MODEL)], "which is set nowhere"),
     ],

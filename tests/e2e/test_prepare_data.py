@@ -33,7 +33,7 @@ def test_a_mixture_from_a_file_is_written_ready_to_be_collected(
     made = read_rows(out)
     assert sorted(one["prompt_id"] for one in made) == [*(f"a{n}" for n in range(6)), *(f"b{n}" for n in range(3))]
     assert {one["agent_ref"]["name"] for one in made if one["dataset_name"] == "a"} == {"x"}
-    assert "9 tasks of 2 data sets" in capsys.readouterr().out
+    assert "9 tasks of 2 datasets" in capsys.readouterr().out
 
 
 def test_wrong_rows_are_told_by_line_and_nothing_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -62,7 +62,7 @@ def test_what_is_for_programs_is_json_and_nothing_else(tmp_path: Path, capsys: p
     assert prepare_data.run([*line, "+json=true"]) == 0
     printed = capsys.readouterr()
     assert orjson.loads(printed.out)[0]["rows"] == 3
-    assert "written   3 tasks of 1 data set" in printed.err
+    assert "written   3 tasks of 1 dataset" in printed.err
 
 
 @pytest.mark.parametrize("output", ["rows.jsonl", "test.jsonl", "rollouts.jsonl"])
@@ -84,13 +84,13 @@ def test_ids_that_stand_in_a_written_mixture_twice_are_noted(
     path = written(tmp_path / "rows.jsonl", rows("r", 3))
     both = f"+data={{datasets: [{{name: a, path: {path}}}, {{name: b, path: {path}, count: 2}}]}}"
     assert prepare_data.run([both, f"+output_jsonl_fpath={tmp_path / 'out.jsonl'}", "+agent_name=x"]) == 0
-    assert "2 ids stand in it more than once" in capsys.readouterr().out
+    assert "2 ids occur more than once" in capsys.readouterr().out
 
 
 def test_a_curriculum_of_data_sets_that_share_ids_is_refused(tmp_path: Path) -> None:
     one, two = (written(tmp_path / f"{name}.jsonl", [row(name, id=1)]) for name in "ab")
     line = [f"+rollouts_jsonl_fpath={tmp_path / 'r.jsonl'}", f"+order_fpath={tmp_path / 'order.txt'}"]
-    with pytest.raises(OperatorError, match="make a curriculum of each"):
+    with pytest.raises(OperatorError, match="build one curriculum per file"):
         prepare_data.run([f"+input_jsonl_fpath=[{one},{two}]", *line])
 
 
@@ -109,7 +109,7 @@ def test_a_curriculum_of_data_sets_that_share_ids_is_refused(tmp_path: Path) -> 
     ids=len,
 )
 def test_options_that_contradict_each_other_are_refused(given: list[str]) -> None:
-    with pytest.raises(OperatorError, match=r"one of them|a curriculum"):
+    with pytest.raises(OperatorError, match=r"exactly one of|a curriculum"):
         prepare_data.run(given)
 
 
@@ -123,7 +123,7 @@ async def test_a_collection_plays_a_file_or_a_mixture_and_says_so(tmp_path: Path
     assert {"input_jsonl_fpath", "data"} <= set(CollectOptions.model_fields)
     options = [f"+{key}={value}" for key, value in given.items()]
     refused = await command("ng_collect_rollouts", "+output_jsonl_fpath=out.jsonl", *options, cwd=tmp_path)
-    assert (refused.status, "one of them" in refused.err) == (2, True)
+    assert (refused.status, "exactly one of" in refused.err) == (2, True)
 
 
 async def test_a_mixture_is_collected_ordered_by_its_own_rollouts_and_collected_again(tmp_path: Path) -> None:

@@ -164,7 +164,7 @@ def test_compressed_rollouts_are_refused_and_not_read_as_an_unfinished_line(tmp_
         (["+jsonl_fpath=a.jsonl", "+names=[x,y]"], 2, "2 names for 1 files"),
         (["+jsonl_fpath=[a.jsonl,b.jsonl]", "+output_jsonl_fpath=o"], 2, "belongs to one rollout file"),
         (["+jsonl_fpath=a.jsonl", "+input_jsonl_fpath=nowhere.jsonl"], 2, "nowhere.jsonl does not exist (looked in"),
-        (["+jsonl_fpath=a.jsonl", "+output_dir=a.jsonl"], 2, "cannot be made"),
+        (["+jsonl_fpath=a.jsonl", "+output_dir=a.jsonl"], 2, "cannot be created"),
         (["+jsonl_pfath=a.jsonl"], 2, "did you mean 'jsonl_fpath'"),
         (["+jsonl_fpath=twice.jsonl"], 1, "lines 1 and 2 are both task 0, repeat 0"),
         (["+jsonl_fpath=empty.jsonl"], 1, ""),

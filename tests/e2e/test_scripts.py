@@ -38,13 +38,13 @@ def ended(main: Main, capsys: pytest.CaptureFixture[str], *arguments: str) -> tu
         (["--output", "o.jsonl", "--local", "none.jsonl", "--offline"], "none.jsonl"),
         (["--output", "o.jsonl", "--local", "bad.jsonl", "--offline"], "line 1 is not JSON"),
         (["--output", "o.jsonl", "--local", "other.jsonl", "--offline"], "row 0"),
-        (["--output", "o.jsonl", "--local", "other.jsonl", "--limit", "-1"], "--limit: -1 is not a whole number"),
+        (["--output", "o.jsonl", "--local", "other.jsonl", "--limit", "-1"], "--limit: -1 is not an integer"),
         (["--output", "o.jsonl", "--form", "telegram"], "telegram"),
         (["--output", "o.jsonl", "--fomr", "chat"], "--fomr"),
         (["--output", "folder", "--local", "other.jsonl"], "folder is a folder"),
         (["--output", "other.jsonl", "--local", "other.jsonl"], "would be written over"),
         (["--output", "rollouts.jsonl", "--local", "other.jsonl"], "holds the rollouts of a collection"),
-        (["--output", "bad.jsonl/o.jsonl", "--local", "other.jsonl"], "cannot make the folder"),
+        (["--output", "bad.jsonl/o.jsonl", "--local", "other.jsonl"], "cannot create the folder"),
         (["--output", "o.jsonl", "--offline"], "pass --local or --s3"),
     ],
 )
@@ -69,9 +69,9 @@ def test_a_mistake_in_preparing_rows_is_one_line_and_exit_status_2(
 @pytest.mark.parametrize(
     ("main", "arguments", "words"),
     [
-        (gsm8k.main, ["--form", "lm_eval_cot", "--shots", "-3"], "-3 is not a whole number of 0 or more"),
-        (generate_test_examples.main, ["--num-examples", "-5"], "-5 is not a whole number of 1 or more"),
-        (generate_test_examples.main, ["--num-examples", "some"], "some is not a whole number"),
+        (gsm8k.main, ["--form", "lm_eval_cot", "--shots", "-3"], "-3 is not an integer of 0 or more"),
+        (generate_test_examples.main, ["--num-examples", "-5"], "-5 is not an integer of 1 or more"),
+        (generate_test_examples.main, ["--num-examples", "some"], "some is not an integer"),
         (generate_test_examples.main, ["--apart-from", "none.jsonl"], "none.jsonl cannot be read"),
         (generate_level_examples.main, ["--input", "none.xsb"], "none.xsb cannot be read"),
         (analyze_rewards.main, ["--rollouts-path", "none.jsonl"], "none.jsonl"),

@@ -27,7 +27,7 @@ class Found:
     whole: bool = True
     """False if the text is truncated inside the answer."""
     parts: tuple[str, ...] = ()
-    """Its values if there are several."""
+    """The answer's values if there are several."""
     every: tuple[str, ...] = ()
     """All values of this format in the text, for lists whose items are given separately."""
 

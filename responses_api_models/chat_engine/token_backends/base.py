@@ -35,9 +35,9 @@ class Generated:
     ids: list[int]
     log_probs: list[float]
     completion: Json
-    """The same as a chat completion, with parsed tool calls and reasoning."""
+    """The output as a chat completion, with parsed tool calls and reasoning."""
     sampling: SamplingRecord
-    """How it was sampled (sampling.py)."""
+    """Sampling parameters of the output (sampling.py)."""
     weight_versions: Any = None
     """vLLM's spans of weight versions over the generated tokens, if it reports them."""
 

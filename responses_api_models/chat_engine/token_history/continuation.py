@@ -75,7 +75,10 @@ class Continuation:
 
 
 def _shared_ending(one: list[int], two: list[int]) -> Ending | None:
-    """Return the start of the common suffix. The two texts end in different characters, so it is the template's."""
+    """Return the common suffix of two renderings; None if it cannot be recognized.
+
+    The contents end in different characters, so the suffix belongs to the template.
+    """
     backwards = zip(reversed(one), reversed(two), strict=False)
     shared = [pair[0] for pair in takewhile(lambda pair: pair[0] == pair[1], backwards)]
     # A token that also occurs in ordinary text (a newline) could be found inside a call or reasoning instead.

@@ -33,7 +33,7 @@ class Turn:
     ids: list[int]
     """Prompt ids followed by generated ids."""
     trace: Json
-    """Its `token_trace`; empty if another framework recorded the tokens."""
+    """The turn's `token_trace`; empty if another framework recorded the tokens."""
 
 
 def last_turn(messages: list[Json]) -> Turn | None:

@@ -48,7 +48,7 @@ class EngineTurn:
     completion: Json
     sampling: SamplingRecord
     reason: str = ""
-    """Why it was sent as messages."""
+    """Why the turn was sent as messages."""
 
 
 class TokenTurns:

@@ -17,7 +17,7 @@ from rollyard.services.http.request import Handler, RawRequest, RawResponse
 
 VERSION_HEADER = b"x-rollyard-policy-version"
 START_VERSION_HEADER = b"x-rollyard-policy-version-begun"
-"""Only on a response whose call started under another version."""
+"""Header of a response whose call started under a different version."""
 PAUSED = "the engines are paused (POST /resume ends it)"
 ASLEEP = "the engines are asleep (POST /wake_up ends it)"
 STOPPING = "the engines are being paused"

@@ -87,7 +87,9 @@ def read_header(file: Path) -> list[Tensor]:
         raise bad_request(f"{file} is missing, but {INDEX} names it") from None
     except (OSError, ValueError, AttributeError, KeyError, TypeError, OverflowError) as error:
         reason = f"{type(error).__name__}: {error}"[:200]
-        raise bad_request(f"{file} cannot be read as safetensors ({reason}); it may still be being written") from error
+        raise bad_request(
+            f"{file} cannot be read as safetensors ({reason}); another process may still be writing it"
+        ) from error
     tensors.sort(key=lambda tensor: (tensor.start, tensor.end))
     expected = 8 + length
     for tensor in tensors:
@@ -98,7 +100,7 @@ def read_header(file: Path) -> list[Tensor]:
         expected = tensor.end
     if found != expected:
         raise bad_request(
-            f"{file} is incomplete: it has {found} bytes, expected {expected}; it may still be being written"
+            f"{file} is incomplete: it has {found} bytes, expected {expected}; another process may still be writing it"
         )
     return tensors
 
@@ -129,7 +131,7 @@ def _weight_map(folder: Path) -> Json:
 def _compare_index(folder: Path, found: dict[str, Tensor]) -> None:
     for name, file in _weight_map(folder).items():
         if name not in found or found[name].file.name != file:
-            raise bad_request(f"{folder / INDEX} maps {name} to {file}, but it is not there")
+            raise bad_request(f"{folder / INDEX} maps {name} to {file}, but that file does not exist")
 
 
 def read_json(file: Path) -> Json:

@@ -78,7 +78,7 @@ class VllmControl:
         self._folder: str | None = ""
         """The folder of the weights before the running update."""
         self._is_updating = False
-        """Between /start_weight_update and /finish_weight_update."""
+        """True between /start_weight_update and /finish_weight_update."""
         self._interrupted = False
         """The lease expired during an update."""
         self.lease = PauseLease(lambda: self._jobs.run(self._expire()))
@@ -88,7 +88,7 @@ class VllmControl:
         request = read_object(body) if body else {}
         if path == "/collective_rpc" and (method := request.get("method")) in _BY_RPC:
             own = "/weights/update" if method == "reload_weights" else f"/{method}"
-            raise Failure(FailureKind.BAD_REQUEST, f"method {method!r} has its own endpoint here: POST {own}")
+            raise Failure(FailureKind.BAD_REQUEST, f"method {method!r} has a separate endpoint: POST {own}")
         if self._gate.waits_for(UPDATING):
             raise conflict(f"{UPDATING}; wait for its response")
         lease_s = None

@@ -1,4 +1,4 @@
-"""What ng_doctor looks at on this machine. Each check answers with findings and never raises."""
+"""Checks of ng_doctor on this host. Each check yields findings and never raises."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from rollyard.services.sandbox.sandbox import Sandbox
 GIB = 1 << 30
 HEAD_PORT = 11000
 _ENGINE_MARK = b"ROLLYARD_ENGINE="
-"""In the environment of an engine that a local_vllm_model started: the engine's folder."""
+"""Environment variable of an engine started by local_vllm_model: the engine's folder."""
 
 
 def machine(folder: Path) -> Iterator[Finding]:
-    """Everything but the sandbox, which is tried, and the rollout, which is played."""
+    """Run all checks except the trial of the sandbox and the rollout."""
     checks: list[Callable[[], Iterator[Finding]]] = [
         _python,
         _processors,
@@ -54,15 +54,15 @@ def machine(folder: Path) -> Iterator[Finding]:
         try:
             yield from check()
         except (OSError, ValueError) as error:
-            yield note(getattr(check, "__name__", "check").strip("_<>"), f"could not be looked at: {error}")
+            yield note(getattr(check, "__name__", "check").strip("_<>"), f"could not be checked: {error}")
 
 
 async def sandbox() -> Finding:
-    """Which isolation of untrusted code holds here."""
+    """Report which isolation of untrusted code works on this host."""
     jail = Sandbox(Limits())
     try:
         await jail.start()
-        return ok("sandbox", f"{jail.layers.mode}; a trial of it worked, and held (for mbpp and humaneval)")
+        return ok("sandbox", f"{jail.layers.mode}; a test run worked and was contained (for mbpp and humaneval)")
     except OperatorError as error:
         why, _, mend = str(error).partition(". ")
         return note("sandbox", f"{why}; mbpp and humaneval refuse to start", mend or "ng_doctor sandbox")
@@ -81,7 +81,7 @@ def _processors() -> Iterator[Finding]:
     busy = os.getloadavg()[0]
     found = f"{count}, load {busy:.1f}"
     if busy > 2 * count:
-        yield note("processors", found, "the machine is busy with something else: expect a slow run")
+        yield note("processors", found, "other processes keep this host busy; expect a slow run")
     else:
         yield ok("processors", found)
 
@@ -97,9 +97,9 @@ def _memory() -> Iterator[Finding]:
             free, found = left, " (this container's limit)"
     found = f"{free / GIB:.1f} GiB free of {sizes['MemTotal'] / GIB:.1f}{found}"
     if free < GIB // 4:
-        yield failed("memory", found, "a small stack takes 0.4 GiB: end something else")
+        yield failed("memory", found, "a small stack needs 0.4 GiB; stop other processes")
     elif free < GIB:
-        yield note("memory", found, "a small stack takes 0.4 GiB, +colocate=true half of that")
+        yield note("memory", found, "a small stack needs 0.4 GiB, half of that with +colocate=true")
     else:
         yield ok("memory", found)
 
@@ -110,7 +110,9 @@ def _open_files() -> Iterator[Finding]:
     if episodes < 32:
         yield failed("open files", f"{hard}", "32 episodes in flight need 296: raise it (ulimit -Hn)")
     elif episodes < 1000:
-        yield note("open files", f"{hard}, enough for {episodes} episodes in flight", "for more raise it (ulimit -Hn)")
+        yield note(
+            "open files", f"{hard}, enough for {episodes} episodes in flight", "raise the limit for more (ulimit -Hn)"
+        )
     else:
         yield ok("open files", f"{hard}")
 
@@ -124,7 +126,7 @@ def _folder(folder: Path) -> Iterator[Finding]:
     free = shutil.disk_usage(folder).free
     found = f"{folder}, {free / GIB:.1f} GiB free"
     if free < GIB // 20:
-        yield failed("folder", found, "make room, or change to another disk")
+        yield failed("folder", found, "free some space, or use another disk")
     elif free < GIB:
         yield note("folder", found, "3,200 Sokoban rollouts take 60 MB; long conversations far more")
     else:
@@ -138,7 +140,7 @@ def _temporary() -> Iterator[Finding]:
         yield failed("temporary", str(error), "set TMPDIR to a folder that you may write to")
         return
     found = f"{tempfile.gettempdir()}, {free / GIB:.1f} GiB free"
-    yield ok("temporary", found) if free > GIB // 20 else failed("temporary", found, "make room, or set TMPDIR")
+    yield ok("temporary", found) if free > GIB // 20 else failed("temporary", found, "free some space, or set TMPDIR")
 
 
 def _clock(folder: Path) -> Iterator[Finding]:
@@ -176,7 +178,7 @@ def _ports() -> Iterator[Finding]:
         yield ok("ports", f"{HEAD_PORT} is free for the head")
     except OSError:
         taken = f"{HEAD_PORT} is taken{owner_of_port(HEAD_PORT)}"
-        yield note("ports", f"{taken}; ng_run takes another one and prints it")
+        yield note("ports", f"{taken}; ng_run uses another port and prints it")
 
 
 def _proxies() -> Iterator[Finding]:
@@ -190,7 +192,11 @@ def _proxies() -> Iterator[Finding]:
     if any(name in without.split(",") for name in ("127.0.0.1", "localhost", "*")):
         yield ok("proxies", f"{shown}; not for {without}")
     else:
-        yield note("proxies", f"{shown}", "keep tools like curl off our servers: export NO_PROXY=127.0.0.1,localhost")
+        yield note(
+            "proxies",
+            f"{shown}",
+            "make tools like curl bypass the proxy for local servers: export NO_PROXY=127.0.0.1,localhost",
+        )
 
 
 def _terminal() -> Iterator[Finding]:
@@ -203,13 +209,13 @@ def _terminal() -> Iterator[Finding]:
 
 def _gpus() -> Iterator[Finding]:
     if shutil.which("nvidia-smi") is None:
-        yield ok("gpus", "none; only engines that the run starts itself (local_vllm_model) want one")
+        yield ok("gpus", "none; only local_vllm_model, which starts its own engines, requires one")
         return
     try:
         listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=20, check=True).stdout
     except (OSError, subprocess.SubprocessError) as error:
         why = " ".join(str(getattr(error, "stderr", "") or error).split())
-        yield note("gpus", f"nvidia-smi fails: {why[:200]}", "mend the driver before you start local_vllm_model")
+        yield note("gpus", f"nvidia-smi fails: {why[:200]}", "fix the driver before you start local_vllm_model")
         return
     names = [line.partition(" (UUID")[0] for line in listed.splitlines() if line.startswith("GPU ")]
     yield ok("gpus", "; ".join(names) or "none")
@@ -239,12 +245,12 @@ def _left_over(folder: Path) -> Iterator[Finding]:
     if not running and not dead:
         yield ok("runs", "none of this folder is up")
     if left := _engine_processes():
-        mend = f"kill {' '.join(map(str, left))}; the next local_vllm_model does it, too"
-        yield note("engines", f"{len(left)} processes of engines whose server is gone", mend)
+        mend = f"kill {' '.join(map(str, left))}; the next local_vllm_model also does this"
+        yield note("engines", f"{len(left)} processes of engines whose server has exited", mend)
 
 
 def _engine_processes() -> list[int]:
-    """Processes of this user whose engine has no keeper."""
+    """Return this user's processes whose engine has no reaper."""
     found = []
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
@@ -256,7 +262,7 @@ def _engine_processes() -> list[int]:
 
 
 def _kept(folder: Path) -> bool:
-    """True while the engine's keeper holds its lock."""
+    """Return True while the engine's reaper process holds its lock."""
     try:
         with (folder / "alive").open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)

@@ -1,4 +1,4 @@
-"""ng_doctor: checks this machine and plays one rollout through the whole stack on the built-in policy."""
+"""ng_doctor: checks this host and runs one rollout through the entire stack with the built-in policy."""
 
 from __future__ import annotations
 
@@ -31,23 +31,23 @@ class DoctorOptions(Options):
     """Options of ng_doctor; other keys go into the configs, as with ng_run."""
 
     config_paths: tuple[str, ...] = ()
-    """Configs of a run that you want to start: what it needs is checked, too."""
+    """Configs of a run that you plan to start; its requirements are checked, too."""
     server_roots: tuple[str, ...] = ()
-    """As for ng_run."""
+    """Same as for ng_run."""
     rollout: bool | None = None
-    """Play one rollout: by default on the built-in policy; true: with config_paths on that run; false: none."""
+    """Run one rollout: by default with the built-in policy; true: with the servers of config_paths; false: none."""
     agent_name: str | None = None
-    """Agent of config_paths that plays it, if there are several."""
+    """Agent of config_paths for the rollout, if there are several."""
     input_jsonl_fpath: Path | None = None
-    """Its row is the first of this file; default: the environment's own example."""
+    """File whose first row is used for the rollout; default: the environment's example."""
     json_output: bool = Field(default=False, alias="json")
-    """Findings as JSON."""
+    """Print the findings as JSON."""
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Check this machine and play one rollout through the whole stack; what would fail is named with its mend.
+    """Check this host and run one rollout through the entire stack; problems are listed with their fixes.
 
-    `ng_doctor sandbox` and `ng_doctor tokens` look closer. Exit status 1 when something that a run needs fails.
+    `ng_doctor sandbox` and `ng_doctor tokens` run more detailed checks. Exit status 1 if a requirement of a run fails.
     """
     options, overrides = read_options(DoctorOptions, arguments, rest=True)
     if overrides and not options.config_paths:
@@ -92,13 +92,11 @@ async def _all(options: DoctorOptions, here: Path, config: RunConfig | None) -> 
         mine = chosen is config
         rows, agent = (options.input_jsonl_fpath, options.agent_name) if mine else (None, None)
         came, why = await tried(chosen, cache, os.environ, agent=agent, rows=rows)
-        policy = "" if mine else " on the built-in policy"
+        policy = "" if mine else " with the built-in policy"
         if came:
             yield ok("rollout", f"{came}{policy}")
         else:
-            yield failed(
-                "rollout", f"one{policy} did not come through: {why}", "mend what is named; +debug=true tells more"
-            )
+            yield failed("rollout", f"one{policy} failed: {why}", "fix the reported problem; +debug=true shows more")
 
 
 async def _config(config: RunConfig, cache: Path) -> AsyncIterator[Finding]:
@@ -109,7 +107,7 @@ async def _config(config: RunConfig, cache: Path) -> AsyncIterator[Finding]:
         for text in advice:
             yield failed("endpoint", text)
         if not advice:
-            yield ok("config", f"{len(config.servers)} servers are well configured; their endpoints answer")
+            yield ok("config", f"{len(config.servers)} servers are configured correctly, and their endpoints respond")
     except (OperatorError, RunError) as error:
         yield failed("config", str(error))
     finally:

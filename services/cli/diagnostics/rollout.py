@@ -1,4 +1,4 @@
-"""One rollout through a whole stack in a folder that is removed: processes, head, collector, store."""
+"""Runs one rollout through an entire stack (processes, head, collector, store) in a temporary folder."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from rollyard.services.runtime.stack import Stack, new_keys
 from rollyard.services.types import Json, ServerRef
 
 LONGEST_S = 120.0
-"""Of the rollout itself."""
+"""Timeout of the rollout itself."""
 
 
 async def play(
     config: RunConfig, cache: Path, environ: Mapping[str, str], *, agent: str | None = None, rows: Path | None = None
 ) -> str:
-    """Start the servers, collect one rollout at temperature 0 as ng_collect_rollouts does, stop; what came of it.
+    """Start the servers, collect a rollout at temperature 0 like ng_collect_rollouts, and return the result.
 
-    Raises RollyardError: what failed.
+    Raises RollyardError with what failed.
     """
     player = _agent(config, agent)
     tasks = TaskFile(rows or _example(config, player), agent=player.name, limit=1)
@@ -73,27 +73,27 @@ def _agent(config: RunConfig, name: str | None) -> ServerSpec:
         return next(iter(agents.values()))
     if name not in agents:
         found = ", ".join(agents) or "none"
-        raise OperatorError(f"say which agent plays with +agent_name=...; the configs have: {found}")
+        raise OperatorError(f"select an agent with +agent_name=...; the configs have: {found}")
     return agents[name]
 
 
 def _example(config: RunConfig, player: ServerSpec) -> Path:
-    """The example rows of the environment that the agent plays in."""
+    """Return the example rows of the agent's environment."""
     named = {value.name for _, value in player.settings if isinstance(value, ServerRef)}
     for spec in config.servers:
         if spec.name in named and (path := spec.folder / "data" / "example.jsonl").is_file():
             return path
-    raise OperatorError(f"{player.name} has no example rows; name some with +input_jsonl_fpath=rows.jsonl")
+    raise OperatorError(f"{player.name} has no example rows; pass some with +input_jsonl_fpath=rows.jsonl")
 
 
 async def tried(
     config: RunConfig, cache: Path, environ: Mapping[str, str], *, agent: str | None = None, rows: Path | None = None
 ) -> tuple[str, str]:
-    """What came of a rollout, and what failed; one of the two is empty."""
+    """Return the rollout and the failure; one of the two is empty."""
     try:
         async with asyncio.timeout(LONGEST_S * 4):
             return await play(config, cache, environ, agent=agent, rows=rows), ""
     except RollyardError as error:
         return "", str(error)
     except TimeoutError:
-        return "", f"no end within {LONGEST_S * 4:g} s"
+        return "", f"did not finish within {LONGEST_S * 4:g} s"

@@ -1,4 +1,4 @@
-"""ng_doctor sandbox: tries the isolation of untrusted code on this machine and says what is in force."""
+"""ng_doctor sandbox: tests the isolation of untrusted code on this host and lists the active layers."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ class SandboxOptions(Options):
     """Options of ng_doctor sandbox."""
 
     python: str | None = None
-    """The Python that runs answers, as a world's sandbox_python; default: this one."""
+    """The Python that runs answers, like an environment's sandbox_python; default: this one."""
     json_output: bool = Field(default=False, alias="json")
-    """The layers as JSON."""
+    """Print the layers as JSON."""
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Start the sandbox that the programming worlds use, try to break out of it, and list the layers in force.
+    """Start the sandbox of the programming environments, try to escape from it, and list the active layers.
 
-    Exit status 1 when no isolation holds here.
+    Exit status 1 if no isolation works on this host.
     """
     options, _ = read_options(SandboxOptions, arguments)
     try:
@@ -44,8 +44,8 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def told(layers: Layers) -> str:
-    """The layers in words."""
-    lines = [f"untrusted code is held by {layers.mode}; a trial of it worked, and held", "in force:"]
+    """Format the layers as text."""
+    lines = [f"untrusted code is contained by {layers.mode}; a test run worked and was contained", "active:"]
     lines += [f"  {layer}" for layer in layers.in_force]
     if layers.missing:
         lines += ["missing:", *(f"  {layer}" for layer in layers.missing)]

@@ -1,4 +1,4 @@
-"""ng_doctor tokens: asks a model server for its token check and words the answer."""
+"""ng_doctor tokens: requests a model server's token diagnostics and formats the report."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ class TokenOptions(Options):
     """Options of ng_doctor tokens; other keys go into the configs, as with ng_run."""
 
     config_paths: list[str] = Field(default_factory=list)
-    """Configs with the model server to check; empty: a running stack's."""
+    """Configs with the model server to check; empty: use the running stack."""
     model_server: str | None = None
-    """Its name; default: the only one there is."""
+    """Name of the model server; default: the only one."""
     samples: int = Field(default=8, ge=0, le=1000)
-    """Turns that the model itself samples."""
+    """Number of turns that are sampled from the model."""
     json_output: bool = Field(default=False, alias="json")
-    """The report as JSON."""
+    """Print the report as JSON."""
     head: str | None = None
     """HOST:PORT of the head; default: the run started from this folder, then this user's at 127.0.0.1:11000."""
     token: str | None = None
@@ -49,9 +49,9 @@ class TokenOptions(Options):
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Tell whether multi-turn is contiguous with a model, its template and tool parser, and where it breaks.
+    """Check whether multi-turn token histories stay contiguous with a model, its template and tool parser.
 
-    Exit status 1 when prompts built from token ids are not.
+    Exit status 1 if prompts built from token ids are not contiguous.
     """
     options, overrides = read_options(TokenOptions, arguments, rest=True)
     report = uvloop.run(_ask(options, overrides))
@@ -66,7 +66,7 @@ async def _ask(options: TokenOptions, overrides: list[Override]) -> Json:
         name = options.model_server or (models[0] if len(models) == 1 else None)
         if name not in models:
             found = ", ".join(models) or "none"
-            raise OperatorError(f"say which model server with +model_server=...; there are: {found}")
+            raise OperatorError(f"select a model server with +model_server=...; available: {found}")
         answer = await client.post(name, "/token_check", orjson.dumps({"samples": options.samples}), 600.0)
         report: Json = orjson.loads(answer.body)
         return report
@@ -90,7 +90,7 @@ async def _running(options: TokenOptions, overrides: list[Override]) -> AsyncIte
 
 @asynccontextmanager
 async def _started(options: TokenOptions, overrides: list[Override]) -> AsyncIterator[ServerClient]:
-    """The configs' servers in this process, on free ports, for as long as the check takes."""
+    """Run the configs' servers in this process on free ports during the check."""
     roots = [Path.cwd(), INSTALLED]
     config = load(options.config_paths, overrides, roots, os.environ, options=TokenOptions.model_fields)
     with tempfile.TemporaryDirectory() as folder:
@@ -104,23 +104,23 @@ async def _started(options: TokenOptions, overrides: list[Override]) -> AsyncIte
 
 
 def _quiet(text: str) -> None:
-    """The check's own words are enough."""
+    """Ignore progress messages; the report is enough."""
 
 
 def sound(report: Json) -> bool:
-    """True when prompts built from token ids are contiguous, or the messages' own rendering always is."""
+    """Return True if prompts built from token ids are contiguous, or if rendered messages always are."""
     by_tokens = report["token_in"] != "off" and not any(case.get("token_in") for case in report["template"])
     by_messages = not report["sampled"]["broken"] and not any(case.get("retokenized") for case in report["template"])
     return by_tokens or by_messages
 
 
 def worded(report: Json) -> str:
-    """The report for a person."""
+    """Format the report as text."""
     lines = [
         f"model {report['model']}: token ids go in by {report['token_in']!r}, logprobs are {report['logprobs_mode']}"
     ]
     lines.append("")
-    lines.append("The chat template, a turn as it writes it itself and then the next prompt:")
+    lines.append("The chat template: a turn as it renders it, then the next prompt:")
     for case in report["template"]:
         if "error" in case:
             lines.append(f"  {case['case']:<36} {case['error']}")
@@ -138,7 +138,7 @@ def worded(report: Json) -> str:
             lines.append(f"      token ids: {case['token_in']}")
     sampled = report["sampled"]
     lines.append("")
-    lines.append(f"Turns that the model sampled, sent on as messages: {sampled['broken']} of {sampled['turns']} break.")
+    lines.append(f"Sampled turns, sent back as messages: {sampled['broken']} of {sampled['turns']} break.")
     if first := sampled["first"]:
         lines.append(f"  the first at token {first['position']}, after {first['before']!r}:")
         lines.append(f"      generated {first['expected']!r}")
@@ -152,10 +152,10 @@ def _verdict(report: Json) -> str:
     if not sound(report):
         return (
             "Multi-turn is NOT contiguous here: trajectories would be split into segments. Start vLLM with "
-            "--enable-scale-out, or set token_in: completions (with text_tool_parser where the model calls tools)."
+            "--enable-scale-out, or set token_in: completions (with text_tool_parser if the model calls tools)."
         )
     if report["token_in"] == "off":
-        return "Multi-turn is contiguous as messages, as far as was seen; token_in: auto makes it so by construction."
+        return "Multi-turn was contiguous as messages in this check; token_in: auto guarantees it."
     return (
         "Multi-turn is contiguous: later turns are sent as token ids (return_token_id_information: true records them)."
     )

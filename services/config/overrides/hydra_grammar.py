@@ -12,7 +12,7 @@ from hydra.core.override_parser.types import Quote, QuotedString
 _CLOSING = {"[": "]", "{": "}"}
 _PIECES = re.compile(
     r"""(?P<quoted>"(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*')"""
-    r"""|(?P<filled>\$\{[^}]*\})"""  # an interpolation's braces are no mapping
+    r"""|(?P<filled>\$\{[^}]*\})"""  # an interpolation's braces are not a mapping
     r"""|(?P<mark>[\[\]{},])"""
     r"""|(?P<text>(?:\\.|\$(?!\{)|[^\[\]{},"'\\$])+|.)""",
     re.DOTALL,
@@ -22,7 +22,7 @@ _PLAIN = re.compile(r"[A-Za-z_/.][\w/\-.+$%*@?|]*(?: [\w/\-.+$%*@?|]+)*", re.ASC
 
 
 def joined(arguments: Iterable[str]) -> list[str]:
-    """Arguments in which a bracketed value that the shell split at its spaces is whole again."""
+    """Return the arguments, with a bracketed value that the shell split at its spaces joined again."""
     whole: list[str] = []
     waiting = list(arguments)
     while waiting:
@@ -40,7 +40,7 @@ def joined(arguments: Iterable[str]) -> list[str]:
 
 
 def open_bracket(text: str) -> str:
-    """The bracket of an argument's value that nothing closes, or that closes nothing; empty when they match."""
+    """Return the first unmatched bracket in an argument's value; empty if all match."""
     stack: list[str] = []
     for kind, piece in pieces(text.partition("=")[2]):
         if kind == "mark" and piece in _CLOSING:
@@ -51,13 +51,13 @@ def open_bracket(text: str) -> str:
 
 
 def pieces(value: str) -> Iterator[tuple[str, str]]:
-    """Kind (quoted, filled, mark, text) and text of each piece of a value."""
+    """Yield the kind (quoted, filled, mark, text) and text of each piece of a value."""
     for found in _PIECES.finditer(value):
         yield str(found.lastgroup), found.group()
 
 
 def tidied(text: str) -> str:
-    """An argument with what Hydra's grammar lacks but everybody writes: `~/x`, `[a,]`, letters beyond ASCII."""
+    """Rewrite common forms that Hydra's grammar lacks: `~/x`, `[a,]`, non-ASCII letters."""
     key, equals, value = text.partition("=")
     if not equals or (value.isascii() and "~" not in value and not re.search(r",\s*[\]}]", value)):
         return text
@@ -82,7 +82,7 @@ def _tidied_text(piece: str) -> str:
 
 
 def written(value: Any, *, bare: bool = True) -> str:
-    """`value` as Hydra reads it. `bare`: a text without special characters needs no quotes."""
+    """Format `value` in Hydra's grammar. `bare`: strings without special characters are not quoted."""
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -98,5 +98,5 @@ def written(value: Any, *, bare: bool = True) -> str:
 
 
 def quoted(text: str) -> str:
-    """`text` in double quotes."""
+    """Return `text` in double quotes."""
     return QuotedString(text, Quote.double).with_quotes()

@@ -28,7 +28,7 @@ _SECRET_INSIDE = re.compile(
 
 @dataclass(frozen=True)
 class Override:
-    """One `key=value` of the command line. `~key` deletes."""
+    """A `key=value` of the command line; `~key` deletes a key."""
 
     text: str
     key: str
@@ -37,11 +37,11 @@ class Override:
     """Plain Python: str, int, float, bool, None, list, dict."""
     delete: bool = False
     adds: bool = False
-    """Typed with a +: the key need not be there."""
+    """Given with a +: the key need not exist."""
 
     @property
     def shown(self) -> str:
-        """As typed, for messages: a secret's value is left out."""
+        """The argument as typed, for messages; a secret's value is omitted."""
         return shown(self.text)
 
     @property
@@ -51,12 +51,12 @@ class Override:
 
     @property
     def typed(self) -> str:
-        """The value as it was typed: `007` where Hydra reads a number."""
+        """The value as typed: `007` even if Hydra parses a number."""
         return self.text.partition("=")[2].strip()
 
 
 def shown(text: str) -> str:
-    """An argument as messages may print it."""
+    """Return an argument for messages, without secrets."""
     key, equals, _ = text.partition("=")
     if equals and is_secret(key.strip(" +~\"'").rpartition(".")[2]):
         return f"{key}={REDACTED}"
@@ -64,10 +64,10 @@ def shown(text: str) -> str:
 
 
 def parse_overrides(arguments: Iterable[str], known: Mapping[str, str] | None = None) -> list[Override]:
-    """Parse command-line arguments. Raises OperatorError: what is wrong with the first that is no override, and how it
-    is written.
+    """Parse command-line arguments. Raises OperatorError that explains the first invalid one and how to
+    write it.
 
-    `known` are the command's own options with a value of their kind (`true`, `[...]`), for guesses at what was meant.
+    `known`: the command's options with an example value (`true`, `[...]`), for suggestions.
     """
     given = joined(arguments)
     parser = OverridesParser.create()
@@ -76,7 +76,7 @@ def parse_overrides(arguments: Iterable[str], known: Mapping[str, str] | None = 
     def read(text: str) -> HydraOverride | None:
         try:
             override = parser.parse_override(text)
-        # A function of Hydra's grammar, int(x), raises whatever Python does.
+        # A function of Hydra's grammar, such as int(x), raises Python's own errors.
         except (HydraException, ValueError, TypeError, AttributeError, RecursionError):
             return None
         usable = override.key_or_group and override.package is None and not override.is_sweep_override()
@@ -123,7 +123,7 @@ def _apply(tree: DictConfig, override: Override) -> None:
 
 
 def _plain(value: Any) -> Any:
-    """Hydra keeps quotes around quoted strings as a type of its own."""
+    """Convert Hydra's type for quoted strings to a plain string."""
     if isinstance(value, list):
         return [_plain(item) for item in value]
     if isinstance(value, dict):

@@ -22,7 +22,7 @@ HOW = "expected +key=value, +key=[a,b] or '+key={k: v}'"
 
 @dataclass(frozen=True)
 class _Found:
-    """What was found, and what was probably meant: an argument, or nothing."""
+    """What was found, and the argument that was probably meant, if any."""
 
     what: str
     meant: str = ""
@@ -35,7 +35,7 @@ def explained(
     readable: Callable[[str], bool],
     shown: Callable[[str], str],
 ) -> str:
-    """One line about `arguments[number]`. What is suggested can be read, and no secret is in it."""
+    """Return one line about `arguments[number]`. The suggestion can be parsed and contains no secret."""
     text = arguments[number]
     before = arguments[number - 1] if number else ""
     after = arguments[number + 1 :]
@@ -50,7 +50,7 @@ def explained(
 
 
 def _outside(text: str, before: str, after: Sequence[str], known: Mapping[str, str]) -> _Found | None:
-    """Mistakes in how an argument is given to a command, whatever is in it."""
+    """Detect mistakes in the form of an argument, regardless of its value."""
     if not text.strip():
         return _Found("it is empty (is a shell variable unset?)")
     if dashed := _DASHED.fullmatch(text):
@@ -68,9 +68,9 @@ def _dashed(dashed: re.Match[str], after: Sequence[str], known: Mapping[str, str
     """`--key value`, `--key=value`, `--flag`, `-k`."""
     typed, value = dashed[1].replace("-", "_"), dashed[2]
     name = typed if typed in known or "." in typed else _nearest(typed, known)
-    what = "options are written +key=value, without dashes"
+    what = "expected +key=value, without dashes"
     if not name:
-        return _Found(f"{what}, and none is named {typed!r} (--help lists them)")
+        return _Found(f"{what}, and there is no option {typed!r} (--help lists them)")
     if value is None:
         following = _while_bare(after)
         if not following:
@@ -81,7 +81,7 @@ def _dashed(dashed: re.Match[str], after: Sequence[str], known: Mapping[str, str
 
 
 def _bare(text: str, before: str, after: Sequence[str], known: Mapping[str, str]) -> _Found:
-    """A word without `=`."""
+    """Explain an argument without `=`."""
     name = text.strip().lstrip("+~")
     if name in ("help", "?", "/?"):
         return _Found("it has no =; --help lists the options")
@@ -114,30 +114,30 @@ def _bare(text: str, before: str, after: Sequence[str], known: Mapping[str, str]
 
 
 def _key(text: str) -> _Found | None:
-    """Mistakes before the `=`."""
+    """Detect mistakes before the `=`."""
     typed, _, value = text.partition("=")
     if _KEY.fullmatch(re.sub(r"^(\+{1,2}|~)", "", typed)):
         return None
     if "@" in typed:
-        return _Found("the name before the = holds an @, which groups have and settings have not")
+        return _Found("the name before the = contains an @, which is only valid for config groups")
     straight = typed.translate(_STRAIGHT)
     plusses = "+" * min(2, len(straight) - len(straight.lstrip("+")))
     name = re.sub(r"\[(\w+)\]", r".\1", re.sub(r"^[\s+~'\"]+|[\s+~'\":,]+$", "", straight)).replace(" ", "_")
     name = ".".join(part for part in name.split(".") if part)
-    if straight[:1] in ("'", '"'):  # around the whole argument
+    if straight[:1] in ("'", '"'):  # around the entire argument
         value = value.translate(_STRAIGHT).rstrip().removesuffix(straight[0])
     what = f"the name before the = is {typed!r}; a name consists of letters, digits, _ and dots"
     return _Found(what, f"{plusses or '+'}{name}={_typed(value.strip())}")
 
 
 def _value(text: str) -> _Found:
-    """Mistakes behind the `=`."""
+    """Detect mistakes after the `=`."""
     key, _, value = text.partition("=")
     straight = value.translate(_STRAIGHT).strip()
     if straight != value.strip() and _reads(straight):
         return _Found("it has typographic quotes or spaces", f"{key}={straight}")
     if any(not character.isprintable() for character in value):
-        return _Found("its value holds a line break or a control character")
+        return _Found("its value contains a line break or a control character")
     if function := re.fullmatch(r"([A-Za-z_]\w*)\s*\(.*\)", straight, re.DOTALL):
         what = (
             f"{function[1]}(...) is parsed as a function; write a list as [a,b], and a string with brackets in quotes"
@@ -158,10 +158,12 @@ def _value(text: str) -> _Found:
         items = [item.strip() for item in value.split(",") if item.strip()]
         what = f"it has several values; write a list as [a,b], and a string with commas as {key}='\"a, b\"'"
         if is_secret(_name(key)):
-            return _Found("it lists several values; as one text it is quoted", _quoted(key, value))
+            return _Found("it has several values; quote them to pass one string", _quoted(key, value))
         return _Found(what, f"{key}=[{','.join(map(_typed, items))}]")
     if straight[:1] in ("'", '"') or straight.count("'") % 2 or straight.count('"') % 2:
-        return _Found("a quote in its value is not closed, or text stands beside a quoted one", _quoted(key, value))
+        return _Found(
+            "a quote in its value is not closed, or there is text next to a quoted string", _quoted(key, value)
+        )
     odd = next((character for character in value if character in "=#&;<>^`!()~\"'{}[]"), "")
     return _Found(
         f"its value contains {odd}; put it in quotes to make it a string"
@@ -172,23 +174,23 @@ def _value(text: str) -> _Found:
 
 
 def _bracketed(key: str, value: str) -> _Found:
-    """A list or a mapping that cannot be read."""
+    """Explain a list or a mapping that cannot be parsed."""
     if bracket := open_bracket(f"x={value}"):
         closing = {"[": "]", "{": "}"}.get(bracket)
         what = f"the {bracket} in its value is not closed by {closing}" if closing else f"a {bracket} closes nothing"
         guess = f"{value}{closing}" if closing and value.count(bracket) == value.count(closing) + 1 else value[:-1]
         return _Found(what, _assigned(key, guess if _reads(guess) else _as_yaml(guess)))
-    what = "a mapping is written {k: v, l: w}, a list [a, b], and a text with other characters in quotes"
+    what = "write a mapping as {k: v, l: w}, a list as [a, b], and quote strings with other characters"
     return _Found(what, _assigned(key, _as_yaml(value)))
 
 
 def _assigned(key: str, value: str) -> str:
-    """The argument, or nothing where there is no value to suggest."""
+    """Return the argument to suggest; empty if there is no value to suggest."""
     return f"{key}={value}" if value else ""
 
 
 def _as_yaml(value: str) -> str:
-    """The value as YAML or JSON reads it, in Hydra's grammar; empty where neither does."""
+    """Parse the value as YAML or JSON and format it in Hydra's grammar; empty if it is neither."""
     for text in (
         value,
         re.sub(r",(\s*,)+", ",", value).replace("[,", "["),
@@ -221,12 +223,12 @@ def _quoted(key: str, value: str) -> str:
 
 
 def _typed(value: str) -> str:
-    """A word as the value of an option."""
+    """Format a word as the value of an option."""
     return value if _reads(value) else quoted(value)
 
 
 def _reads(value: str) -> bool:
-    """True for what needs no quotes: no character of it belongs to the grammar, or it is bracketed as a whole."""
+    """Return True if no quotes are needed: no special characters, or a complete pair of brackets."""
     if value[:1] in ("[", "{", "'", '"'):
         return not open_bracket(f"x={value}")
     return bool(value) and not re.search(r"[^\w/\-\\.+$%*@?|: \t{}]", value) and not re.search(r"(?<!\$)\{", value)
@@ -240,7 +242,7 @@ def _nearest(name: str, known: Mapping[str, str]) -> str:
 
 
 def _name(key: str) -> str:
-    """The last part of a key as it is typed."""
+    """Return the last part of a key, as typed."""
     return key.strip("+~ =").rpartition(".")[2]
 
 

@@ -11,9 +11,9 @@ _ENDS = (".pyc", ".log", "~", ".bak", ".orig", ".tmp")
 
 
 def files_of(folder: Path) -> Iterator[Path]:
-    """Every file that may decide what the code does.
+    """Return every file that may affect what the code does.
 
-    Left out: dot files, caches, virtual environments, tests, logs, results of collections.
+    Excluded: dot files, caches, virtual environments, tests, logs, results of collections.
     """
     for path in sorted(folder.iterdir()):
         if path.name.startswith("."):
@@ -26,7 +26,7 @@ def files_of(folder: Path) -> Iterator[Path]:
 
 
 def folders_of(folder: Path) -> Iterator[Path]:
-    """The folder and all folders below it in which `files_of` looks."""
+    """Return the folder and all folders below it that `files_of` searches."""
     yield folder
     for path in folder.iterdir():
         if not path.name.startswith(".") and path.is_dir() and _counts(path):
@@ -42,7 +42,7 @@ def _is_test(path: Path) -> bool:
 
 
 def _is_result(path: Path) -> bool:
-    """One of the files of a collection: its manifest is beside it."""
+    """Return True for a file of a collection, which has a manifest next to it."""
     stems = [path.stem, *(path.stem.removesuffix(end) for end in ("_failures", "_manifest", "_status"))]
     return path.suffix in (".jsonl", ".json") and any(
         path.with_name(f"{stem}_manifest.json").exists() for stem in stems

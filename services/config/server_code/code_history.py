@@ -18,10 +18,10 @@ _MOST_FILES = 6
 
 
 class CodeVersion(Record):
-    """The code of the servers that a collection's rows reach, as one of its commands found it."""
+    """The code of the servers that a collection uses, as found by one of its commands."""
 
     digest: str
-    """Short; `_ng_code` of the rows that were collected with it, but for the first version's."""
+    """Short; `_ng_code` of the rows collected with it, except for the first version."""
     servers: dict[str, ServerCode]
     """Server name -> its code; a server that does not report its code is absent."""
     since: float
@@ -32,7 +32,7 @@ _VERSIONS = TypeAdapter(list[CodeVersion])
 
 
 def reachable(agents: Iterable[str], references: Mapping[str, Sequence[str]]) -> set[str]:
-    """The agents, the servers that their settings name, the servers that those name, and so on."""
+    """Return the agents and all servers that their settings refer to, directly or indirectly."""
     found: set[str] = set()
     waiting = list(agents)
     while waiting:
@@ -43,35 +43,35 @@ def reachable(agents: Iterable[str], references: Mapping[str, Sequence[str]]) ->
 
 
 def version_of(servers: Mapping[str, ServerCode], since: float) -> CodeVersion:
-    """The code of some servers as one version."""
+    """Return the code of the given servers as one version."""
     text = "\n".join(f"{name} {code.digest}" for name, code in sorted(servers.items()))
     return CodeVersion(digest=hashlib.sha256(text.encode()).hexdigest()[:12], servers=dict(servers), since=since)
 
 
 def accepted(known: Sequence[CodeVersion], now: CodeVersion, output: Path, accept: bool) -> list[CodeVersion]:
-    """The versions of a collection that goes on with `now`. Raises OperatorError for a new one that is not accepted."""
+    """Return the versions of a collection that resumes with `now`. Raises OperatorError if it is not accepted."""
     if any(version.digest == now.digest for version in known) or not (known or now.servers):
         return list(known)
     if not accept:
         what = "\n".join(f"  {line}" for line in changes(known[-1], now)) if known else _UNKNOWN
         raise OperatorError(
             f"{output} was collected with different code of its servers:\n{what}\n"
-            "Restore the code and restart ng_run to go on, choose another output, +overwrite=true to move it aside, or "
-            "+accept_changed_code=true to go on and mark the rows from now on."
+            "Restore the code and restart ng_run, choose another output, start over with +overwrite=true, or "
+            "continue with +accept_changed_code=true, which marks the new rows."
         )
     return [*known, now] if known else [CodeVersion(digest="unknown", servers={}, since=0.0), now]
 
 
-_UNKNOWN = "  its manifest is of an older Rollyard, which did not record the code: whether it changed is not known"
+_UNKNOWN = "  its manifest was written by an older Rollyard, which did not record the code, so it may have changed"
 
 
 def mark_of(versions: Sequence[CodeVersion], now: CodeVersion) -> str:
-    """What rows collected with `now` carry as `_ng_code`; empty for the collection's first version."""
+    """Return `_ng_code` of the rows collected with `now`; empty for the collection's first version."""
     return "" if not versions or versions[0].digest == now.digest else now.digest
 
 
 def changes(old: CodeVersion, new: CodeVersion) -> list[str]:
-    """What differs, a line a server."""
+    """Return the differences, one line per server."""
     lines = []
     for name in sorted({*old.servers, *new.servers}):
         before, now = old.servers.get(name), new.servers.get(name)
@@ -83,7 +83,7 @@ def changes(old: CodeVersion, new: CodeVersion) -> list[str]:
 
 
 def notes_of(recorded: Any) -> list[str]:
-    """What a reader of the rollouts should know about the versions that a manifest records."""
+    """Return notes for the reader of a profile about the code versions in a manifest."""
     try:
         versions = _VERSIONS.validate_python(recorded)
     except ValidationError:
@@ -95,7 +95,7 @@ def notes_of(recorded: Any) -> list[str]:
 
 
 def difference(old: ServerCode, new: ServerCode) -> str:
-    """Files and packages that differ, as one line."""
+    """Return the files and packages that differ, as one line."""
     added, removed = new.files.keys() - old.files.keys(), old.files.keys() - new.files.keys()
     changed = {path for path in old.files.keys() & new.files.keys() if old.files[path] != new.files[path]}
     parts = [

@@ -1,9 +1,9 @@
 """Fingerprints the code that determines a server's behaviour: its folder, its imports, and its declared packages.
 
-Counted: every Python file and library of the folder and of the plug-in packages and own modules that it imports, and
-other files in those places whose name stands in the code or settings (levels, prompts, templates); files that settings
-name, wherever they are. Not counted: the stack's own `services/`, installed packages (but for the versions of declared
-ones), scripts, and files that the code finds under a name which is not in its texts.
+Included: every Python file and library of the folder and of the plug-in packages and local modules that it imports;
+other files in those places whose name occurs in the code or settings (levels, prompts, templates); and files that
+settings name, anywhere. Excluded: Rollyard's `services/`, installed packages (except for the versions of declared
+ones), scripts, and files whose names do not occur in the code's strings.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ _SYSTEM = tuple(map(Path, ("/bin", "/dev", "/etc", "/lib", "/proc", "/run", "/sy
 
 
 class LoadedCode(NamedTuple):
-    """What a server has loaded, and from where."""
+    """The code that a server has loaded, and its locations."""
 
     code: ServerCode
     sources: CodeSources
 
 
 def loaded_code(folder: Path, kind: type[Server], families: Iterable[str], settings: Json) -> LoadedCode:
-    """What a server in `folder` has loaded; called in its process as soon as it has.
+    """Return the code that a server in `folder` has loaded; called in its process right after loading.
 
     `families`: top-level packages of plug-ins.
     """
@@ -63,16 +63,16 @@ def loaded_code(folder: Path, kind: type[Server], families: Iterable[str], setti
 
 
 class _CodeClosure:
-    """Code files of a server's folder, what they import, what that imports, and so on."""
+    """Finds the code files of a server's folder and everything that they import, directly or indirectly."""
 
     def __init__(self, folder: Path, entrypoint: str, families: frozenset[str]) -> None:
         self._families = families
         self.places = [folder]
-        """The server's folder, then the packages that it reaches."""
+        """Yield the server's folder, then the packages that it imports."""
         self._modules: set[tuple[str, str]] = set()
         self.files: set[Path] = set()
         self.taking_part: dict[Path, Source] = {}
-        """Python files, without scripts (`prepare.py`) that no other file imports or starts."""
+        """Yield the Python files without scripts (`prepare.py`) that no other file imports or starts."""
         scripts: dict[Path, Source] = {}
         waiting = [path for path in files_of(folder) if path.suffix in CODE]
         while waiting:
@@ -94,14 +94,14 @@ class _CodeClosure:
         self.files -= scripts.keys()
 
     def named(self, settled: Iterable[str]) -> Iterator[Path]:
-        """Files of each place that its code or the settings name: no code, or scripts that it starts."""
+        """Yield the files in each place that its code or settings name: data, or scripts that it starts."""
         for place in self.places:
             texts = (text for path, one in self.taking_part.items() if place in path.parents for text in one.texts)
             names = FileNames({*settled, *texts})
             yield from (path for path in files_of(place) if names.mean(path.relative_to(place)))
 
     def shown(self, path: Path) -> str:
-        """A file's name in a manifest: the same wherever the stack is installed."""
+        """Return a file's name in a manifest, which does not depend on where Rollyard is installed."""
         for parent in path.parents:
             if parent.name in self._families or parent.name == "responses_api_agents":
                 return str(path.relative_to(parent.parent))
@@ -124,7 +124,7 @@ class _CodeClosure:
                     yield place
 
     def _module(self, name: str) -> list[Path]:
-        """The file or folder of an imported module that is not installed; of a package the whole folder."""
+        """Return the file of an imported module that is not an installed package, or the folder of such a package."""
         top, *rest = name.split(".")
         if top in (_OWN, PLUGINS):
             family, name = (*rest, "", "")[:2]
@@ -138,7 +138,7 @@ class _CodeClosure:
         return [place for place in _found(top) if not self._is_installed(place)]
 
     def _of_family(self, family: str, name: str) -> list[Path]:
-        """The folder or file of a plug-in of the stack, or the folder of a user's that is loaded."""
+        """Return the folder or file of one of Rollyard's plug-ins, or the folder of a loaded user plug-in."""
         if not name:
             return []
         own = INSTALLED / family / name
@@ -158,7 +158,7 @@ class _CodeClosure:
 
 
 def _found(top: str) -> list[Path]:
-    """The folders of a top-level package or the file of a top-level module, loaded or not."""
+    """Return the folders of a top-level package or the file of a top-level module, loaded or not."""
     try:
         spec = importlib.util.find_spec(top)
     except (ImportError, ValueError):
@@ -182,7 +182,7 @@ def _strings(value: Any) -> Iterator[str]:
 
 
 def _named_file(text: str) -> Path | None:
-    """The file that a setting or an absolute path in the code names, where it is one."""
+    """Return the file that a setting or an absolute path in the code names; None if there is no such file."""
     if not 0 < len(text) < 1024 or "\n" in text or "://" in text:
         return None
     try:
@@ -193,5 +193,5 @@ def _named_file(text: str) -> Path | None:
 
 
 def _is_system(path: Path) -> bool:
-    """A file of the machine: it is not the code's, and some of them change every second."""
+    """Return True for a file of the operating system, which is not part of the code and may change all the time."""
     return any(place in path.parents for place in _SYSTEM)

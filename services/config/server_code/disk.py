@@ -1,8 +1,8 @@
 """Detects files that changed on disk since servers loaded their code and the configs were read.
 
-Files are polled, because network filesystems report no changes of other machines. A look costs a `stat` for each known
-file and each folder; only files whose `stat` changed are read. A change is reported once no file has changed between
-two looks, so that a half-written file or half a `git checkout` is not.
+Files are polled, because network filesystems do not report changes by other hosts. A poll calls `stat` for each known
+file and folder; only files whose `stat` changed are read. A change is reported once no file has changed between
+two polls, so that a half-written file or an unfinished `git checkout` is not reported.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from rollyard.services.config.server_code.source_scan import read_source
 from rollyard.services.run_types import CodeSources, ServerCode
 
 REMOVED = ""
-"""Stands for the digest of a file that is absent."""
+"""Used in place of the digest of an absent file."""
 
 _Stat = tuple[int, int, int, int]
 
@@ -32,7 +32,7 @@ class DiskChanges:
 
 
 class CodeOnDisk:
-    """The files that decide what the servers of a run do."""
+    """Watches the files that affect the servers of a run."""
 
     def __init__(self, configs: Mapping[Path, str]) -> None:
         """`configs`: digests of the config files as they were read."""
@@ -44,13 +44,13 @@ class CodeOnDisk:
         self._settled = False
 
     def follow(self, server: str, code: ServerCode, sources: CodeSources) -> None:
-        """Compare with this code of `server` from now on."""
+        """Use this code of `server` for comparisons from now on."""
         if self._servers.get(server) != (code, sources):
             self._servers[server] = code, sources
             self._settled = False
 
     def look(self) -> DiskChanges | None:
-        """What differs now; None if that is what the last look found, or if files are still changing."""
+        """Return the current differences; None if they are unchanged since the last poll, or if files still change."""
         try:
             seen = {path: _stat(path) for path in {*self._configs, *self._paths()}}
         except OSError:  # a folder was removed while it was being listed
@@ -91,7 +91,7 @@ class CodeOnDisk:
         return changed
 
     def _digest(self, path: Path, absent: str) -> str:
-        """The file's digest; of an absent one REMOVED, unless `absent` says that it was absent before."""
+        """Return the file's digest; REMOVED if it is absent, unless `absent` states that it was absent before."""
         stat = self._seen[path]
         if stat is None:
             return absent if absent.startswith("unreadable") else REMOVED
@@ -102,7 +102,7 @@ class CodeOnDisk:
 
 
 class _Folder:
-    """The code files of a folder, listed again when files were added or removed."""
+    """The code files of a folder, listed again after files were added or removed."""
 
     def __init__(self, root: Path) -> None:
         self._root = root

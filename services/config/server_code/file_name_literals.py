@@ -1,4 +1,4 @@
-"""Names of files in texts of code: `levels.json`, `data/prompts`, `{name}.txt`, `level%d.lv`, `*.csv`, `.csv`."""
+"""Finds file names in strings of code: `levels.json`, `data/prompts`, `{name}.txt`, `level%d.lv`, `*.csv`, `.csv`."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ _LONGEST = 200
 _HOLE = re.compile(r"\{[^{}]*\}|%(?:\(\w+\))?[-+ #0]?[\d.]*[sdirfgx]")
 _SUFFIX = re.compile(r"\.[A-Za-z]\w{0,7}")
 _EVERYWHERE = frozenset({"data", "configs"})
-"""Folders that every server has: their name alone says nothing about a file in them."""
+"""Folders that every server has, so their name alone does not identify a file in them."""
 
 
 class FileNames:
-    """The texts of some code, as names of files."""
+    """The strings of some code, as names of files."""
 
     def __init__(self, texts: Iterable[str]) -> None:
         self._plain: set[str] = set()
@@ -35,10 +35,10 @@ class FileNames:
         self._rows = {name.rpartition("/")[2] for name in (*self._plain, *patterns)} - {"*.jsonl"}
 
     def mean(self, path: Path) -> bool:
-        """Whether one of the texts is the end of the path, a folder on it, or a pattern that it fits."""
+        """Return whether a string is the end of the path, a folder on it, or a pattern that it matches."""
         parts = path.parts
         if path.suffix == ".jsonl" and "data" in parts[:-1] and path.name not in self._rows:
-            return False  # rows are the input's, whose digest is the collection's
+            return False  # rows belong to the dataset, whose digest is part of the collection's identity
         ends = ["/".join(parts[start:]) for start in range(len(parts))]
         runs = {"/".join(parts[start:end]) for end in range(1, len(parts)) for start in range(end)} - _EVERYWHERE
         if not self._plain.isdisjoint(runs.union(ends)):

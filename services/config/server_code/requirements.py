@@ -12,7 +12,7 @@ _NAME = re.compile(r"\s*([A-Za-z0-9][A-Za-z0-9._-]*)")
 
 
 def declared_packages(folder: Path, extras: Iterable[str]) -> dict[str, str]:
-    """Name -> version: of the folder's requirements, and of the stack's `extras`. What is not installed is left out."""
+    """Return name -> version of the installed packages in the folder's requirements and Rollyard's `extras`."""
     lines = [line for file in ("requirements.txt", "requirements-isolated.txt") for line in _lines(folder / file)]
     lines += _project(folder / "pyproject.toml")
     if wanted := [f'extra == "{extra}"' for extra in extras]:

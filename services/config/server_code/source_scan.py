@@ -15,20 +15,20 @@ _IMPORTERS = frozenset({"import_module", "__import__", "find_spec"})
 
 @dataclass(frozen=True)
 class Source:
-    """One Python file, parsed. Empty for a file that is not Python."""
+    """The result of scanning one Python file; empty for a file that is not Python."""
 
     imports: frozenset[str] = frozenset()
-    """Absolute dotted names: modules, and names in them, which may be modules."""
+    """Absolute dotted names of imported modules and of names in them, which may be modules, too."""
     texts: frozenset[str] = field(default=frozenset(), repr=False)
-    """String constants, docstrings left out; `*` stands where a formatted text has a value."""
+    """String constants without docstrings; `*` replaces the values of a formatted string."""
     extras: frozenset[str] = frozenset()
-    """Extras of the stack that the code asks for: `require("torch", "train")`."""
+    """Rollyard's extras that the code requires: `require("torch", "train")`."""
     is_script: bool = False
-    """It has a part that runs only when the file is started by itself."""
+    """The file has a part that runs only if it is started as a script."""
 
 
 def read_source(path: Path, package: str) -> Source:
-    """The file, a module of `package` (for its relative imports)."""
+    """Scan the file, a module of `package` (for its relative imports)."""
     try:
         return _source(path.read_bytes(), package)
     except (OSError, SyntaxError, ValueError, RecursionError):
@@ -37,7 +37,7 @@ def read_source(path: Path, package: str) -> Source:
 
 @lru_cache(maxsize=1024)
 def _source(text: bytes, package: str) -> Source:
-    """Servers that share a process share most of their code."""
+    """Cached, because servers in the same process share most of their code."""
     tree = ast.parse(text)
     nodes = list(ast.walk(tree))
     docstrings = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}

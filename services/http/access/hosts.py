@@ -1,6 +1,4 @@
-"""Hosts: the names by which a server may be called. Any other name may be one that a web page points at this machine
-(DNS rebinding).
-"""
+"""The host names by which a server may be called. A web page may point any other name at this host (DNS rebinding)."""
 
 from __future__ import annotations
 
@@ -23,7 +21,7 @@ class Authority:
     """Host and port of a URL."""
 
     host: str
-    """Lower case, without a trailing dot; addresses in their shortest form, and IPv4-mapped ones as IPv4."""
+    """Host names in lower case without a trailing dot; addresses in their shortest form, IPv4-mapped ones as IPv4."""
     port: int | None
 
 
@@ -52,7 +50,7 @@ def is_loopback(host: str) -> bool:
 
 
 class KnownHosts:
-    """The names of loopback, and `names`."""
+    """The host names of loopback, and `names`."""
 
     def __init__(self, names: Iterable[str], *, any_address: bool = False) -> None:
         """`any_address`: accept every IP address, because web pages cannot rebind those. Raises OperatorError."""

@@ -1,5 +1,5 @@
-"""Checks: what a request must show where no token is asked. Web pages and other users of the machine are refused;
-clients of other projects (aiohttp, requests, the openai package) need nothing.
+"""Checks requests to a server without a token. Web pages and other users of the host are refused; clients such as
+aiohttp, requests and the openai package need no special header.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class Access:
         links: bool = False,
         uid: int | None = None,
     ) -> None:
-        """`command` takes the settings that open what is shut; `other_users` opens it to all users of the machine,
-        `links` to links on other sites' pages; `uid` is ours.
+        """`command`: the command whose options lift a restriction; `other_users`: allow all users of the host; `links`:
+        allow links on other sites' pages; `uid`: the user of this server.
         """
         self._hosts = hosts
         self._command = command
@@ -39,8 +39,8 @@ class Access:
         self._uid = own_uid() if uid is None else uid
 
     def refusal(self, scope: Scope) -> Failure | None:
-        """Return why the request is refused; None if it is allowed. Requests without a socket are of this process."""
-        # A peer that resets its connection immediately has no address any longer, but its request has arrived.
+        """Return why the request is refused; None if it is allowed. One without a socket comes from this process."""
+        # A peer that resets its connection immediately has no address any more, but its request has arrived.
         if scope.get("client") is None and not peer_of(scope)[0]:
             return None
         headers: Headers = {}
@@ -74,7 +74,9 @@ class Access:
         if self._hosts.knows(host):
             return None
         opened = f"to allow a name, start it with {self._command} +allowed_hosts=[NAME]"
-        return _refused(f"this server is not called {_shown(host)}; expected 127.0.0.1 or localhost: {opened}", 421)
+        return _refused(
+            f"this server does not have the name {_shown(host)}; expected 127.0.0.1 or localhost: {opened}", 421
+        )
 
     def _foreign_page(self, method: str, headers: Headers) -> Failure | None:
         origin = headers.get(b"origin")

@@ -1,7 +1,7 @@
 """Looks up which user owns a local TCP socket, by its addresses, in the kernel's tables.
 
-`SockDiag` takes some ten microseconds (netlink, `man 7 sock_diag`). Where a container refuses netlink, `ProcNet` reads
-/proc/net/tcp, which takes longer the more sockets there are. Both see this network namespace only.
+`SockDiag` takes about ten microseconds (netlink, `man 7 sock_diag`). If a container refuses netlink, `ProcNet` reads
+/proc/net/tcp, whose cost grows with the number of sockets. Both see only this network namespace.
 """
 
 from __future__ import annotations
@@ -102,7 +102,6 @@ class SockDiag:
         self._socket.close()
 
     def find(self, local: Address, remote: Address) -> Socket | None:
-        """See `SocketTable.find`."""
         ours, theirs = _packed(local[0]), _packed(remote[0])
         if len(ours) != len(theirs):
             theirs = bytes(len(ours))
@@ -133,7 +132,6 @@ class ProcNet:
         self._folder = folder
 
     def find(self, local: Address, remote: Address) -> Socket | None:
-        """See `SocketTable.find`."""
         ours, theirs = (_packed(local[0]), local[1]), (_packed(remote[0]), remote[1])
         listening: list[tuple[bool, Socket]] = []
         for here, there, found in self._rows():
@@ -146,7 +144,7 @@ class ProcNet:
         return max(listening, key=lambda pair: pair[0])[1] if listening else None
 
     def close(self) -> None:
-        """See `SocketTable.close`."""
+        pass
 
     def _rows(self) -> Iterator[tuple[tuple[bytes, int], tuple[bytes, int], Socket]]:
         for name in ("tcp", "tcp6"):
@@ -171,7 +169,7 @@ def _as_ipv4(packed: bytes) -> bytes:
 
 
 def _read(text: str) -> tuple[bytes, int]:
-    """`0100007F:2AF8`: words in the machine's own order."""
+    """`0100007F:2AF8`: words in the host's byte order."""
     words, _, port = text.partition(":")
     raw = bytes.fromhex(words)
     packed = b"".join(struct.pack("!I", struct.unpack_from("=I", raw, at)[0]) for at in range(0, len(raw), 4))

@@ -91,7 +91,7 @@ class Columns:
     output_tokens: Floats
     reasoning_tokens: Floats
     trail_turns: Floats
-    """From `token_trail`: turns after the first whose tokens are recorded."""
+    """Number of turns after the first with recorded tokens, from `token_trail`."""
     trail_breaks: Floats
     """Turns whose prompt does not begin with exactly the tokens of the previous turn."""
     trail_segments: Floats

@@ -45,7 +45,7 @@ class RolloutParser:
         self._floats = array("d")
         self._words = {name: Vocabulary() for name in WORDS}
         self._stages: dict[str, array[float]] = {}
-        """By the key in `timings`: the stage's name and `_s`."""
+        """Columns by their key in `timings`: the stage's name and `_s`."""
         self._lost_ints = array("q")
         self._lost_floats = array("d")
         self._lost_words = {name: Vocabulary() for name in LOST_WORDS}

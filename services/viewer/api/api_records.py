@@ -171,9 +171,9 @@ class TaskPair(Record):
     """A task in two runs."""
 
     task: int
-    """Its index in the first run."""
+    """The task's index in the first run."""
     task_in_second: int
-    """Its index in the second run, which may differ."""
+    """The task's index in the second run, which may differ."""
     rewards: tuple[float | None, float | None]
     """Mean over the repeats."""
     solved: tuple[float | None, float | None]

@@ -15,7 +15,7 @@ from rollyard.services.viewer.index.index_file import save, saved
 from rollyard.services.viewer.index.index_snapshot import Snapshot, empty, extended
 
 WORTH_SAVING = 32 << 20
-"""Bytes; smaller files are read again in a few tenths of a second."""
+"""Minimum file size in bytes for saving the index; smaller files are read again in a few tenths of a second."""
 POOLED_PARTS = 8
 """Parts that processes read before other files are checked."""
 _REST = 5

@@ -19,5 +19,5 @@ async def test_a_rollout_of_the_users_run_is_collected_on_request(tmp_path: Path
     broken = "policy_model.responses_api_models.builtin_model.faults={error_rate: 1.0}"
     played = await command("ng_doctor", config, "+rollout=true", cwd=tmp_path)
     failed = await command("ng_doctor", config, "+rollout=true", broken, cwd=tmp_path)
-    assert played.status == 0 and "on the built-in policy" not in played.out
+    assert played.status == 0 and "with the built-in policy" not in played.out
     assert failed.status == 1 and "policy_model" in failed.out.rpartition("FAILED")[2], failed.out

@@ -45,7 +45,7 @@ async def test_an_interrupted_collection_explains_how_to_resume_and_resumes(
         assert await collector.wait() == 130
         kept, said = essences(output), log.read_text()
         assert f"interrupted: {len(kept)} of {ROLLOUTS} rollouts measured" in said
-        assert f"the same command again collects the {ROLLOUTS - len(kept)} that are missing" in said
+        assert f"repeat the command to collect the {ROLLOUTS - len(kept)} that are missing" in said
         assert status(output)["state"] == "interrupted"
         assert "Traceback" not in said
         if number is signal.SIGINT:

@@ -68,8 +68,8 @@ def test_a_name_that_no_server_has_is_refused_with_the_nearest() -> None:
     [
         (["+only=[policy_model]", "+head=127.0.0.1:1"], "need a common token"),
         (["+head=127.0.0.1:1"], "goes with"),
-        (["+only=[]", "+head=127.0.0.1:1", f"+token={TOKEN}"], "give one of them"),
-        (["+only=[]", "+host=0.0.0.0", f"+token={TOKEN}"], "the head's own is"),
+        (["+only=[]", "+head=127.0.0.1:1", f"+token={TOKEN}"], "pass one of them"),
+        (["+only=[]", "+host=0.0.0.0", f"+token={TOKEN}"], "the head's address is"),
     ],
 )
 def test_options_that_do_not_go_together_are_refused_before_anything_starts(

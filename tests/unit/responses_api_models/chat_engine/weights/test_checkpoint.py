@@ -59,7 +59,7 @@ def test_a_file_that_is_cut_short_is_refused(tmp_path: Path, size: int) -> None:
     folder = written(tmp_path / "new")
     file = tmp_path / "new" / ONE
     file.write_bytes(file.read_bytes()[:size])
-    assert "may still be being written" in refused(folder)
+    assert "may still be writing it" in refused(folder)
 
 
 def test_a_file_with_more_bytes_than_its_header_says_is_refused(tmp_path: Path) -> None:
