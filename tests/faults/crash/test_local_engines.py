@@ -103,5 +103,5 @@ async def test_a_model_that_is_not_a_folder_is_named_before_vllm_is_started(tmp_
     with pytest.raises(OperatorError) as raised:
         async with processes(a_run(tmp_path, model="/nowhere/tiny"), tmp_path):
             pass
-    assert "found '/nowhere/tiny', which is no folder here" in str(raised.value)
+    assert "found '/nowhere/tiny', which is not a local folder" in str(raised.value)
     assert list((tmp_path / "notes").iterdir()) == []
