@@ -90,7 +90,7 @@ def test_a_byte_order_mark_is_not_part_of_the_first_row(tmp_path: Path, name: st
 
 @pytest.mark.parametrize("limit", ["0", "-1", "all"])
 def test_an_invalid_limit_is_rejected(limit: str) -> None:
-    with pytest.raises(OperatorError, match=f"--limit: {limit} is not a whole number of 1 or more"):
+    with pytest.raises(OperatorError, match=f"--limit: {limit} is not an integer of 1 or more"):
         source_options("").parse_args(["--output", "out.jsonl", "--limit", limit])
 
 
