@@ -116,7 +116,7 @@ class Agent(Server, Generic[S]):
             episode = self.__episode(_create_params(row), environment, state)
             try:
                 await episode.seed(call.body)
-                reason = await self.play(episode)
+                reason = _reason(await self.play(episode))
                 answer = {**row, **episode.result()}
                 response, body = _encoded(answer, self.__model)
                 verdict = await episode.verify(body, {SESSION_END_HEADER: "1"})
@@ -175,6 +175,13 @@ class Agent(Server, Generic[S]):
             model_timeout_s=self.settings.model_timeout_s,
             tool_timeout_s=self.settings.tool_timeout_s,
         )
+
+
+def _reason(played: object) -> FinishReason:
+    """Return what `play` returned, before a verdict is requested. Raises TypeError where `play` forgot its return."""
+    if not isinstance(played, FinishReason):
+        raise TypeError(f"play returned {played!r:.100}; expected a FinishReason, such as `turn.ending`")
+    return played
 
 
 def _create_params(row: Json) -> Json:

@@ -22,7 +22,7 @@ from rollyard.services.types import Json
 
 _NOT_FIELDS = ("agent_ref", "responses_create_params")
 _SYSTEM = ("system", "developer")
-_BRACES = re.compile(r"\{\{|\}\}|\{([A-Za-z_][A-Za-z0-9_]*)\}")
+_BRACES = re.compile(r"\{\{|\}\}|\{([^\W\d]\w*)\}")
 
 
 @dataclass(frozen=True)

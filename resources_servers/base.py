@@ -41,6 +41,7 @@ from rollyard.resources_servers.examples import example_rows, folder_of
 from rollyard.resources_servers.lifespan import Lifespan
 from rollyard.resources_servers.models import Models
 from rollyard.resources_servers.orphaned_sessions import OrphanedSessions
+from rollyard.resources_servers.returned import seed_items, turn_result, verdict_json
 from rollyard.resources_servers.sessions import OpenEpisode, Sessions
 from rollyard.resources_servers.tools import InvalidToolCall, Tool, as_invalid_tool_call, tool, tools_of
 from rollyard.services.errors import Failure, FailureKind
@@ -137,7 +138,11 @@ class ResourcesServer(Server):
         row = call.json()
         added = self._added(row, with_tools=True)
         session = self._open_session(call, row)
-        observation = await self._sessions.set_up(session, _bad_task_as_failure(session.episode.seed()))
+
+        async def set_up() -> list[Json]:
+            return seed_items(await session.episode.seed())
+
+        observation = await self._sessions.set_up(session, _bad_task_as_failure(set_up()))
         answer = {"observation": observation, **added} if observation else added
         return RawResponse(orjson.dumps(answer), headers=((b"set-cookie", self._sessions.cookie(session)),))
 
@@ -182,7 +187,7 @@ class ResourcesServer(Server):
         async with self._sessions.turn(session):
             try:
                 with as_invalid_tool_call("the message"):
-                    turn = await session.episode.turn(Verification(call.body).text)
+                    turn = turn_result(await session.episode.turn(Verification(call.body).text))
             except InvalidToolCall as error:
                 turn = Turn(str(error), 0.0, False, False, {})
         # A Rollyard agent (`session.named`) requests the verdict first, and that call ends the session.
@@ -213,7 +218,7 @@ class ResourcesServer(Server):
                 b'{"detail":"this environment has no verify: its reward is the sum of its steps"}', status=404
             )
         async with self._sessions.turn(session):
-            verdict = _verdict_json(await _checked_verdict(session.episode.verify(verification)))
+            verdict = verdict_json(await _checked_verdict(session.episode.verify(verification)))
         if call.header(SESSION_END_HEADER.encode()) is None:
             return self._with_cookie(call, session, orjson.dumps({**verification.row, **verdict}))
         # Rollyard's agents send this header: they need only the verdict, and the episode ends here. This saves two
@@ -282,12 +287,6 @@ async def _checked_verdict(work: Awaitable[Verdict]) -> Verdict:
             raise
         detail = f"/verify returned reward {wrong[0]!r:.100}; {EXPECTED}"
         raise Failure(FailureKind.MALFORMED_ANSWER, detail) from error
-
-
-def _verdict_json(verdict: Verdict) -> Json:
-    """Return the verdict as JSON, without the standard fields that the environment does not define."""
-    absent = {"success", "reward_components"} - verdict.model_fields_set
-    return verdict.model_dump(exclude={name for name in absent if getattr(verdict, name) is None})
 
 
 def serve(environment: type[Environment[Any]]) -> type[ResourcesServer]:

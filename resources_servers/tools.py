@@ -14,7 +14,7 @@ import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from rollyard.resources_servers.argument_checks import check_values, exact
-from rollyard.resources_servers.environment import BadTask, ToolResult
+from rollyard.resources_servers.environment import BadTask, Environment, ToolResult
 from rollyard.services.errors import Failure, FailureKind
 from rollyard.services.types import WORLD_PATHS, Json
 
@@ -23,6 +23,8 @@ Method = TypeVar("Method", bound=Callable[..., Awaitable[Any]])
 log = logging.getLogger(__name__)
 
 _MARK = "__rollyard_tool__"
+_MEMBERS = frozenset({*dir(Environment), *Environment.__annotations__, "task", "settings"})
+"""A tool with one of these names would replace it: the base class would call a tool `seed` for every episode."""
 
 
 class InvalidToolCall(ValueError):
@@ -37,6 +39,8 @@ def tool(method: Method) -> Method:
     the episode. InvalidToolCall becomes an error message for the model; any other exception is a failure of the
     environment.
     """
+    if isinstance(method, staticmethod | classmethod):
+        raise TypeError(f"tool {method.__name__} must be a plain method, not a {type(method).__name__}")
     setattr(method, _MARK, True)
     return method
 
@@ -120,7 +124,8 @@ def as_invalid_tool_call(what: str, *, sized: bool = True) -> Iterator[None]:
 def tools_of(owner: type) -> dict[str, Tool]:
     """Return the tools of an Environment class by name, including inherited ones.
 
-    Raises TypeError for a sync method, a name that the wire format reserves, and a parameter that JSON cannot name.
+    Raises TypeError for a sync method, a method without `self`, a name that the wire format or Environment uses, and a
+    parameter that JSON cannot name.
     """
     found: dict[str, Tool] = {}
     for name, method in inspect.getmembers(owner, inspect.isfunction):
@@ -130,6 +135,8 @@ def tools_of(owner: type) -> dict[str, Tool]:
             raise TypeError(f"tool {owner.__name__}.{name} must be an async method")
         if name.lower() in WORLD_PATHS:
             raise TypeError(f"tool {owner.__name__}.{name} needs another name: POST /{name} is part of the wire format")
+        if name in _MEMBERS:
+            raise TypeError(f"tool {owner.__name__}.{name} needs another name: every Environment has its own {name}")
         found[name] = Tool(name, inspect.getdoc(method) or name, _arguments(name, method), method)
     return found
 
@@ -150,7 +157,13 @@ def _arguments(name: str, method: Callable[..., Any]) -> type[BaseModel]:
     """Build a pydantic model of the method's parameters. Unknown arguments are invalid."""
     hints = get_type_hints(method, include_extras=True)
     fields: dict[str, Any] = {}
-    for number, parameter in enumerate(list(inspect.signature(method).parameters.values())[1:]):
+    parameters = list(inspect.signature(method).parameters.values())
+    if not parameters or parameters[0].kind not in (
+        inspect.Parameter.POSITIONAL_ONLY,
+        inspect.Parameter.POSITIONAL_OR_KEYWORD,
+    ):
+        raise TypeError(f"tool {name} has no `self`: its first parameter is the episode")
+    for number, parameter in enumerate(parameters[1:]):
         if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
             kind = parameter.kind.description
             raise TypeError(

@@ -121,7 +121,11 @@ def _without_stream(request: Json) -> Json:
 
 
 def _encoded(answer: Json | bytes | RawResponse) -> bytes | RawResponse:
-    return orjson.dumps(answer) if isinstance(answer, dict) else answer
+    if isinstance(answer, dict):
+        return orjson.dumps(answer)
+    if not isinstance(answer, bytes | RawResponse):
+        raise TypeError(f"the model server returned {answer!r:.100}; expected a dict, bytes or a RawResponse")
+    return answer
 
 
 def _streamed(answer: Json | bytes | RawResponse, events: Callable[[Json], bytes]) -> RawResponse:

@@ -7,7 +7,7 @@ survive and nothing is validated twice.
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, computed_field, model_validator
 
@@ -132,7 +132,7 @@ class Verdict(BaseModel):
     reward: float = Field(ge=-MOST_REWARD, le=MOST_REWARD, allow_inf_nan=False)
     success: bool | None = None
     """Whether the task was solved. None, and not on the row, if the environment does not define success."""
-    reward_components: dict[str, float] | None = None
+    reward_components: dict[str, Annotated[float, Field(allow_inf_nan=False)]] | None = None
     """The parts of the reward by name. None, and not on the row, if it has none."""
 
 

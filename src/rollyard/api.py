@@ -180,6 +180,8 @@ async def collect(
     Raises OperatorError and RunError with the lines that the command prints. A rollout that failed raises nothing: it
     is counted in the summary, whose `state` is then not `complete`.
     """
+    limits = Limits(parallel, max_attempts, rollout_timeout_s, max_failure_rate)
+    _check_numbers(repeats, limits, limit)
     clients = stack.access.clients
     directory = await clients.registry.directory()
     agents = agents_of(directory)
@@ -193,7 +195,7 @@ async def collect(
         resume=resume,
         overwrite=overwrite,
         accept_changed_code=accept_changed_code,
-        limits=Limits(parallel, max_attempts, rollout_timeout_s, max_failure_rate),
+        limits=limits,
     )
     tasks = TaskFile(_file_of(rows), agent=player, limit=limit)
     deliver = None if on_rollout is None else lambda line: on_rollout(orjson.loads(line))
@@ -210,6 +212,18 @@ def read_rollouts(path: str | Path) -> Rollouts:
     `read_rollouts(path).to_pandas()` and `.to_arrow()` make tables of them. Raises RunError where the file is missing.
     """
     return Rollouts(Path(path))
+
+
+def _check_numbers(repeats: int, limits: Limits, limit: int | None) -> None:
+    """The bounds that the command's options have. Raises OperatorError with the argument's name."""
+    counts = {"repeats": repeats, "parallel": limits.parallel, "max_attempts": limits.max_attempts}
+    for name, value in (counts if limit is None else {**counts, "limit": limit}).items():
+        if not isinstance(value, int) or value < 1:
+            raise OperatorError(f"{name} is {value!r}; expected an integer of at least 1")
+    if not limits.rollout_timeout_s > 0:
+        raise OperatorError(f"rollout_timeout_s is {limits.rollout_timeout_s!r}; expected more than 0 seconds")
+    if not 0 <= limits.max_failure_rate <= 1:
+        raise OperatorError(f"max_failure_rate is {limits.max_failure_rate!r}; expected a share from 0 to 1")
 
 
 def _file_of(rows: str | Path | Iterable[Mapping[str, Any]]) -> Path | TemporaryCopy:

@@ -209,3 +209,24 @@ async def test_a_connection_collects_and_leaving_it_stops_nothing(tmp_path: Path
 async def test_a_connection_to_no_stack_is_a_run_error(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="no running stack found"):
         await rollyard.connect("127.0.0.1:1", folder=tmp_path).start()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("repeats", 0),
+        ("repeats", 1.5),
+        ("parallel", 0),
+        ("max_attempts", 0),
+        ("limit", 0),
+        ("rollout_timeout_s", -1.0),
+        ("max_failure_rate", 7.0),
+    ],
+)
+async def test_a_number_out_of_range_is_refused_by_name_and_nothing_is_written(
+    tmp_path: Path, name: str, value: Any
+) -> None:
+    stack = rollyard.connect(folder=tmp_path)  # never entered: the arguments are checked first
+    with pytest.raises(OperatorError, match=f"{name} is {value!r}"):
+        await rollyard.collect(stack, ROWS, tmp_path / "out.jsonl", **{name: value})
+    assert list(tmp_path.iterdir()) == []

@@ -129,3 +129,32 @@ def test_bounds_of_numbers_are_in_the_schema_that_the_model_reads() -> None:
     properties = tools_of(Dice)["roll"].schema()["parameters"]["properties"]
     assert properties["sides"] == {"type": "integer", "minimum": 2, "maximum": 20}
     assert properties["weight"] == {"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 1, "default": 0.5}
+
+
+@pytest.mark.parametrize("name", ["seed", "turn", "offers", "lifespan", "shared", "models", "task", "settings"])
+def test_a_tool_cannot_replace_a_member_of_its_environment(name: str) -> None:
+    async def own(self: object) -> None:
+        """Takes the name."""
+
+    own.__name__ = name
+    with pytest.raises(TypeError, match=f"{name} needs another name"):
+        tools_of(type("Replacing", (), {name: tool(own)}))
+
+
+def test_a_tool_without_self_is_refused_when_the_class_is_read() -> None:
+    class Selfless:
+        @tool
+        async def look() -> str:  # type: ignore[misc]
+            return "here"
+
+    with pytest.raises(TypeError, match="look has no `self`"):
+        tools_of(Selfless)
+
+
+@pytest.mark.parametrize("kind", [staticmethod, classmethod])
+def test_a_tool_that_is_not_a_plain_method_is_refused_rather_than_not_offered(kind: Any) -> None:
+    async def look(self: object) -> str:
+        return "here"
+
+    with pytest.raises(TypeError, match=f"look must be a plain method, not a {kind.__name__}"):
+        tool(kind(look))

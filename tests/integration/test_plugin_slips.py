@@ -1,0 +1,43 @@
+"""What an agent or a model server returns by mistake is named in the failure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from rollyard import Agent, AgentSettings, Environment, Episode, ModelServer, ServerSettings, Verdict, Verification
+from rollyard.services.errors import Failure, FailureKind
+from rollyard.testing import play, serving
+
+
+class Hello(Environment[Any]):
+    """Must not be asked for a verdict on an episode without an ending."""
+
+    user_template = "Hello."
+
+    async def verify(self, response: Verification) -> Verdict:
+        raise AssertionError("verify was called")
+
+
+@pytest.mark.parametrize("returned", [None, "answered"])
+async def test_an_agent_that_returns_no_finish_reason_is_named_before_the_verdict(returned: Any) -> None:
+    class Slip(Agent[AgentSettings]):
+        async def play(self, episode: Episode) -> Any:
+            await episode.ask()
+            return returned
+
+    with pytest.raises(Failure, match=r"play returned .*expected a FinishReason"):
+        await play(Hello, {}, ["Hi."], agent=Slip)
+
+
+@pytest.mark.parametrize("returned", [None, "text", 1])
+async def test_a_model_server_that_returns_no_response_is_named_and_not_a_broken_connection(returned: Any) -> None:
+    class Slip(ModelServer[ServerSettings]):
+        async def responses(self, request: Any, call: Any) -> Any:
+            return returned
+
+    async with serving(Slip) as servers:
+        with pytest.raises(Failure, match="the model server returned") as caught:
+            await servers.client.post("server", "/v1/responses", b'{"input": "Hello."}', 10.0)
+    assert caught.value.kind is FailureKind.SERVER_ERROR
