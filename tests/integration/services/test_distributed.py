@@ -67,7 +67,7 @@ def test_a_name_that_no_server_has_is_refused_with_the_nearest() -> None:
     ("options", "words"),
     [
         (["+only=[policy_model]", "+head=127.0.0.1:1"], "need a common token"),
-        (["+head=127.0.0.1:1"], "requires \+only"),
+        (["+head=127.0.0.1:1"], "requires"),
         (["+only=[]", "+head=127.0.0.1:1", f"+token={TOKEN}"], "pass one of them"),
         (["+only=[]", "+host=0.0.0.0", f"+token={TOKEN}"], "the head's address is"),
     ],
