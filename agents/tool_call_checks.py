@@ -7,7 +7,7 @@ from typing import Any, TypeGuard
 
 import orjson
 
-from rollyard.services.types import WORLD_PATHS
+from rollyard.services.types import RESERVED_PATHS
 
 MAX_ARGUMENTS = 1024 * 1024
 """Bytes. Servers reject larger bodies, and a rejection would count as an internal failure, not as the model's."""
@@ -20,7 +20,7 @@ def is_tool_name(name: object) -> TypeGuard[str]:
         isinstance(name, str)
         and _TOOL_NAME.fullmatch(name) is not None
         and name.strip(".") != ""
-        and name.lower() not in WORLD_PATHS
+        and name.lower() not in RESERVED_PATHS
     )
 
 

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from rollyard.resources_servers.argument_checks import check_values, exact
 from rollyard.resources_servers.environment import BadTask, Environment, ToolResult
 from rollyard.services.errors import Failure, FailureKind
-from rollyard.services.types import WORLD_PATHS, Json
+from rollyard.services.types import RESERVED_PATHS, Json
 
 Method = TypeVar("Method", bound=Callable[..., Awaitable[Any]])
 
@@ -133,7 +133,7 @@ def tools_of(owner: type) -> dict[str, Tool]:
             continue
         if not inspect.iscoroutinefunction(method):
             raise TypeError(f"tool {owner.__name__}.{name} must be an async method")
-        if name.lower() in WORLD_PATHS:
+        if name.lower() in RESERVED_PATHS:
             raise TypeError(f"tool {owner.__name__}.{name} needs another name: POST /{name} is part of the wire format")
         if name in _MEMBERS:
             raise TypeError(f"tool {owner.__name__}.{name} needs another name: every Environment has its own {name}")

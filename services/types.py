@@ -18,7 +18,7 @@ Json = dict[str, Any]
 TOKEN_FIELDS = ("prompt_token_ids", "generation_token_ids", "generation_log_probs", "token_trace")
 """Training fields of the last item of a model call: three from NeMo Gym, and the origin of the tokens."""
 
-WORLD_PATHS = frozenset(
+RESERVED_PATHS = frozenset(
     {
         "seed_session",
         "verify",
