@@ -168,7 +168,8 @@ async def test_a_client_that_hangs_up_in_mid_stream_aborts_the_request(engine: E
         stream = cast(Any, await made)
         for _ in range(5):
             await anext(stream)
-        assert await asyncio.to_thread(engine.gauge, RUNNING) == 1
+        # The engine updates its gauges after it has sent the tokens.
+        await asyncio.to_thread(eventually, "the request runs", lambda: engine.gauge(RUNNING) == 1)
         await stream.close()
         await asyncio.to_thread(eventually, "no request runs", lambda: engine.gauge(RUNNING) == 0)
 
