@@ -19,7 +19,7 @@ from rollyard.responses_api_models.chat_engine.settings import ChatEngineSetting
 from rollyard.responses_api_models.chat_engine.special_tokens import SpecialTokens
 from rollyard.responses_api_models.chat_engine.token_backends.completions import CompletionsBackend
 from rollyard.responses_api_models.chat_engine.token_diagnostics import TokenDiagnostics
-from rollyard.responses_api_models.chat_engine.token_history import history
+from rollyard.responses_api_models.chat_engine.token_history.history import without_traces
 from rollyard.responses_api_models.chat_engine.token_history.turns import TokenTurns
 from rollyard.responses_api_models.chat_engine.unreadable_tool_calls import mark_unreadable_tool_call
 from rollyard.responses_api_models.chat_engine.weights.training_routes import TrainerApi
@@ -125,7 +125,7 @@ class ChatEngineModel(ModelServer[S]):
         def read(answer: bytes) -> bytes:
             return self._to_response(json_object(answer), request)
 
-        body["messages"] = history.without_traces(body["messages"])
+        body["messages"] = without_traces(body["messages"])
         body, _ = await self._special_tokens.treated(body, request_context)
         return self._reply(
             await self.upstream.post("/chat/completions", encode_request(body), read, request_context), request_context

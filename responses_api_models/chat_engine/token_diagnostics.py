@@ -15,8 +15,9 @@ import orjson
 from rollyard.responses_api_models.chat_engine import hermes
 from rollyard.responses_api_models.chat_engine.token_backends.base import TokenBackend
 from rollyard.responses_api_models.chat_engine.token_backends.generate import GenerateBackend
-from rollyard.responses_api_models.chat_engine.token_history import history
 from rollyard.responses_api_models.chat_engine.token_history.continuation import Continuation
+from rollyard.responses_api_models.chat_engine.token_history.history import Turn
+from rollyard.responses_api_models.chat_engine.token_history.prefix_mismatch import first_difference
 from rollyard.responses_api_models.upstream.answers import json_object
 from rollyard.responses_api_models.upstream.request_context import RequestContext
 from rollyard.responses_api_models.upstream.upstream import Upstream
@@ -135,7 +136,7 @@ class TokenDiagnostics:
         ending = await self._continuation.ending(self._backend, self._body, self._request_context)
         if ending is not None and ending.token in whole:
             ids = whole[: len(whole) - whole[::-1].index(ending.token)]
-        before = history.Turn(1, ids, {})
+        before = Turn(1, ids, {})
         body = {**self._body, "messages": [*_START, case.message, *case.new]}
         built = await self._continuation.prompt(self._backend, before, body, self._request_context)
         expected = await self._text(after[-SHOWN_IDS:])
@@ -161,7 +162,7 @@ class TokenDiagnostics:
 
     async def _difference(self, expected: list[int], found: list[int]) -> Json | None:
         """Describe where `found` stops matching `expected`; None if `found` begins with it."""
-        at = history.first_difference(expected, found)
+        at = first_difference(expected, found)
         if at is None:
             return None
         return {

@@ -15,7 +15,7 @@ from itertools import takewhile
 import orjson
 
 from rollyard.responses_api_models.chat_engine.token_backends.base import Rendered, TokenBackend
-from rollyard.responses_api_models.chat_engine.token_history import history
+from rollyard.responses_api_models.chat_engine.token_history.history import Turn
 from rollyard.responses_api_models.upstream.request_context import RequestContext
 from rollyard.services.responses.tool_calls import UNNAMED, read_name, sendable_name
 from rollyard.services.types import Json
@@ -44,7 +44,7 @@ class Continuation:
         self._endings: dict[bytes, Ending | None] = {}
 
     async def prompt(
-        self, backend: TokenBackend, before: history.Turn, body: Json, request_context: RequestContext
+        self, backend: TokenBackend, before: Turn, body: Json, request_context: RequestContext
     ) -> tuple[list[int], Rendered] | None:
         """Return the ids and the rendered request; None if the template has no recognizable end of a turn."""
         ending = await self.ending(backend, body, request_context)

@@ -16,8 +16,8 @@ from rollyard.responses_api_models.chat_engine import sampling
 from rollyard.responses_api_models.chat_engine.capabilities import Capabilities
 from rollyard.responses_api_models.chat_engine.special_tokens import SpecialTokens
 from rollyard.responses_api_models.chat_engine.token_backends.base import Rendered, TokenBackend
-from rollyard.responses_api_models.chat_engine.token_history import history
 from rollyard.responses_api_models.chat_engine.token_history.continuation import Continuation
+from rollyard.responses_api_models.chat_engine.token_history.history import TokenHistory, Turn
 from rollyard.responses_api_models.chat_engine.weights.policy_versions import PolicyVersions
 from rollyard.responses_api_models.convert.answers import token_fields
 from rollyard.responses_api_models.upstream.answers import json_object
@@ -26,7 +26,7 @@ from rollyard.responses_api_models.upstream.upstream import Upstream
 from rollyard.services.errors import Failure, FailureKind
 from rollyard.services.responses.policy_logprobs import are_ids, invalid_numbers
 from rollyard.services.responses.response_validity import check_completion, malformed
-from rollyard.services.rollout_types import PolicyVersion, SamplingRecord, TokenTrace
+from rollyard.services.rollout_types import PolicyVersion, SamplingRecord
 from rollyard.services.types import TOKEN_FIELDS, Json
 
 _CHAT_ONLY = ("echo", "continue_final_message", "truncate_prompt_tokens", "prompt_logprobs")
@@ -72,18 +72,16 @@ class TokenTurns:
 
     async def make(self, request: Json, request_context: RequestContext) -> Json:
         """Return the chat completion for a chat request; its message carries the tokens and their trace."""
-        given = _messages(request)
-        before, plain = history.last_turn(given), history.without_tokens(given)
+        history = TokenHistory(request, _messages(request))
         body = {**sampling.PLAIN, **{key: value for key, value in request.items() if value is not None}}
-        body.update(messages=plain, logprobs=True, top_logprobs=request.get("top_logprobs") or 0)
+        body.update(messages=history.messages, logprobs=True, top_logprobs=request.get("top_logprobs") or 0)
         texts = bool(request.get("logprobs"))
-        mark, fingerprint = self._versions.mark, history.Fingerprint(body)
-        recorded = fingerprint.add(plain[: before.index + 1]) if before else ""
+        mark = self._versions.mark
         sent, escaped = await self._special_tokens.treated(body, request_context)
-        turn = await self._as_ids(before, sent, recorded, request_context, texts)
+        turn = await self._as_ids(history, sent, request_context, texts)
         if isinstance(turn, str):
-            ids_kept = {**sent, "messages": _with_ids(sent["messages"], given)} if self._sends_ids else sent
-            turn = await self._as_messages(ids_kept, turn, request_context)
+            chat = {**sent, "messages": history.with_ids(sent["messages"])} if self._sends_ids else sent
+            turn = await self._as_messages(chat, turn, request_context)
         completion = turn.completion
         choice, message = check_completion(completion)
         message.update(token_fields(completion, choice, message))
@@ -95,9 +93,8 @@ class TokenTurns:
         )
         if not texts:
             choice["logprobs"] = None
-        trace = _trace(message, before, turn.reason)
+        trace = history.trace(message, turn.reason)
         trace["way"] = turn.way
-        trace["context"] = fingerprint.add([*plain[before.index + 1 if before else 0 :], message])
         if escaped:
             trace["escaped"] = escaped
         mode = await self._capabilities.logprobs_mode(request_context)
@@ -116,21 +113,18 @@ class TokenTurns:
         return EngineTurn("chat", completion, sampling.of_request(body, tools_constrain=True), reason)
 
     async def _as_ids(
-        self, before: history.Turn | None, body: Json, recorded: str, request_context: RequestContext, texts: bool
+        self, history: TokenHistory, body: Json, request_context: RequestContext, texts: bool
     ) -> EngineTurn | str:
-        """Send the turn as token ids, or return why this is not possible.
-
-        `recorded` is the current fingerprint of the conversation up to the turn before.
-        """
+        """Send the turn as token ids, or return why this is not possible."""
         backend = await self._capabilities.backend(request_context)
-        if reason := _unsupported_reason(backend, before, recorded, body):
+        if reason := _unsupported_reason(backend, history, body):
             return reason
         assert backend is not None
-        if before is None and not backend.names_versions:
+        if history.last is None and not backend.names_versions:
             return "nothing_gained"
-        if before and await self._special_tokens.in_tools(body, request_context):
+        if history.last and await self._special_tokens.in_tools(body, request_context):
             return "special_tokens_in_tools"  # the end of the turn before might be found within them
-        prompt = await self._prompt(backend, before, body, request_context)
+        prompt = await self._prompt(backend, history.last, body, request_context)
         if prompt is None:
             return "no_end_of_turn"
         ids, rendered = prompt
@@ -141,7 +135,7 @@ class TokenTurns:
         return EngineTurn(backend.name, turn.completion, turn.sampling)
 
     async def _prompt(
-        self, backend: TokenBackend, before: history.Turn | None, body: Json, request_context: RequestContext
+        self, backend: TokenBackend, before: Turn | None, body: Json, request_context: RequestContext
     ) -> tuple[list[int], Rendered] | None:
         if before is not None:
             return await self._continuation.prompt(backend, before, body, request_context)
@@ -155,21 +149,10 @@ def _read_completion(body: bytes) -> Json:
     return completion
 
 
-def _trace(message: Json, before: history.Turn | None, reason: str) -> TokenTrace:
-    """Return the trace of a turn after `before`. `reason`: why it was sent as messages."""
-    if before is None:
-        return {"segment": 0}
-    found = before.trace.get("segment")
-    segment = found if isinstance(found, int) else 0
-    # A prompt sent as ids was built from those of the turn before, so it cannot differ.
-    mismatch = history.find_prefix_mismatch(before.ids, message["prompt_token_ids"], reason) if reason else None
-    return {"segment": segment + 1, "break": mismatch} if mismatch else {"segment": segment}
-
-
-def _unsupported_reason(backend: TokenBackend | None, before: history.Turn | None, recorded: str, body: Json) -> str:
+def _unsupported_reason(backend: TokenBackend | None, history: TokenHistory, body: Json) -> str:
     """Return why the prompt cannot be sent as ids; empty if it can."""
     messages = body["messages"]
-    if before is not None and before.trace.get("context", recorded) != recorded:
+    if history.is_changed:
         return "history_changed"
     if backend is None:
         return "retokenized"
@@ -177,7 +160,7 @@ def _unsupported_reason(backend: TokenBackend | None, before: history.Turn | Non
         return request
     if body.get("add_generation_prompt") is False:
         return "add_generation_prompt"
-    if before is not None and before.index + 1 == len(messages):
+    if history.last is not None and history.last.index + 1 == len(messages):
         return "nothing_new"
     # An image cannot be sent as ids alone: the engine needs the image itself.
     if any(isinstance(message.get("content"), list) and not _only_text(message["content"]) for message in messages):
@@ -187,15 +170,6 @@ def _unsupported_reason(backend: TokenBackend | None, before: history.Turn | Non
 
 def _only_text(parts: list[Any]) -> bool:
     return all(isinstance(part, dict) and part.get("type") == "text" for part in parts)
-
-
-def _with_ids(messages: list[Json], given: list[Json]) -> list[Json]:
-    """Return the messages together with their token ids, for an engine that reads them."""
-    kept = history.without_traces(given)
-    return [
-        {**message, **{key: one[key] for key in TOKEN_FIELDS if key in one}}
-        for message, one in zip(messages, kept, strict=True)
-    ]
 
 
 def _messages(request: Json) -> list[Json]:

@@ -1,4 +1,4 @@
-"""The trail of tokens: what counts as the same conversation, and where two prompts part."""
+"""The token history: which edits change a conversation, and where two prompts differ."""
 
 from __future__ import annotations
 
@@ -7,7 +7,12 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollyard.responses_api_models.chat_engine.token_history import history
+from rollyard.responses_api_models.chat_engine.token_history.fingerprint import Fingerprint
+from rollyard.responses_api_models.chat_engine.token_history.history import TokenHistory, last_turn
+from rollyard.responses_api_models.chat_engine.token_history.prefix_mismatch import (
+    find_prefix_mismatch,
+    first_difference,
+)
 from rollyard.responses_api_models.convert.conversion import Dialect, chat_to_response, request_to_chat
 from rollyard.services.types import Json
 
@@ -39,7 +44,7 @@ messages = st.builds(
 
 
 @given(messages, st.booleans())
-def test_a_message_is_the_same_after_its_way_through_the_responses_api(message: Json, think_tags: bool) -> None:
+def test_a_message_keeps_its_fingerprint_through_the_responses_api(message: Json, think_tags: bool) -> None:
     dialect = Dialect(think_tags=think_tags)
     answer = {
         "id": "1",
@@ -48,19 +53,19 @@ def test_a_message_is_the_same_after_its_way_through_the_responses_api(message: 
     }
     output = chat_to_response(answer, {}, dialect)["output"]
     (again,) = request_to_chat({"input": output}, dialect)["messages"]
-    assert history.Fingerprint({}).add([again]) == history.Fingerprint({}).add([message])
+    assert Fingerprint({}).add([again]) == Fingerprint({}).add([message])
 
 
 @given(messages, messages, messages)
-def test_a_fingerprint_grows_by_messages_as_if_all_had_come_at_once(one: Json, two: Json, three: Json) -> None:
-    grown = history.Fingerprint({"tools": []})
+def test_messages_added_one_by_one_give_the_fingerprint_of_all_at_once(one: Json, two: Json, three: Json) -> None:
+    grown = Fingerprint({"tools": []})
     grown.add([one])
-    assert grown.add([two, three]) == history.Fingerprint({"tools": []}).add([one, two, three])
+    assert grown.add([two, three]) == Fingerprint({"tools": []}).add([one, two, three])
 
 
 @given(ids, ids)
-def test_the_first_difference_is_where_the_two_part(expected: list[int], found: list[int]) -> None:
-    at = history.first_difference(expected, found)
+def test_the_first_difference_is_the_first_position_with_other_ids(expected: list[int], found: list[int]) -> None:
+    at = first_difference(expected, found)
     if at is None:
         assert found[: len(expected)] == expected
     else:
@@ -68,14 +73,46 @@ def test_the_first_difference_is_where_the_two_part(expected: list[int], found: 
         assert expected[at : at + 1] != found[at : at + 1]
 
 
-def test_a_prompt_that_ends_within_the_turn_before_breaks_at_its_end() -> None:
-    broken = history.find_prefix_mismatch([1, 2, 3], [1, 2], "retokenized")
+def test_a_prompt_shorter_than_the_turn_before_differs_at_its_end() -> None:
+    broken = find_prefix_mismatch([1, 2, 3], [1, 2], "retokenized")
     assert broken is not None
     assert (broken["position"], broken["expected"], broken["found"]) == (2, [3], [])
 
 
-def test_the_last_turn_with_tokens_counts_wherever_it_stands() -> None:
+def test_the_last_turn_with_tokens_is_found_before_later_messages() -> None:
     turn = {"role": "assistant", "content": "a", "prompt_token_ids": [1], "generation_token_ids": [2]}
-    found = history.last_turn([turn, {"role": "user", "content": "x"}, turn, {"role": "user", "content": "y"}])
+    found = last_turn([turn, {"role": "user", "content": "x"}, turn, {"role": "user", "content": "y"}])
     assert found is not None
     assert (found.index, found.ids, found.trace) == (2, [1, 2], {})
+
+
+def recorded_turn(text: str, context: str) -> Json:
+    trace = {"segment": 3, "context": context}
+    return {
+        "role": "assistant",
+        "content": text,
+        "prompt_token_ids": [1],
+        "generation_token_ids": [2],
+        "token_trace": trace,
+    }
+
+
+def test_a_turn_that_continues_an_unchanged_history_stays_in_its_segment() -> None:
+    question: Json = {"role": "user", "content": "q"}
+    first = {"role": "assistant", "content": "a", "prompt_token_ids": [1], "generation_token_ids": [2]}
+    trace = TokenHistory({}, [question]).trace(first, "")
+    history = TokenHistory({}, [question, recorded_turn("a", trace["context"]), question])
+    assert not history.is_changed
+    assert history.trace({"content": "b", "prompt_token_ids": [1, 2, 5]}, "retokenized")["segment"] == 3
+
+
+def test_an_edited_message_before_the_last_turn_changes_the_history() -> None:
+    trace = TokenHistory({}, [{"role": "user", "content": "q"}]).trace({"role": "assistant", "content": "a"}, "")
+    edited = [{"role": "user", "content": "other"}, recorded_turn("a", trace["context"])]
+    assert TokenHistory({}, edited).is_changed
+
+
+def test_a_prompt_that_differs_from_the_recorded_ids_starts_a_new_segment() -> None:
+    history = TokenHistory({}, [recorded_turn("a", "unknown")])
+    trace = history.trace({"content": "b", "prompt_token_ids": [1, 7]}, "retokenized")
+    assert (trace["segment"], trace["break"]["position"]) == (4, 1)

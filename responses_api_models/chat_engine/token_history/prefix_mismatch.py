@@ -1,0 +1,30 @@
+"""The first difference between the recorded ids of a turn and the prompt of the turn after it."""
+
+from __future__ import annotations
+
+from rollyard.services.rollout_types import TokenBreak
+
+EXCERPT = 8
+"""Ids shown on each side of a mismatch."""
+
+
+def first_difference(expected: list[int], found: list[int]) -> int | None:
+    """Return where `found` stops matching `expected`; None if `found` begins with `expected`."""
+    if found[: len(expected)] == expected:
+        return None
+    return next((at for at, pair in enumerate(zip(expected, found, strict=False)) if pair[0] != pair[1]), len(found))
+
+
+def find_prefix_mismatch(expected: list[int], prompt: list[int], reason: str) -> TokenBreak | None:
+    """Return the record of a prefix mismatch with its `reason` and the first difference; None if there is none."""
+    at = first_difference(expected, prompt)
+    if at is None:
+        return None
+    return {
+        "reason": reason,
+        "position": at,
+        "expected_length": len(expected),
+        "prompt_length": len(prompt),
+        "expected": expected[at : at + EXCERPT],
+        "found": prompt[at : at + EXCERPT],
+    }
