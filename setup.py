@@ -4,8 +4,9 @@
 links (pip and uv unpack .zip files in this way) contain small text files instead, and a build would produce a package
 without these folders.
 
-setuptools includes everything in `build/lib` in a wheel, even files of an earlier build. In a checkout that was installed
-before the package was renamed to rollyard, these include a top-level `agents`, which is the name of openai-agents' package.
+setuptools includes everything in `build/lib` in a wheel, even files of an earlier build. In a checkout that was
+installed before the package was renamed to rollyard, these include a top-level `agents`, which is the name of
+openai-agents' package.
 """
 
 import shutil
