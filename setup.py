@@ -1,11 +1,12 @@
-"""Builds the package. Everything is declared in pyproject.toml; this file repairs links and clears old builds.
+"""Builds the package. The metadata is in pyproject.toml; this file repairs links and removes old builds.
 
-The folders of the repository are reached through relative links in `src/rollyard`. Archives that were unpacked without
-link support (pip and uv unpack a .zip that way) hold small text files in their place, and a build would install a
-package without them.
+`src/rollyard` contains relative links to the folders of the repository. Archives that were unpacked without support for
+links (pip and uv unpack .zip files in this way) contain small text files instead, and a build would produce a package
+without these folders.
 
-setuptools puts everything in `build/lib` into a wheel, also what an earlier build left there. A checkout that was
-installed before the package was called rollyard holds a top-level `agents` in it, which is openai-agents' name.
+setuptools includes everything in `build/lib` in a wheel, even files of an earlier build. In a checkout that was
+installed before the package was renamed to rollyard, these include a top-level `agents`, which is the name of
+openai-agents' package.
 """
 
 import shutil

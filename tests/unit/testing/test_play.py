@@ -72,7 +72,7 @@ async def test_an_agent_of_ones_own_and_its_settings_are_taken() -> None:
 
 
 async def test_a_script_that_is_too_short_says_how_often_the_model_was_asked() -> None:
-    with pytest.raises(Failure, match=r"the script has 1 turn, and the model was asked 2 times"):
+    with pytest.raises(Failure, match=r"the script has 1 turn, but the model was called 2 times"):
         await play(Door, ROW, turns=[calls("push")])
 
 
@@ -100,7 +100,7 @@ async def test_further_models_are_reached_by_their_names() -> None:
     [
         (Door, {"bonsu": 1}, "did you mean 'bonus'"),
         (SimpleAgent, {}, "is not an environment"),
-        ("/nowhere/at_all", {}, "is not in a folder named resources_servers"),
+        ("/nowhere/at_all", {}, "is named 'nowhere'; expected one of resources_servers"),
         (INSTALLED / "agents/simple_agent", {}, "is not an environment"),
     ],
 )
