@@ -1,7 +1,8 @@
-"""What README and docs/ say to type is typed here."""
+"""Runs or checks the commands of README and docs/."""
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 import os
 import re
@@ -24,20 +25,21 @@ from rollyard.services.cli.reward_profile import ProfileOptions
 from rollyard.services.cli.status import StatusOptions
 from rollyard.services.cli.track import TrackOptions
 from rollyard.services.cli.viewer import ViewerOptions
+from rollyard.services.config.load import load
 from rollyard.services.datasets.settings import MixtureSettings
 from rollyard.services.errors import OperatorError
 from rollyard.services.evaluation.benchmarks import Benchmark
 from rollyard.services.io.search_path import INSTALLED
 from rollyard.services.rollouts.collection import CREATE_PARAMS
 from rollyard.services.server.settings import parse_settings
-from tests.support.commands import BIN, command, config, ng_run
+from tests.support.commands import command, config, in_this_process, ng_run
 from tests.support.doc_pages import commands
 from tests.support.stacks import read_rows
 from tests.unit.resources_servers.answers.grading import serving
 
 PAGES = [INSTALLED / "README.md", *sorted((INSTALLED / "docs").glob("*.md")), *INSTALLED.glob("*/*/README.md")]
 AUTHORING = {INSTALLED / "docs" / name for name in ("environments.md", "agents.md", "model-servers.md")}
-"""Their commands need their files: test_authoring_pages.py types them."""
+"""Pages whose commands need the files of the page; test_authoring_pages.py runs them."""
 EXPORTED = {
     "policy_base_url": "http://127.0.0.1:10240/v1",
     "policy_api_key": "dummy",
@@ -46,40 +48,44 @@ EXPORTED = {
 }
 
 
-def typed(page: Path) -> list[list[str]]:
-    """The command lines of a page's bash blocks, split as a shell does."""
+def documented_lines(page: Path) -> list[list[str]]:
+    """The command lines of a page's bash blocks, split like in a shell."""
     return commands(page.read_text())
 
 
-def made() -> set[str]:
-    """Files and folders that a documented line makes for another."""
-    found: set[str] = set()
-    for words in (words for page in PAGES for words in typed(page)):
-        found |= {after for before, after in pairwise(words) if before in ("--output", "--local-dir")}
+def created_paths() -> set[str]:
+    """Files and folders that documented lines create for others."""
+    paths: set[str] = set()
+    for words in (words for page in PAGES for words in documented_lines(page)):
+        paths |= {after for before, after in pairwise(words) if before in ("--output", "--local-dir")}
         keys = ("+output_jsonl_fpath", "+output_dir", "+order_fpath", "+export")
-        found |= {word.partition("=")[2] for word in words if word.partition("=")[0] in keys}
-    return found
+        paths |= {word.partition("=")[2] for word in words if word.partition("=")[0] in keys}
+    return paths
 
 
-MADE = made()
+CREATED = created_paths()
 EXAMPLE_NAMES = ("results/base.jsonl", "results/trained.jsonl", "levels/mine.xsb", "levels", "checkpoints")
-"""Files that stand for the reader's own."""
-OTHERS = ("export", "mkdir", "pip", "curl", "ssh", "hf", "vllm", "docker")
-"""Programs that are not ours, or the shell's."""
+"""Placeholders for files of the reader."""
+OTHER_PROGRAMS = ("export", "mkdir", "pip", "curl", "ssh", "hf", "vllm", "docker")
+"""Programs that are not part of Rollyard, and shell commands."""
 
 
 def every(name: str) -> list[list[str]]:
-    return [words for page in PAGES if page not in AUTHORING for words in typed(page) if words[0] == name]
+    return [words for page in PAGES if page not in AUTHORING for words in documented_lines(page) if words[0] == name]
 
 
 @pytest.mark.parametrize("words", every("ng_run"), ids=" ".join)
-async def test_every_documented_ng_run_line_is_well_configured(tmp_path: Path, words: list[str]) -> None:
-    vllm = tmp_path / "bin" / "vllm"  # which is looked for and not run
+def test_every_documented_ng_run_line_passes_a_dry_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: list[str]
+) -> None:
+    vllm = tmp_path / "bin" / "vllm"  # the dry run looks for it without running it
     vllm.parent.mkdir()
     vllm.touch(0o755)
-    path = f"{BIN}{os.pathsep}{vllm.parent}{os.pathsep}{os.environ['PATH']}"
-    here = [re.sub(r"https?://(?!127\.)[^,\]]+", "http://127.0.0.1:1/v1", word) for word in words]
-    checked = await command(*here, "+dry_run=true", cwd=tmp_path, env={**EXPORTED, "PATH": path})
+    monkeypatch.chdir(tmp_path)
+    for name, value in {**EXPORTED, "PATH": f"{vllm.parent}{os.pathsep}{os.environ['PATH']}"}.items():
+        monkeypatch.setenv(name, value)
+    local = [re.sub(r"https?://(?!127\.)[^,\]]+", "http://127.0.0.1:1/v1", word) for word in words]
+    checked = in_this_process(*local, "+dry_run=true", capsys=capsys)
     assert checked.status == 0, checked.err
 
 
@@ -87,12 +93,12 @@ async def test_every_documented_ng_run_line_is_well_configured(tmp_path: Path, w
 def test_every_documented_collect_line_has_known_options_and_an_input_that_exists(words: list[str]) -> None:
     options, _ = read_options(CollectOptions, words[1:])
     rows = str(options.input_jsonl_fpath)
-    assert options.data or (INSTALLED / rows).is_file() or rows in MADE
+    assert options.data or (INSTALLED / rows).is_file() or rows in CREATED
 
 
-def test_every_documented_line_is_of_a_program_whose_lines_are_checked_here() -> None:
-    checked = {*OTHERS, *OPTIONS, "make", "python", "ng_init", "ng_run"}
-    assert {words[0] for page in PAGES for words in typed(page)} <= checked
+def test_every_documented_line_runs_a_program_that_is_checked_here() -> None:
+    checked = {*OTHER_PROGRAMS, *OPTIONS, "make", "python", "ng_init", "ng_run"}
+    assert {words[0] for page in PAGES for words in documented_lines(page)} <= checked
     for page in PAGES:
         prose = re.sub(r"^```(?:bash|text)\n.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
         assert not re.search(r"^(?:ng_\w+|python|pip|make) .*[+-]\w", prose, re.MULTILINE), (
@@ -113,7 +119,7 @@ OPTIONS: dict[str, type[Options]] = {
 
 
 @pytest.mark.parametrize("name", OPTIONS)
-def test_every_documented_line_of_a_command_has_known_options_and_files_that_a_fresh_clone_has_or_a_line_makes(
+def test_every_documented_command_line_has_known_options_and_its_files_exist_or_are_created_by_another_line(
     name: str,
 ) -> None:
     for words in every(name):
@@ -122,20 +128,20 @@ def test_every_documented_line_of_a_command_has_known_options_and_files_that_a_f
         for key in ("jsonl_fpath", "input_jsonl_fpath", "rollouts_jsonl_fpath", "against", "config_paths"):
             given = getattr(options, key, None) or ()
             for path in [given] if isinstance(given, str | Path) else given:
-                known = (INSTALLED / path).is_file() or str(path) in (*MADE, *EXAMPLE_NAMES)
-                assert known, f"{' '.join(words)}: {path} is neither in a fresh clone nor made by a documented line"
+                known = (INSTALLED / path).is_file() or str(path) in (*CREATED, *EXAMPLE_NAMES)
+                assert known, f"{' '.join(words)}: {path} is neither in a fresh clone nor created by a documented line"
 
 
 @pytest.mark.parametrize("words", every("python"), ids=" ".join)
-def test_every_documented_script_runs_by_its_modules_name_with_known_options_and_files(words: list[str]) -> None:
+def test_every_documented_script_has_an_importable_module_known_options_and_existing_files(words: list[str]) -> None:
     assert words[1] == "-m"
     module = importlib.import_module(words[2])
     for before, path in pairwise(words):
         if before in ("--local", "--input", "--shots-from", "--apart-from", "--rollouts-path", "--levels-folder"):
-            assert path in (*MADE, *EXAMPLE_NAMES) or (INSTALLED / path).exists(), path
+            assert path in (*CREATED, *EXAMPLE_NAMES) or (INSTALLED / path).exists(), path
     with pytest.raises((OperatorError, SystemExit)) as raised:
         module.main([*words[3:], "--no-such-option"])
-    # Nothing else is wrong with the line.
+    # The unknown option must be the only error in the line.
     assert "unrecognized arguments: --no-such-option" in str(raised.value)
 
 
@@ -169,38 +175,46 @@ def test_every_link_between_pages_leads_somewhere() -> None:
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
 
 
-async def test_the_documented_verdict_is_the_environments() -> None:
+async def test_the_documented_verdict_is_what_the_environment_returns() -> None:
     (text,) = re.findall(r"```json\n(.*?)```", (INSTALLED / "docs/evaluating.md").read_text(), re.DOTALL)
-    shown = orjson.loads(text)
-    async with serving(server) as world:
-        verdict = await world.verdict({"question": "9 times 2?", "expected_answer": "18"}, r"So it is \boxed{18}.")
-    assert {key: verdict[key] for key in shown} == shown
-
-
-async def test_every_example_row_is_played_to_an_end(tmp_path: Path) -> None:
-    worlds = sorted(path.parent.parent for path in INSTALLED.glob("resources_servers/*/data/example.jsonl"))
-    assert worlds
-    for folder in worlds:
-        name = folder.name
-        paths = config(
-            f"resources_servers/{name}/configs/{name}.yaml",
-            "responses_api_models/builtin_model/configs/builtin_model.yaml",
+    documented = orjson.loads(text)
+    async with serving(server) as environment:
+        verdict = await environment.verdict(
+            {"question": "9 times 2?", "expected_answer": "18"}, r"So it is \boxed{18}."
         )
-        example = folder / "data" / "example.jsonl"
-        async with ng_run(paths, "+colocate=true", cwd=tmp_path, name=name) as running:
-            agent = re.search(r"(\S+agent) +ready", running.printed)
-            assert agent is not None
-            collected = await command(
-                "ng_collect_rollouts",
-                f"+agent_name={agent[1]}",
-                f"+input_jsonl_fpath={example}",
-                f"+output_jsonl_fpath={name}.jsonl",
-                "+num_repeats=1",
-                "+responses_create_params.temperature=0",
-                cwd=tmp_path,
-            )
+    assert {key: verdict[key] for key in documented} == documented
+
+
+BUILTIN_MODEL = "responses_api_models/builtin_model/configs/builtin_model.yaml"
+
+
+async def test_every_example_row_is_played_to_the_end(tmp_path: Path) -> None:
+    """One run of all environments; each environment's own config must also be complete without the others."""
+    examples = {path.parent.parent.name: path for path in INSTALLED.glob("resources_servers/*/data/example.jsonl")}
+    assert examples
+    configs = {name: f"resources_servers/{name}/configs/{name}.yaml" for name in examples}
+    agents = {
+        name: next(
+            spec.name for spec in load([path, BUILTIN_MODEL], (), [INSTALLED], {}).servers if spec.family == "agents"
+        )
+        for name, path in configs.items()
+    }
+
+    async def collect(name: str) -> None:
+        collected = await command(
+            "ng_collect_rollouts",
+            f"+agent_name={agents[name]}",
+            f"+input_jsonl_fpath={examples[name]}",
+            f"+output_jsonl_fpath={name}.jsonl",
+            "+num_repeats=1",
+            "+responses_create_params.temperature=0",
+            cwd=tmp_path,
+        )
         assert collected.status == 0, collected.err
-        assert len(read_rows(tmp_path / f"{name}.jsonl")) == len(read_rows(example))
+        assert len(read_rows(tmp_path / f"{name}.jsonl")) == len(read_rows(examples[name]))
+
+    async with ng_run(config(BUILTIN_MODEL, *configs.values()), "+colocate=true", "+head_port=0", cwd=tmp_path):
+        await asyncio.gather(*map(collect, examples))
 
 
 def test_the_known_create_parameters_are_openais_and_the_seed() -> None:

@@ -1,4 +1,4 @@
-"""ng_doctor: what it looks at on this machine. The rollout that it plays is in tests/faults/crash."""
+"""ng_doctor: its checks of this machine. tests/faults/crash/test_doctor.py tests the rollout that it plays."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rollyard.services.errors import OperatorError
 from rollyard.services.types import Json
 
 VLLM = "+config_paths=responses_api_models/vllm_model/configs/vllm_model.yaml"
-NOBODY = ("+policy_base_url=http://127.0.0.1:1/v1", "+policy_api_key=sk-secret", "+policy_model_name=m")
+CLOSED_PORT = ("+policy_base_url=http://127.0.0.1:1/v1", "+policy_api_key=sk-secret", "+policy_model_name=m")
 
 
 @pytest.fixture
@@ -23,56 +23,56 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def examined(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, dict[str, Json]]:
+def findings_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, dict[str, Json]]:
     status = run(["+json=true", "+rollout=false", *arguments])
-    told = orjson.loads(capsys.readouterr().out)
-    assert told["ok"] == (status == 0)
-    return status, {finding["name"]: finding for finding in told["findings"]}
+    report = orjson.loads(capsys.readouterr().out)
+    assert report["ok"] == (status == 0)
+    return status, {finding["name"]: finding for finding in report["findings"]}
 
 
-def test_it_looks_at_what_a_run_needs(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    _, found = examined(capsys)
-    needs = {"python", "processors", "memory", "open files", "folder", "temporary", "clock", "loopback", "ports"}
-    assert needs | {"proxies", "terminal", "gpus", "[math]", "[ray]", "runs", "sandbox"} <= found.keys()
+def test_everything_that_a_run_needs_is_checked(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _, findings = findings_of(capsys)
+    basics = {"python", "processors", "memory", "open files", "folder", "temporary", "clock", "loopback", "ports"}
+    assert basics | {"proxies", "terminal", "gpus", "[math]", "[ray]", "runs", "sandbox"} <= findings.keys()
     assert not any(folder.iterdir())
 
 
-def test_an_absent_extra_is_named_with_what_it_is_for_and_what_installs_it(
+def test_a_missing_extra_is_named_with_its_purpose_and_the_command_that_installs_it(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "math_verify", None)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    _, found = examined(capsys)
-    assert found["[math]"]["status"] == "absent" and "gsm8k" in found["[math]"]["found"]
-    assert "rollyard[math]" in found["[math]"]["mend"]
+    _, findings = findings_of(capsys)
+    assert findings["[math]"]["status"] == "absent" and "gsm8k" in findings["[math]"]["found"]
+    assert "rollyard[math]" in findings["[math]"]["mend"]
 
 
 def test_a_folder_that_cannot_be_written_fails(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / ".rollyard").touch()
-    status, found = examined(capsys)
-    assert status == 1 and found["folder"]["status"] == "failed" and found["folder"]["mend"]
+    status, findings = findings_of(capsys)
+    assert status == 1 and findings["folder"]["status"] == "failed" and findings["folder"]["mend"]
 
 
 def test_a_proxy_is_named_without_its_password(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HTTPS_PROXY", "http://me:sk-secret@proxy.example:3128")
-    _, found = examined(capsys)
-    assert "proxy.example" in found["proxies"]["found"] and "sk-secret" not in found["proxies"]["found"]
+    _, findings = findings_of(capsys)
+    assert "proxy.example" in findings["proxies"]["found"] and "sk-secret" not in findings["proxies"]["found"]
 
 
-def test_a_config_whose_endpoint_does_not_answer_fails(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    status, found = examined(capsys, VLLM, *NOBODY)
-    assert status == 1 and "policy_model: http://127.0.0.1:1/v1: no connection" in found["endpoint"]["found"]
+def test_a_config_with_an_unreachable_endpoint_fails(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    status, findings = findings_of(capsys, VLLM, *CLOSED_PORT)
+    assert status == 1 and "policy_model: http://127.0.0.1:1/v1: no connection" in findings["endpoint"]["found"]
 
 
-def test_a_config_that_cannot_be_loaded_is_wrong_usage(folder: Path) -> None:
+def test_a_config_that_cannot_be_loaded_is_a_usage_error(folder: Path) -> None:
     with pytest.raises(OperatorError, match="policy_base_url"):
         run([VLLM, "+rollout=false"])
 
 
 @pytest.mark.parametrize(("word", "hint"), [("sandbx", "did you mean 'sandbox'?"), ("machine", "ng_doctor tokens")])
-def test_an_unknown_check_is_refused_with_those_there_are(
+def test_an_unknown_check_is_rejected_with_a_hint(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], word: str, hint: str
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["ng_doctor", word])

@@ -1,4 +1,4 @@
-"""The first second of a command."""
+"""The entry point of the commands: imports, Ctrl-C and a closed output."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import tomllib
 from rollyard.services.io.search_path import INSTALLED
 
 SCRIPTS = tomllib.loads((INSTALLED / "pyproject.toml").read_text())["project"]["scripts"]
-INTERRUPTED_WHILE_IT_IMPORTS = """
+INTERRUPTED_DURING_IMPORTS = """
 import os, signal, sys
 from rollyard.services.cli.entry import main
 
@@ -26,20 +26,20 @@ main()
 """
 
 
-def test_ctrl_c_while_a_command_imports_ends_it_with_130_and_in_silence() -> None:
+def test_ctrl_c_during_the_imports_ends_a_command_with_130_and_no_output() -> None:
     done = subprocess.run(
-        [sys.executable, "-c", INTERRUPTED_WHILE_IT_IMPORTS], cwd=INSTALLED, capture_output=True, text=True
+        [sys.executable, "-c", INTERRUPTED_DURING_IMPORTS], cwd=INSTALLED, capture_output=True, text=True
     )
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
 
 
-def test_every_program_is_named_after_its_command() -> None:
+def test_every_command_has_a_module_of_its_name() -> None:
     for name, target in SCRIPTS.items():
         assert target == "rollyard.services.cli.entry:main"
         assert (INSTALLED / f"services/cli/{name.removeprefix('ng_')}.py").is_file()
 
 
-def test_a_command_whose_output_is_not_read_says_so_and_fails() -> None:
+def test_a_command_whose_output_is_closed_reports_it_and_fails() -> None:
     read, write = os.pipe()
     os.close(read)
     command = [sys.executable, "-c", "from rollyard.services.cli.status import main; main()", "--help"]

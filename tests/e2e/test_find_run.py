@@ -1,4 +1,4 @@
-"""Which run a command talks to: this folder's, the one that +head= names, or this user's on the default port."""
+"""Which run a command uses: the one of this folder, the one that +head= names, or this user's on the default port."""
 
 from __future__ import annotations
 
@@ -22,42 +22,42 @@ from rollyard.services.server.app import Context
 from rollyard.services.server.settings import ServerSettings
 from tests.support.fixtures import client_of, closed_port, listening, network
 
-OTHER = os.geteuid() + 4321
+OTHER_USER = os.geteuid() + 4321
 
 
 @contextlib.asynccontextmanager
-async def a_head(folder: Path, run_id: str = "r1", token: str | None = None) -> AsyncIterator[HostedServer]:
+async def running_head(folder: Path, run_id: str = "r1", token: str | None = None) -> AsyncIterator[HostedServer]:
     """The head of a run that was started in `folder`, registered there."""
     async with network() as transport:
         keys = Keys(run_id=run_id, secret="s", token=token)
         context = Context("head", keys, client_of({}, transport))
         head = Head(ServerSettings(), context, ServerRegistry(run_id, (), {}), RunConfig((), {}), folder)
         async with listening(head) as hosted:
-            told = HeadFile(run_id=run_id, url=hosted.url, pid=os.getpid(), folder=str(folder), token=token)
-            RunFolder.create(folder, run_id).write_head(told)
+            head_file = HeadFile(run_id=run_id, url=hosted.url, pid=os.getpid(), folder=str(folder), token=token)
+            RunFolder.create(folder, run_id).write_head(head_file)
             yield hosted
 
 
-async def found(
+async def find(
     here: Path,
     head: str | None = None,
     token: str | None = None,
     default: str | None = None,
     owner: int | None = os.geteuid(),
 ) -> tuple[HeadFile, list[str]]:
-    """What a command in `here` finds, and what it says; `owner`: of what listens on any port of this machine."""
-    said: list[str] = []
+    """The run that a command in `here` finds and its notes; every port of this machine is held by the user `owner`."""
+    notes: list[str] = []
     async with network() as transport:
         default = default or closed_port()
         return await find_run(
-            transport, here, head, token, said.append, default=default, listener=lambda address, port: owner
-        ), said
+            transport, here, head, token, notes.append, default=default, listener=lambda address, port: owner
+        ), notes
 
 
 async def refusal(here: Path, default: str | None = None, owner: int | None = os.geteuid()) -> str:
-    """Why a command in `here` finds no run."""
+    """The error of a command in `here` that finds no run."""
     with pytest.raises(RunError) as raised:
-        await found(here, default=default, owner=owner)
+        await find(here, default=default, owner=owner)
     return str(raised.value)
 
 
@@ -73,47 +73,47 @@ def here(tmp_path: Path) -> Path:
     return tmp_path / "here"
 
 
-async def test_the_run_of_this_folder_is_found_without_a_word(here: Path) -> None:
-    async with a_head(here, token="t0ken") as head:
-        run, said = await found(here)
-    assert (run.run_id, run.url, run.token, said) == ("r1", head.url, "t0ken", [])
+async def test_the_run_of_this_folder_is_found_without_a_note(here: Path) -> None:
+    async with running_head(here, token="t0ken") as head:
+        run, notes = await find(here)
+    assert (run.run_id, run.url, run.token, notes) == ("r1", head.url, "t0ken", [])
 
 
-async def test_this_users_run_on_the_default_port_is_taken_and_its_id_and_folder_are_said(
+async def test_this_users_run_on_the_default_port_is_used_and_a_note_names_its_id_and_folder(
     here: Path, elsewhere: Path
 ) -> None:
-    async with a_head(elsewhere) as head:
-        run, said = await found(here, default=head.url)
-    assert run.run_id == "r1" and len(said) == 1 and "run r1" in said[0] and str(elsewhere) in said[0]
+    async with running_head(elsewhere) as head:
+        run, notes = await find(here, default=head.url)
+    assert run.run_id == "r1" and len(notes) == 1 and "run r1" in notes[0] and str(elsewhere) in notes[0]
 
 
 async def test_without_a_default_only_runs_of_this_folder_are_found(here: Path, elsewhere: Path) -> None:
-    async with a_head(elsewhere), network() as transport:
+    async with running_head(elsewhere), network() as transport:
         with pytest.raises(RunError, match="no run was started from this folder"):
             await find_run(transport, here, None, None, default=None)
 
 
-async def test_another_users_run_on_the_default_port_is_never_taken(here: Path, elsewhere: Path) -> None:
-    async with a_head(elsewhere) as head:
-        why = await refusal(here, head.url, OTHER)
+async def test_another_users_run_on_the_default_port_is_never_used(here: Path, elsewhere: Path) -> None:
+    async with running_head(elsewhere) as head:
+        error = await refusal(here, head.url, OTHER_USER)
         assert head.server.requests == 0
-    assert f"belongs to user {OTHER}" in why and "+head=" in why
+    assert f"belongs to user {OTHER_USER}" in error and "+head=" in error
 
 
-async def test_a_listener_whose_owner_is_unknown_is_not_taken(here: Path, elsewhere: Path) -> None:
-    async with a_head(elsewhere) as head:
+async def test_a_listener_whose_owner_is_unknown_is_not_used(here: Path, elsewhere: Path) -> None:
+    async with running_head(elsewhere) as head:
         assert "no server of this user listens there" in await refusal(here, head.url, None)
         assert head.server.requests == 0
 
 
-async def test_head_names_any_run(here: Path, elsewhere: Path) -> None:
-    async with a_head(elsewhere) as head:
-        run, said = await found(here, head=head.url.removeprefix("http://"), owner=OTHER)
-    assert (run.run_id, said) == ("r1", [])
+async def test_head_selects_any_run(here: Path, elsewhere: Path) -> None:
+    async with running_head(elsewhere) as head:
+        run, notes = await find(here, head=head.url.removeprefix("http://"), owner=OTHER_USER)
+    assert (run.run_id, notes) == ("r1", [])
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can open a socket as another user")
-async def test_the_kernel_says_whose_the_listener_is_and_not_its_answer(here: Path) -> None:
+async def test_the_owner_of_a_listener_is_read_from_the_kernel_without_a_request(here: Path) -> None:
     os.seteuid(65534)
     try:
         stranger = socket.create_server(("127.0.0.1", 0))
@@ -130,57 +130,57 @@ async def test_the_kernel_says_whose_the_listener_is_and_not_its_answer(here: Pa
             stranger.accept()
 
 
-async def test_a_token_is_not_sent_to_what_listens_on_the_port_of_a_run_that_is_over(here: Path) -> None:
-    async with a_head(here, token="t0ken") as head:
-        why = await refusal(here, owner=OTHER)
+async def test_a_token_is_not_sent_to_another_users_listener_on_the_port_of_a_stopped_run(here: Path) -> None:
+    async with running_head(here, token="t0ken") as head:
+        error = await refusal(here, owner=OTHER_USER)
         assert head.server.requests == 0
-    assert f"belongs to user {OTHER}" in why
+    assert f"belongs to user {OTHER_USER}" in error
 
 
-async def test_a_stale_head_file_whose_port_another_run_has_now_is_passed_over(here: Path, elsewhere: Path) -> None:
-    async with a_head(elsewhere, "new") as head:
+async def test_a_stale_head_file_whose_port_now_belongs_to_another_run_is_skipped(here: Path, elsewhere: Path) -> None:
+    async with running_head(elsewhere, "new") as head:
         stale = HeadFile(run_id="old", url=head.url, pid=os.getpid(), folder=str(here))
         RunFolder.create(here, "old").write_head(stale)
         assert "another run (new) now" in await refusal(here)
 
 
 async def test_a_link_into_the_run_of_another_folder_is_not_followed(here: Path, elsewhere: Path) -> None:
-    async with a_head(elsewhere):
+    async with running_head(elsewhere):
         (here / ".rollyard").symlink_to(elsewhere / ".rollyard")
         assert "no running stack found" in await refusal(here)
 
 
-async def test_a_folder_of_ours_that_is_kept_elsewhere_behind_a_link_works(here: Path, tmp_path: Path) -> None:
+async def test_a_rollyard_folder_that_is_a_link_to_another_place_works(here: Path, tmp_path: Path) -> None:
     (tmp_path / "scratch").mkdir()
     (here / ".rollyard").symlink_to(tmp_path / "scratch")
-    async with a_head(here):
-        assert (await found(here))[0].run_id == "r1"
+    async with running_head(here):
+        assert (await find(here))[0].run_id == "r1"
 
 
-async def test_a_folder_that_was_renamed_while_its_run_goes_on_still_finds_it(here: Path, tmp_path: Path) -> None:
-    async with a_head(here):
+async def test_a_folder_renamed_during_its_run_still_finds_it(here: Path, tmp_path: Path) -> None:
+    async with running_head(here):
         moved = here.rename(tmp_path / "moved")
-        assert (await found(moved))[0].run_id == "r1"
+        assert (await find(moved))[0].run_id == "r1"
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
 async def test_another_users_head_file_is_not_read(here: Path) -> None:
-    async with a_head(here):
+    async with running_head(here):
         (head,) = (here / HOME).glob("*/head.json")
-        os.chown(head, OTHER, -1)
+        os.chown(head, OTHER_USER, -1)
         assert "no running stack found" in await refusal(here)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give folders away")
-async def test_a_run_of_ours_in_a_folder_that_several_users_share_is_found(here: Path) -> None:
-    async with a_head(here):
+async def test_a_run_of_this_user_in_a_shared_folder_is_found(here: Path) -> None:
+    async with running_head(here):
         for shared in (here, here / ".rollyard", here / HOME):
-            os.chown(shared, OTHER, -1)
-        assert (await found(here))[0].run_id == "r1"
+            os.chown(shared, OTHER_USER, -1)
+        assert (await find(here))[0].run_id == "r1"
 
 
 async def test_a_head_file_that_is_a_link_or_a_pipe_is_not_read(here: Path) -> None:
-    async with a_head(here):
+    async with running_head(here):
         (head,) = (here / HOME).glob("*/head.json")
         copied = head.rename(here / "copy.json")
         head.symlink_to(copied)
@@ -190,9 +190,9 @@ async def test_a_head_file_that_is_a_link_or_a_pipe_is_not_read(here: Path) -> N
         assert "no running stack found" in await refusal(here)
 
 
-async def test_a_sentence_is_said_once_to_who_looks_again() -> None:
-    said: list[str] = []
-    tell = once(said.append)
+async def test_a_note_is_printed_once_even_if_the_search_is_repeated() -> None:
+    notes: list[str] = []
+    note = once(notes.append)
     for text in ("a", "a", "b", "a"):
-        tell(text)
-    assert said == ["a", "b"]
+        note(text)
+    assert notes == ["a", "b"]

@@ -1,4 +1,4 @@
-"""ng_init: what it writes is played, tested and formatted at once; what it refuses."""
+"""ng_init: its folders are playable, tested and formatted; invalid names are rejected."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from tests.support.doc_pages import commands
 
 
 @pytest.fixture(autouse=True)
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def in_tmp_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
 def init(*arguments: str) -> list[list[str]]:
-    """Run the command; the commands that it prints, as words."""
+    """Run the command in this process; return the commands that it prints, split into words."""
     with contextlib.redirect_stdout(io.StringIO()) as printed:
         assert run(arguments) == 0
     lines = printed.getvalue().replace("\\\n", " ").splitlines()
@@ -39,20 +39,20 @@ def init(*arguments: str) -> list[list[str]]:
 
 
 async def test_the_printed_commands_play_the_environment_and_earn_a_reward(tmp_path: Path) -> None:
-    made = await command("ng_init", "my_env", "+kind=tools", cwd=tmp_path)
-    assert made.status == 0, made.err
-    lines = made.out.replace("\\\n", " ").splitlines()
-    start, collect, look = (shlex.split(line) for line in lines if line.startswith("  "))
+    done = await command("ng_init", "my_env", "+kind=tools", cwd=tmp_path)
+    assert done.status == 0, done.err
+    lines = done.out.replace("\\\n", " ").splitlines()
+    start, collect, view = (shlex.split(line) for line in lines if line.startswith("  "))
     async with ng_run(*start[1:], cwd=tmp_path):
         collected = await command(*collect, cwd=tmp_path)
     assert collected.status == 0, collected.err
     assert sum(row["reward"] for row in rollyard.read_rollouts("results/my_env.jsonl")) > 0
-    options, _ = read_options(ViewerOptions, look[1:])
+    options, _ = read_options(ViewerOptions, view[1:])
     assert [str(path) for path in options.jsonl_fpath] == ["results/my_env.jsonl"]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_every_kind_plays_at_once_and_environments_earn_a_reward(tmp_path: Path, kind: str) -> None:
+async def test_every_kind_can_be_played_unchanged_and_environments_earn_a_reward(tmp_path: Path, kind: str) -> None:
     start, collect, _ = init("my_new_thing", f"+kind={kind}")
     paths = read_options(RunOptions, start[1:], rest=True)[0].config_paths
     options = read_options(CollectOptions, collect[1:])[0]
@@ -65,11 +65,13 @@ async def test_every_kind_plays_at_once_and_environments_earn_a_reward(tmp_path:
             repeats=options.num_repeats,
         )
     assert summary.state == "complete", summary.failures
-    if kind != "model":  # which always says the same
+    if kind != "model":  # whose answer never earns a reward
         assert (summary.mean_reward or 0) > 0
 
 
-async def test_every_kinds_test_passes_its_code_is_formatted_and_its_readme_shows_the_commands(tmp_path: Path) -> None:
+async def test_every_kind_has_a_passing_test_formatted_code_and_a_readme_with_the_commands(
+    tmp_path: Path,
+) -> None:
     for kind in KINDS:
         printed = init(f"my_{kind}", f"+kind={kind}")
         (readme,) = tmp_path.glob(f"*/my_{kind}/README.md")
@@ -94,7 +96,7 @@ async def test_every_kinds_test_passes_its_code_is_formatted_and_its_readme_show
 
 
 @pytest.mark.parametrize(
-    ("arguments", "line"),
+    ("arguments", "message"),
     [
         (["my-env"], r"'my-env' is not a name .* such as my_env"),
         (["class"], "'class' is a word of Python"),
@@ -107,15 +109,13 @@ async def test_every_kinds_test_passes_its_code_is_formatted_and_its_readme_show
         (["a", "+kind=game"], "'single_turn', 'tools', 'turns', 'agent' or 'model'"),
     ],
 )
-def test_what_cannot_be_a_folder_is_refused_and_nothing_is_written(
-    tmp_path: Path, arguments: list[str], line: str
-) -> None:
-    with pytest.raises(OperatorError, match=line):
+def test_an_invalid_name_is_rejected_and_nothing_is_written(tmp_path: Path, arguments: list[str], message: str) -> None:
+    with pytest.raises(OperatorError, match=message):
         run(arguments)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_existing_folder_is_left_alone(tmp_path: Path) -> None:
+def test_an_existing_folder_is_not_changed(tmp_path: Path) -> None:
     init("mine")
     app = tmp_path / "resources_servers/mine/app.py"
     app.write_text("changed")
@@ -131,5 +131,5 @@ def test_a_folder_that_cannot_be_written_leaves_nothing_behind(tmp_path: Path) -
     assert [path.name for path in tmp_path.iterdir()] == ["resources_servers"]
 
 
-def test_the_installed_folder_holds_the_templates() -> None:
+def test_the_installed_package_contains_the_templates() -> None:
     assert {path.name for path in (INSTALLED / "services/cli/templates").iterdir() if path.is_dir()} == set(KINDS)

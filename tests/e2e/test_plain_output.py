@@ -1,4 +1,4 @@
-"""Nothing that endpoints, rows, configs or file names hold reaches a terminal as an escape sequence."""
+"""Text from endpoints, rows, configs and file names never reaches a terminal as an escape sequence."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ HOSTILE = "".join(ATTACKS)
 Main = Callable[[Sequence[str]], int]
 
 
-def steering(text: str) -> str:
-    """The characters of `text` that a terminal obeys instead of showing them."""
+def control_characters(text: str) -> str:
+    """The characters of `text` that a terminal interprets instead of showing them."""
     return "".join(
         char
         for char in text
@@ -71,30 +71,30 @@ def steering(text: str) -> str:
     )
 
 
-def printed(capsys: pytest.CaptureFixture[str]) -> str:
-    """All that was printed, checked."""
+def checked_output(capsys: pytest.CaptureFixture[str]) -> str:
+    """Everything that was printed; asserts that it has no control characters."""
     out, err = capsys.readouterr()
-    assert steering(out + err) == ""
+    assert control_characters(out + err) == ""
     return out + err
 
 
-def ran(main: Main, capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    """What a command prints that does `main`."""
+def output_of(main: Main, capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """The output of a command with this `main`."""
     with pytest.raises(SystemExit):
         run_command("ng_test", Options, "ng_test", main, arguments)
-    return printed(capsys)
+    return checked_output(capsys)
 
 
-def test_of_all_characters_only_harmless_ones_stay_as_they_are() -> None:
-    every = "".join(
+def test_only_harmless_characters_are_left_unchanged() -> None:
+    characters = "".join(
         map(chr, [*range(0x3100), *range(0xD7F0, 0xE010), *range(0xFE00, 0x10010), *range(0xE0000, 0xE0100)])
     )
-    assert steering(plain(every)) == ""
+    assert control_characters(plain(characters)) == ""
     assert plain("Grüße, Привет, 你好, שלום, 🎉\n\ttext") == "Grüße, Привет, 你好, שלום, 🎉\n\ttext"
     assert plain(plain(HOSTILE)) == plain(HOSTILE) and "\n" not in plain_line("a\nb\tc")
 
 
-def test_json_stays_the_same_json() -> None:
+def test_escaped_json_has_the_same_value() -> None:
     rng = random.Random(7)
     for _ in range(200):
         value = {
@@ -115,10 +115,10 @@ def test_an_error_line_of_a_command_is_plain(error: Exception, debug: str, capsy
     def main(arguments: Sequence[str]) -> int:
         raise error
 
-    assert "red" in ran(main, capsys, debug)
+    assert "red" in output_of(main, capsys, debug)
 
 
-def test_whatever_a_command_prints_or_logs_is_plain(capsys: pytest.CaptureFixture[str]) -> None:
+def test_everything_that_a_command_prints_or_logs_is_plain(capsys: pytest.CaptureFixture[str]) -> None:
     def main(arguments: Sequence[str]) -> int:
         print(HOSTILE)
         print(HOSTILE, file=sys.stderr)
@@ -129,17 +129,17 @@ def test_whatever_a_command_prints_or_logs_is_plain(capsys: pytest.CaptureFixtur
         return 0
 
     before = sys.stdout, sys.stderr
-    assert "markup" in ran(main, capsys)
+    assert "markup" in output_of(main, capsys)
     assert (sys.stdout, sys.stderr) == before
 
 
-def test_arguments_are_plain_in_what_is_said_of_them(capsys: pytest.CaptureFixture[str]) -> None:
+def test_arguments_are_plain_in_error_messages(capsys: pytest.CaptureFixture[str]) -> None:
     for argument in (f"+{HOSTILE}", f"+output={HOSTILE}", HOSTILE):
-        ran(reward_profile.run, capsys, argument)
+        output_of(reward_profile.run, capsys, argument)
 
 
-def live(text: str) -> RunSnapshot:
-    """A run of which every word is `text`."""
+def snapshot(text: str) -> RunSnapshot:
+    """The snapshot of a run in which every text is `text`."""
     status = (
         CollectionProgress(10)
         .status("running", note=text)
@@ -156,42 +156,42 @@ def live(text: str) -> RunSnapshot:
 
 
 def test_the_status_of_a_run_is_plain() -> None:
-    shown = io.StringIO()
-    screen = console(shown, width=100, force_terminal=False)
-    screen.print(view(live(HOSTILE), screen))
-    assert "markup" in shown.getvalue() and steering(shown.getvalue()) == ""
+    stream = io.StringIO()
+    terminal = console(stream, width=100, force_terminal=False)
+    terminal.print(view(snapshot(HOSTILE), terminal))
+    assert "markup" in stream.getvalue() and control_characters(stream.getvalue()) == ""
 
 
-def test_of_a_coloured_display_only_its_own_sequences_are_left() -> None:
-    def drawn(text: str) -> str:
-        shown = io.StringIO()
-        screen = console(shown, width=300, force_terminal=True, highlight=False)
+def test_a_coloured_display_contains_only_its_own_escape_sequences() -> None:
+    def render(text: str) -> str:
+        stream = io.StringIO()
+        terminal = console(stream, width=300, force_terminal=True, highlight=False)
         table = Table(title=Text(text), caption=Text(text))
         table.add_column(Text(text))
         table.add_row(Text(text, style="bold"))
-        screen.print(table, Text(text), text, markup=False)
-        with Progress(TextColumn("{task.description}", markup=False), BarColumn(), console=screen) as bar:
+        terminal.print(table, Text(text), text, markup=False)
+        with Progress(TextColumn("{task.description}", markup=False), BarColumn(), console=terminal) as bar:
             bar.add_task(text, total=3)
-        return shown.getvalue()
+        return stream.getvalue()
 
     def sequences(text: str) -> set[str]:
-        return set(re.findall(r"\x1b(?:\[[0-9;?]*[A-Za-z])?", drawn(text)))
+        return set(re.findall(r"\x1b(?:\[[0-9;?]*[A-Za-z])?", render(text)))
 
     assert sequences(HOSTILE) <= sequences("harmless")
-    assert set(steering(drawn(HOSTILE))) <= {"\x1b", "\r"}
+    assert set(control_characters(render(HOSTILE))) <= {"\x1b", "\r"}
 
 
 def test_a_line_beside_the_progress_bar_is_plain(monkeypatch: pytest.MonkeyPatch) -> None:
-    shown = io.StringIO()
-    monkeypatch.setattr(sys, "stderr", shown)
+    stream = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", stream)
     with plain_output():
         bar = Bar(3)
         bar.say(HOSTILE)
         bar.close()
-    assert "markup" in shown.getvalue() and "\x1b[31m" not in shown.getvalue() and "\x9b" not in shown.getvalue()
+    assert "markup" in stream.getvalue() and "\x1b[31m" not in stream.getvalue() and "\x9b" not in stream.getvalue()
 
 
-def test_the_summary_of_a_collection_keeps_each_name_on_its_line(
+def test_the_summary_of_a_collection_keeps_each_name_on_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     progress = CollectionProgress(2)
@@ -202,7 +202,7 @@ def test_the_summary_of_a_collection_keeps_each_name_on_its_line(
         summary("stopped", progress, StorePaths(tmp_path / "x.jsonl"), HOSTILE + "\nfaked", 0)
         return 0
 
-    assert "\nfaked" not in ran(main, capsys)
+    assert "\nfaked" not in output_of(main, capsys)
 
 
 def test_reports_of_hostile_rollouts_and_data_are_plain(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -221,7 +221,7 @@ def test_reports_of_hostile_rollouts_and_data_are_plain(tmp_path: Path, capsys: 
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(tmp_path)
         (tmp_path / "x.jsonl").write_bytes(rollouts.read_bytes())
-        ran(lambda arguments: reward_profile.run(["+jsonl_fpath=x.jsonl"]), capsys)
-        ran(lambda arguments: prepare_data.run(["+input_jsonl_fpath=x.jsonl"]), capsys)
-        told = ran(lambda arguments: prepare_data.run(["+input_jsonl_fpath=x.jsonl", "+json=true"]), capsys)
-        assert text in orjson.loads(told)[0]["keys"]
+        output_of(lambda arguments: reward_profile.run(["+jsonl_fpath=x.jsonl"]), capsys)
+        output_of(lambda arguments: prepare_data.run(["+input_jsonl_fpath=x.jsonl"]), capsys)
+        report = output_of(lambda arguments: prepare_data.run(["+input_jsonl_fpath=x.jsonl", "+json=true"]), capsys)
+        assert text in orjson.loads(report)[0]["keys"]

@@ -1,4 +1,4 @@
-"""ng_prepare_data as it is typed."""
+"""ng_prepare_data with the arguments of a user."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from rollyard.services.cli.collect_rollouts import CollectOptions
 from rollyard.services.errors import OperatorError
 from rollyard.services.metrics.loader.load_run import load
 from rollyard.services.types import Json
-from tests.support.commands import command, config, ng_run
+from tests.support.commands import command, config, in_this_process, ng_run
 from tests.support.stacks import AGENT, EXAMPLES, SOKOBAN, read_rows
 from tests.unit.services.datasets.files import row, rows, written
 
 
-def test_a_mixture_from_a_file_is_written_ready_to_be_collected(
+def test_a_mixture_file_is_written_as_rows_that_can_be_collected(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     one = written(tmp_path / "one.jsonl", rows("a", 6))
@@ -30,13 +30,15 @@ def test_a_mixture_from_a_file_is_written_ready_to_be_collected(
     out = tmp_path / "new/train.jsonl"
     line = [f"+data={mix}", "+agent_name=y", f"+output_jsonl_fpath={out}"]
     assert prepare_data.run(line) == 0
-    made = read_rows(out)
-    assert sorted(one["prompt_id"] for one in made) == [*(f"a{n}" for n in range(6)), *(f"b{n}" for n in range(3))]
-    assert {one["agent_ref"]["name"] for one in made if one["dataset_name"] == "a"} == {"x"}
+    prepared = read_rows(out)
+    assert sorted(one["prompt_id"] for one in prepared) == [*(f"a{n}" for n in range(6)), *(f"b{n}" for n in range(3))]
+    assert {one["agent_ref"]["name"] for one in prepared if one["dataset_name"] == "a"} == {"x"}
     assert "9 tasks of 2 datasets" in capsys.readouterr().out
 
 
-def test_wrong_rows_are_told_by_line_and_nothing_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_rows_are_reported_by_line_and_nothing_is_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = written(tmp_path / "rows.jsonl", [row("fine"), b"{broken"])
     out = tmp_path / "out.jsonl"
     assert prepare_data.run([f"+input_jsonl_fpath={path}", f"+output_jsonl_fpath={out}"]) == 1
@@ -51,12 +53,12 @@ def test_plain_files_keep_their_order(tmp_path: Path) -> None:
     assert [one["prompt_id"] for one in read_rows(out)] == [f"r{number}" for number in range(20)]
 
 
-def test_an_empty_file_is_no_data_set(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_empty_file_is_rejected(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert prepare_data.run([f"+input_jsonl_fpath={written(tmp_path / 'rows.jsonl', [b''])}"]) == 1
     assert "rows        none" in capsys.readouterr().out
 
 
-def test_what_is_for_programs_is_json_and_nothing_else(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_with_json_stdout_is_only_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = written(tmp_path / "rows.jsonl", rows("r", 3))
     line = [f"+input_jsonl_fpath={path}", f"+output_jsonl_fpath={tmp_path / 'out.jsonl'}", "+agent_name=x"]
     assert prepare_data.run([*line, "+json=true"]) == 0
@@ -66,7 +68,7 @@ def test_what_is_for_programs_is_json_and_nothing_else(tmp_path: Path, capsys: p
 
 
 @pytest.mark.parametrize("output", ["rows.jsonl", "test.jsonl", "rollouts.jsonl"])
-def test_neither_what_is_read_nor_rollouts_are_written_over(tmp_path: Path, output: str) -> None:
+def test_inputs_and_rollouts_are_never_overwritten(tmp_path: Path, output: str) -> None:
     path = written(tmp_path / "rows.jsonl", rows("r", 3))
     written(tmp_path / "test.jsonl", rows("t", 3))
     for name in ("rollouts.jsonl", "rollouts_manifest.json"):
@@ -78,16 +80,14 @@ def test_neither_what_is_read_nor_rollouts_are_written_over(tmp_path: Path, outp
         prepare_data.run([line[0], f"+rollouts_jsonl_fpath={tmp_path / 'test.jsonl'}", f"+order_fpath={path}"])
 
 
-def test_ids_that_stand_in_a_written_mixture_twice_are_noted(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_duplicate_ids_in_a_written_mixture_are_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = written(tmp_path / "rows.jsonl", rows("r", 3))
     both = f"+data={{datasets: [{{name: a, path: {path}}}, {{name: b, path: {path}, count: 2}}]}}"
     assert prepare_data.run([both, f"+output_jsonl_fpath={tmp_path / 'out.jsonl'}", "+agent_name=x"]) == 0
     assert "2 ids occur more than once" in capsys.readouterr().out
 
 
-def test_a_curriculum_of_data_sets_that_share_ids_is_refused(tmp_path: Path) -> None:
+def test_a_curriculum_of_datasets_with_common_ids_is_rejected(tmp_path: Path) -> None:
     one, two = (written(tmp_path / f"{name}.jsonl", [row(name, id=1)]) for name in "ab")
     line = [f"+rollouts_jsonl_fpath={tmp_path / 'r.jsonl'}", f"+order_fpath={tmp_path / 'order.txt'}"]
     with pytest.raises(OperatorError, match="build one curriculum per file"):
@@ -95,7 +95,7 @@ def test_a_curriculum_of_data_sets_that_share_ids_is_refused(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    "given",
+    "arguments",
     [
         ["+input_jsonl_fpath=a.jsonl", "+data=b.yaml"],
         ["+input_jsonl_fpath=a.jsonl", "+order_fpath=o.txt"],
@@ -108,25 +108,28 @@ def test_a_curriculum_of_data_sets_that_share_ids_is_refused(tmp_path: Path) -> 
     ],
     ids=len,
 )
-def test_options_that_contradict_each_other_are_refused(given: list[str]) -> None:
+def test_conflicting_options_are_rejected(arguments: list[str]) -> None:
     with pytest.raises(OperatorError, match=r"exactly one of|a curriculum"):
-        prepare_data.run(given)
+        prepare_data.run(arguments)
 
 
-def test_nothing_to_prepare_is_a_mistake_of_usage() -> None:
+def test_a_missing_input_is_a_usage_error() -> None:
     with pytest.raises(OperatorError, match=r"\+input_jsonl_fpath"):
         prepare_data.run([])
 
 
 @pytest.mark.parametrize("given", [{}, {"input_jsonl_fpath": "a.jsonl", "data": "b.yaml"}])
-async def test_a_collection_plays_a_file_or_a_mixture_and_says_so(tmp_path: Path, given: dict[str, str]) -> None:
+def test_a_collection_needs_exactly_one_of_a_file_and_a_mixture(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], given: dict[str, str]
+) -> None:
     assert {"input_jsonl_fpath", "data"} <= set(CollectOptions.model_fields)
+    monkeypatch.chdir(tmp_path)
     options = [f"+{key}={value}" for key, value in given.items()]
-    refused = await command("ng_collect_rollouts", "+output_jsonl_fpath=out.jsonl", *options, cwd=tmp_path)
+    refused = in_this_process("ng_collect_rollouts", "+output_jsonl_fpath=out.jsonl", *options, capsys=capsys)
     assert (refused.status, "exactly one of" in refused.err) == (2, True)
 
 
-async def test_a_mixture_is_collected_ordered_by_its_own_rollouts_and_collected_again(tmp_path: Path) -> None:
+async def test_a_mixture_is_collected_resumed_and_ordered_by_its_own_rollouts(tmp_path: Path) -> None:
     data = f"+data={{datasets: [{{name: sokoban, path: {EXAMPLES}, where: {{num_boxes: 1}}}}]}}"
     async with ng_run(config(SOKOBAN), "+colocate=true", cwd=tmp_path):
         line = [
@@ -145,8 +148,8 @@ async def test_a_mixture_is_collected_ordered_by_its_own_rollouts_and_collected_
     assert all(one["prompt_id"] == str(one["level_id"]) for one in found)
 
     order = ["+rollouts_jsonl_fpath=out/r.jsonl", "+order_fpath=out/order.txt", "+pass_at=4"]
-    made = await command("ng_prepare_data", data, *order, cwd=tmp_path)
-    assert made.status == 0, made.err
+    prepared = await command("ng_prepare_data", data, *order, cwd=tmp_path)
+    assert prepared.status == 0, prepared.err
     run = load(tmp_path / "out/r.jsonl")
     assert run.by_task is not None and run.by_task.solve_rate is not None
     solved = dict(zip(run.by_task.task.tolist(), run.by_task.solve_rate.tolist(), strict=True))
@@ -156,7 +159,7 @@ async def test_a_mixture_is_collected_ordered_by_its_own_rollouts_and_collected_
     assert rates == sorted(rates)
 
 
-async def test_rows_of_a_packed_file_come_back_in_their_rollouts_as_they_were(tmp_path: Path) -> None:
+async def test_rollouts_contain_the_rows_of_a_compressed_file_unchanged(tmp_path: Path) -> None:
     odd: Json = {
         "most": 2**64 - 1,
         "least": -(2**63),

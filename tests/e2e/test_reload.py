@@ -1,16 +1,18 @@
-"""Code that is edited while ng_run runs, as its author sees it: real processes, real files."""
+"""Code edited while ng_run runs: real processes, real files."""
 
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
 from pathlib import Path
 
 import orjson
+import pytest
 from omegaconf import OmegaConf
 
-from tests.support.commands import DEADLINE_S, Running, command, ng_run
+from tests.support.commands import DEADLINE_S, Running, command, in_this_process, ng_run
+from tests.support.fixtures import until
+from tests.support.processes import alive, children_of
 
 APP = """
 from rollyard.resources_servers.base import Environment, Verdict, Verification, EnvironmentSettings, serve
@@ -24,8 +26,8 @@ server = serve(Coin)
 """
 
 
-def written(root: Path) -> Path:
-    """A stack of a user's own environment in a folder outside the repository; the file with its reward."""
+def write_project(root: Path) -> Path:
+    """Write a config and an environment of a user's own; return the file that contains its reward."""
     folder = root / "elsewhere" / "resources_servers" / "coin"
     folder.mkdir(parents=True)
     (folder / "app.py").write_text(APP)
@@ -47,11 +49,12 @@ def written(root: Path) -> Path:
 ARGUMENTS = ("+config_paths=coin.yaml", "+server_roots=elsewhere", "+head_port=0")
 
 
-async def says(run: Running, text: str) -> None:
+async def printed(run: Running, text: str, times: int = 1) -> None:
+    """Wait until `text` has been printed that often."""
     async with asyncio.timeout(DEADLINE_S):
-        while text not in run.printed:
+        while run.printed.count(text) < times:
             assert run.process.returncode is None, run.printed
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(0.02)
 
 
 async def rewards(cwd: Path, name: str) -> set[float]:
@@ -61,53 +64,49 @@ async def rewards(cwd: Path, name: str) -> set[float]:
     return {orjson.loads(line)["reward"] for line in (cwd / name).read_bytes().splitlines()}
 
 
-async def test_edited_code_is_told_and_with_reload_the_next_collection_plays_it(tmp_path: Path) -> None:
-    rules = written(tmp_path)
-    async with ng_run(*ARGUMENTS, cwd=tmp_path) as run:
-        rules.write_text("REWARD = 2.0\n")
-        await says(run, "coin/rules.py has changed; restart ng_run to use the new code, or start it with +reload=true")
-        shown = await command("ng_status", "+json=true", cwd=tmp_path)
-        changed = {one["server_name"]: one["changed_files"] for one in orjson.loads(shown.out)}
-        assert changed == {"coin": ["resources_servers/coin/rules.py"], "player": [], "policy_model": []}
+async def test_edited_code_is_reported_and_with_reload_the_next_collection_plays_it(tmp_path: Path) -> None:
+    folders = [tmp_path / name for name in ("report", "reload")]
+    for folder in folders:
+        folder.mkdir()
+    await asyncio.gather(edit_without_reload(folders[0]), edit_with_reload(folders[1]))
 
-    async with ng_run(*ARGUMENTS, "+reload=true", cwd=tmp_path) as run:
+
+async def edit_without_reload(folder: Path) -> None:
+    rules = write_project(folder)
+    async with ng_run(*ARGUMENTS, cwd=folder) as run:
+        rules.write_text("REWARD = 2.0\n")
+        await printed(
+            run, "coin/rules.py has changed; restart ng_run to use the new code, or start it with +reload=true"
+        )
+        status = await command("ng_status", "+json=true", cwd=folder)
+    changed = {server["server_name"]: server["changed_files"] for server in orjson.loads(status.out)}
+    assert changed == {"coin": ["resources_servers/coin/rules.py"], "player": [], "policy_model": []}
+
+
+async def edit_with_reload(folder: Path) -> None:
+    rules = write_project(folder)
+    async with ng_run(*ARGUMENTS, "+reload=true", cwd=folder) as run:
         rules.write_text("REWARD =\n")
-        await says(run, "coin cannot start with the changed code: ")
+        await printed(run, "coin cannot start with the changed code: ")
         assert "SyntaxError: invalid syntax (rules.py, line 1); its old code keeps running" in run.printed
         ready = run.printed.count("  ready  ")
         rules.write_text("REWARD = 3.0  # again\n")
-        async with asyncio.timeout(DEADLINE_S):
-            while run.printed.count("  ready  ") == ready:
-                await asyncio.sleep(0.05)
-        assert await rewards(tmp_path, "new.jsonl") == {3.0}
+        await printed(run, "  ready  ", ready + 1)
+        assert await rewards(folder, "new.jsonl") == {3.0}
 
         rules.write_text("REWARD = 4.0  # and once more\n")
-        async with asyncio.timeout(DEADLINE_S):
-            while run.printed.count("reloading coin") < 3:
-                await asyncio.sleep(0.01)
+        await printed(run, "reloading coin", 3)
         children = children_of(run.process.pid)
         run.process.send_signal(signal.SIGKILL)
         await run.process.wait()
-        async with asyncio.timeout(DEADLINE_S):
-            while any(map(alive, children)):
-                await asyncio.sleep(0.05)
+        await until(lambda: not any(map(alive, children)))
         assert len(children) >= 3
 
 
-async def test_reload_is_refused_where_it_cannot_work(tmp_path: Path) -> None:
-    written(tmp_path)
-    done = await command("ng_run", *ARGUMENTS, "+reload=true", "+colocate=true", cwd=tmp_path)
+def test_reload_with_colocate_is_rejected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_project(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    done = in_this_process("ng_run", *ARGUMENTS, "+reload=true", "+colocate=true", capsys=capsys)
     assert done.status == 2 and "+reload=true does not work with +colocate" in done.err
-
-
-def children_of(pid: int) -> list[int]:
-    listed = (Path("/proc") / str(pid) / "task").glob("*/children")
-    return [int(child) for path in listed for child in path.read_text().split()]
-
-
-def alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-        return ") Z" not in Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return False

@@ -1,7 +1,8 @@
-"""ng_reward_profile on rollouts of a real stack, as a user types it."""
+"""ng_reward_profile on rollouts of a real stack."""
 
 from __future__ import annotations
 
+import functools
 import gzip
 from collections.abc import Callable
 from pathlib import Path
@@ -12,23 +13,23 @@ import orjson
 import pandas as pd
 import pytest
 
-from rollyard.services.cli.options import read_options, run_command
-from rollyard.services.cli.reward_profile import EXAMPLE, ProfileOptions, run
+from rollyard.services.cli.options import read_options
+from rollyard.services.cli.reward_profile import ProfileOptions
 from rollyard.services.types import Json
 from tests.e2e.test_docs import every
 from tests.e2e.test_three_terminals import STATISTICS, TOOL_CALLS
-from tests.support.commands import Finished, command
+from tests.support.commands import Finished, command, in_this_process
 from tests.support.rollout_files import grid, manifest, row, write
 from tests.support.stacks import PUZZLES, collect, colocated, configured, read_rows
 from tests.unit.services.datasets.test_packed_files import ROWS, packed
 
 TASKS, REPEATS = 20, 8
-Typed = Callable[..., Finished]
+Command = Callable[..., Finished]
 
 
 @pytest.fixture(scope="module")
 async def rollouts(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Sokoban, played by the built-in policy."""
+    """Rollouts of Sokoban by the built-in policy."""
     folder = tmp_path_factory.mktemp("sokoban")
     output = folder / "rollouts.jsonl"
     async with colocated(configured(), folder) as stack:
@@ -44,21 +45,21 @@ def numbers(folder: Path) -> Json:
 
 
 def by_jq(program: str, rows: list[Json]) -> Any:
-    found: Any = jq.compile(program).input_text(orjson.dumps(rows).decode()).first()
-    return found
+    reported: Any = jq.compile(program).input_text(orjson.dumps(rows).decode()).first()
+    return reported
 
 
-async def test_the_seeds_jq_lines_give_the_same_numbers(rollouts: Path) -> None:
+async def test_the_jq_programs_of_the_specification_give_the_same_numbers(rollouts: Path) -> None:
     done = await command("ng_reward_profile", f"+jsonl_fpath=[{rollouts}]", cwd=rollouts.parent)
     assert done.status == 0, done.err
     profile = numbers(rollouts.parent / "rollouts_profile")["runs"][0]
     rows = read_rows(rollouts)
     rewards = by_jq(STATISTICS, rows)
-    found = profile["rewards"]
-    assert (found["min"], found["max"], found["median"]) == (rewards["min"], rewards["max"], rewards["median"])
+    reported = profile["rewards"]
+    assert (reported["min"], reported["max"], reported["median"]) == (rewards["min"], rewards["max"], rewards["median"])
     assert profile["coverage"]["measured"] == rewards["count"] == TASKS * REPEATS
-    # jq adds one by one, we round once: the same to the last digit that a double has in common.
-    assert found["mean"]["mean"] == pytest.approx(rewards["avg"], rel=1e-14)
+    # jq rounds after every addition, ng_reward_profile once: the means differ in the last digits of a double.
+    assert reported["mean"]["mean"] == pytest.approx(rewards["avg"], rel=1e-14)
     calls = by_jq(TOOL_CALLS, rows)
     assert {"avg": profile["tool_calls"]["mean"], "min": profile["tool_calls"]["min"]} == {
         "avg": calls["avg"],
@@ -71,48 +72,41 @@ async def test_the_seeds_jq_lines_give_the_same_numbers(rollouts: Path) -> None:
 
 
 @pytest.fixture
-def typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Typed:
-    """The command in this process, typed in a folder of its own."""
+def run_profile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    """Runs ng_reward_profile in this process and in its own folder."""
     monkeypatch.chdir(tmp_path)
-
-    def profile(*arguments: str) -> Finished:
-        with pytest.raises(SystemExit) as ended:
-            run_command("ng_reward_profile", ProfileOptions, EXAMPLE, run, arguments)
-        said = capsys.readouterr()
-        return Finished(int(ended.value.code or 0), said.out, said.err)
-
-    return profile
+    return functools.partial(in_this_process, "ng_reward_profile", capsys=capsys)
 
 
-def test_pandas_gives_the_same_correlation_and_groups(rollouts: Path, typed: Typed) -> None:
-    typed(f"+jsonl_fpath={rollouts}", "+output_dir=out")
-    found = numbers(Path("out"))["runs"][0]["tool_calls"]
+def test_pandas_gives_the_same_correlation_and_groups(rollouts: Path, run_profile: Command) -> None:
+    run_profile(f"+jsonl_fpath={rollouts}", "+output_dir=out")
+    reported = numbers(Path("out"))["runs"][0]["tool_calls"]
     frame = pd.DataFrame(
         {
-            "calls": sum(item["type"] == "function_call" for item in made["response"]["output"]),
-            "reward": made["reward"],
+            "calls": sum(item["type"] == "function_call" for item in rollout["response"]["output"]),
+            "reward": rollout["reward"],
         }
-        for made in read_rows(rollouts)
+        for rollout in read_rows(rollouts)
     )
-    assert found["correlation"] == pytest.approx(frame.calls.corr(frame.reward), rel=1e-12)
+    assert reported["correlation"] == pytest.approx(frame.calls.corr(frame.reward), rel=1e-12)
     groups = frame.groupby("calls").reward.agg(["mean", "count"])
-    assert [(by["tool_calls"], by["rollouts"]) for by in found["by_count"]] == list(groups["count"].items())
-    assert [by["mean_reward"] for by in found["by_count"]] == pytest.approx(list(groups["mean"]), rel=1e-13)
+    assert [(by["tool_calls"], by["rollouts"]) for by in reported["by_count"]] == list(groups["count"].items())
+    assert [by["mean_reward"] for by in reported["by_count"]] == pytest.approx(list(groups["mean"]), rel=1e-13)
 
 
-def test_the_same_rollouts_give_the_same_report_to_the_byte(rollouts: Path, typed: Typed) -> None:
+def test_the_same_rollouts_give_a_byte_identical_report(rollouts: Path, run_profile: Command) -> None:
     for folder in ("first", "second"):
-        typed(f"+jsonl_fpath={rollouts}", f"+output_dir={folder}")
+        run_profile(f"+jsonl_fpath={rollouts}", f"+output_dir={folder}")
     for name in ("profile.md", "profile.json", "profile.html"):
         assert Path("first", name).read_bytes() == Path("second", name).read_bytes()
 
 
-def test_two_runs_stand_side_by_side_with_their_paired_differences(tmp_path: Path, typed: Typed) -> None:
+def test_two_runs_are_reported_with_their_paired_differences(tmp_path: Path, run_profile: Command) -> None:
     for folder, counts in (("base", [0, 1, 2, 3]), ("trained", [1, 2, 3, 4])):
         path = write(tmp_path / folder / "rollouts.jsonl", grid(counts, 4))
         manifest(path, 4, 4)
     files = "+jsonl_fpath=[base/rollouts.jsonl,trained/rollouts.jsonl]"
-    done = typed(files)
+    done = run_profile(files)
     assert done.status == 0, done.err
     assert "trained/rollouts minus base/rollouts, over 4 tasks" in done.out
     assert "solve rate    +25.00 points" in done.out
@@ -121,10 +115,10 @@ def test_two_runs_stand_side_by_side_with_their_paired_differences(tmp_path: Pat
     assert numbers(written)["differences"][0]["better"] == 4
 
 
-def test_nemo_gyms_command_line_works(tmp_path: Path, typed: Typed) -> None:
+def test_nemo_gyms_command_line_works(tmp_path: Path, run_profile: Command) -> None:
     write(tmp_path / "tasks.jsonl", [{"question": task} for task in range(3)])
     write(tmp_path / "rollouts.jsonl", [row(task, repeat, float(task)) for task in range(2) for repeat in range(2)])
-    done = typed(
+    done = run_profile(
         "+input_jsonl_fpath=tasks.jsonl",
         "+rollouts_jsonl_fpath=rollouts.jsonl",
         "+output_jsonl_fpath=profiled.jsonl",
@@ -133,30 +127,30 @@ def test_nemo_gyms_command_line_works(tmp_path: Path, typed: Typed) -> None:
     assert done.status == 0, done.err
     assert "4 of 6 measured" in done.out
     profiled = read_rows(tmp_path / "profiled.jsonl")
-    assert [(made["question"], made["pass_rate_passed"], made["avg_reward"]) for made in profiled] == [
+    assert [(rollout["question"], rollout["pass_rate_passed"], rollout["avg_reward"]) for rollout in profiled] == [
         (0, 0, 0.0),
         (1, 2, 1.0),
     ]
 
 
 @pytest.mark.parametrize("form", ["gz", "zst", "parquet", "arrow"])
-def test_tasks_of_a_packed_data_set_are_counted_and_joined(tmp_path: Path, typed: Typed, form: str) -> None:
+def test_tasks_of_a_compressed_dataset_are_counted_and_joined(tmp_path: Path, run_profile: Command, form: str) -> None:
     packed(tmp_path / f"tasks.{form}", form)
     write(tmp_path / "rollouts.jsonl", [row(task, 0, float(task)) for task in range(2)])
-    done = typed("+jsonl_fpath=rollouts.jsonl", f"+input_jsonl_fpath=tasks.{form}", "+output_jsonl_fpath=o.jsonl")
+    done = run_profile("+jsonl_fpath=rollouts.jsonl", f"+input_jsonl_fpath=tasks.{form}", "+output_jsonl_fpath=o.jsonl")
     assert done.status == 0, done.err
     assert numbers(tmp_path / "rollouts_profile")["runs"][0]["coverage"]["tasks_expected"] == len(ROWS)
     assert [one["prompt_id"] for one in read_rows(tmp_path / "o.jsonl")] == [one["prompt_id"] for one in ROWS[:2]]
 
 
-def test_compressed_rollouts_are_refused_and_not_read_as_an_unfinished_line(tmp_path: Path, typed: Typed) -> None:
+def test_compressed_rollouts_are_rejected(tmp_path: Path, run_profile: Command) -> None:
     (tmp_path / "rollouts.jsonl.gz").write_bytes(gzip.compress(b"{}\n"))
-    done = typed("+jsonl_fpath=rollouts.jsonl.gz")
+    done = run_profile("+jsonl_fpath=rollouts.jsonl.gz")
     assert done.status == 2 and "is compressed or a table" in done.err and "Unpack it" in done.err
 
 
 @pytest.mark.parametrize(
-    ("arguments", "status", "said"),
+    ("arguments", "status", "message"),
     [
         ([], 2, "expected +jsonl_fpath="),
         (["+jsonl_fpath=nowhere.jsonl"], 2, "'nowhere.jsonl' is not a file"),
@@ -172,22 +166,22 @@ def test_compressed_rollouts_are_refused_and_not_read_as_an_unfinished_line(tmp_
         (["+jsonl_fpath=partial.jsonl", "+allow_partial_rollouts=false"], 1, ""),
     ],
 )
-def test_what_is_wrong_is_said_and_shows_in_the_exit_status(
+def test_an_error_is_reported_and_sets_the_exit_status(
     tmp_path: Path,
     arguments: list[str],
     status: int,
-    said: str,
-    typed: Typed,
+    message: str,
+    run_profile: Command,
 ) -> None:
     for name, rows in {"a": grid([1], 2), "b": grid([1], 2), "twice": grid([1], 1) * 2, "empty": []}.items():
         write(tmp_path / f"{name}.jsonl", rows)
     manifest(write(tmp_path / "partial.jsonl", grid([1], 2)), 2, 2)
-    done = typed(*arguments)
-    assert (done.status, said in done.err) == (status, True), done.err
+    done = run_profile(*arguments)
+    assert (done.status, message in done.err) == (status, True), done.err
 
 
-def test_help_explains_every_option(tmp_path: Path, typed: Typed) -> None:
-    done = typed("--help")
+def test_help_explains_every_option(tmp_path: Path, run_profile: Command) -> None:
+    done = run_profile("--help")
     assert done.status == 0
     for name in ProfileOptions.model_fields:
         assert f"+{name} " in done.out

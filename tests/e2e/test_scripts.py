@@ -1,4 +1,4 @@
-"""Scripts with flags end as the commands do: a mistake is one line and exit status 2."""
+"""Scripts with flags report a mistake like the commands: one line and exit status 2."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PREPARE = (gsm8k.main, math.main, mbpp.main, humaneval.main, ifeval.main)
 Main = Callable[[Sequence[str]], int | None]
 
 
-def ended(main: Main, capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
+def run_main(main: Main, capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
     with pytest.raises(SystemExit) as raised:
         run_script(lambda: main(list(arguments)))
     assert isinstance(raised.value.code, int)
@@ -32,7 +32,7 @@ def ended(main: Main, capsys: pytest.CaptureFixture[str], *arguments: str) -> tu
 
 @pytest.mark.parametrize("main", PREPARE)
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "message"),
     [
         ([], "--output"),
         (["--output", "o.jsonl", "--local", "none.jsonl", "--offline"], "none.jsonl"),
@@ -54,20 +54,20 @@ def test_a_mistake_in_preparing_rows_is_one_line_and_exit_status_2(
     capsys: pytest.CaptureFixture[str],
     main: Main,
     arguments: list[str],
-    words: str,
+    message: str,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "folder").mkdir()
     for name, text in {"bad": "{torn", "other": '{"n": 1}\n', "rollouts": "{}\n", "rollouts_manifest": "{}"}.items():
         (tmp_path / f"{name}.json{'' if name.endswith('manifest') else 'l'}").write_text(text)
-    status, told = ended(main, capsys, *arguments)
-    assert status == 2 and words in told, told
-    assert "Traceback" not in told and "usage:" not in told
+    status, error = run_main(main, capsys, *arguments)
+    assert status == 2 and message in error, error
+    assert "Traceback" not in error and "usage:" not in error
     assert not (tmp_path / "o.jsonl").exists()
 
 
 @pytest.mark.parametrize(
-    ("main", "arguments", "words"),
+    ("main", "arguments", "message"),
     [
         (gsm8k.main, ["--form", "lm_eval_cot", "--shots", "-3"], "-3 is not an integer of 0 or more"),
         (generate_test_examples.main, ["--num-examples", "-5"], "-5 is not an integer of 1 or more"),
@@ -84,16 +84,16 @@ def test_a_mistake_in_a_script_is_one_line_and_exit_status_2(
     capsys: pytest.CaptureFixture[str],
     main: Main,
     arguments: list[str],
-    words: str,
+    message: str,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "bad.jsonl").write_text("{torn\n")
-    status, told = ended(main, capsys, *arguments, "--output", "o.jsonl")
-    assert status == 2 and words in told, told
-    assert len(told.splitlines()) == 2 and told.endswith("--help'.\n")
+    status, error = run_main(main, capsys, *arguments, "--output", "o.jsonl")
+    assert status == 2 and message in error, error
+    assert len(error.splitlines()) == 2 and error.endswith("--help'.\n")
 
 
-def test_a_script_whose_reader_has_left_ends_in_one_line(tmp_path: Path) -> None:
+def test_a_script_whose_output_is_closed_ends_with_one_line(tmp_path: Path) -> None:
     rollouts = tmp_path / "rollouts.jsonl"
     rollouts.write_text('{"reward": 1.0, "response": {"output": []}}\n')
     reader, writer = os.pipe()
@@ -111,7 +111,7 @@ def test_a_script_whose_reader_has_left_ends_in_one_line(tmp_path: Path) -> None
     assert done.stderr == "analyze_rewards.py: stopped, because nothing reads its output any more\n"
 
 
-def test_a_script_without_an_output_stream_does_its_work(tmp_path: Path) -> None:
+def test_a_script_without_stdout_still_writes_its_file(tmp_path: Path) -> None:
     script = INSTALLED / "resources_servers/grl_sokoban/generate_test_examples.py"
     line = f"{sys.executable} {script} --num-examples 1 --output rows.jsonl >&-"
     done = subprocess.run(["/bin/sh", "-c", line], cwd=tmp_path, capture_output=True, text=True, check=False)
@@ -119,9 +119,11 @@ def test_a_script_without_an_output_stream_does_its_work(tmp_path: Path) -> None
     assert (tmp_path / "rows.jsonl").read_bytes().count(b"\n") == 1
 
 
-def test_rows_are_prepared_from_any_folder_by_the_modules_name(tmp_path: Path) -> None:
+def test_rows_are_prepared_in_any_folder_with_python_dash_m(tmp_path: Path) -> None:
     (tmp_path / "test.jsonl").write_text('{"question": "1 + 1?", "answer": "#### 2"}\n')
-    (tmp_path / "resources_servers" / "mine").mkdir(parents=True)  # a user's own environments hide none of ours
+    (tmp_path / "resources_servers" / "mine").mkdir(
+        parents=True
+    )  # a user's own environments must not hide the installed ones
     words = [
         sys.executable,
         "-m",
@@ -136,8 +138,10 @@ def test_rows_are_prepared_from_any_folder_by_the_modules_name(tmp_path: Path) -
     assert done.stdout == "1 rows -> rows.jsonl\n"
 
 
-@pytest.mark.parametrize(("arguments", "words"), [(["--help"], "expected none"), ([], "ng_run is not on the path")])
-def test_a_mistake_in_the_demo_is_one_line_and_exit_status_2(tmp_path: Path, arguments: list[str], words: str) -> None:
+@pytest.mark.parametrize(("arguments", "message"), [(["--help"], "expected none"), ([], "ng_run is not on the path")])
+def test_a_mistake_in_the_demo_is_one_line_and_exit_status_2(
+    tmp_path: Path, arguments: list[str], message: str
+) -> None:
     script = INSTALLED / "configs" / "demo.sh"
     done = subprocess.run(
         ["/bin/sh", script, *arguments],
@@ -147,4 +151,4 @@ def test_a_mistake_in_the_demo_is_one_line_and_exit_status_2(tmp_path: Path, arg
         text=True,
         check=False,
     )
-    assert done.returncode == 2 and words in done.stderr and len(done.stderr.splitlines()) == 1
+    assert done.returncode == 2 and message in done.stderr and len(done.stderr.splitlines()) == 1

@@ -1,4 +1,4 @@
-"""ng_status while a collection runs, as a person and as a program read it."""
+"""ng_status during a collection, for people and for programs."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ COLLECT = (
 
 
 class Terminal:
-    """A command in a terminal of its own."""
+    """A command in its own pseudo-terminal."""
 
     def __init__(self, columns: int, cwd: Path, *words: str) -> None:
         self._master, slave = pty.openpty()
@@ -44,7 +44,7 @@ class Terminal:
 
     @property
     def lines(self) -> list[str]:
-        """What was drawn, without colours."""
+        """The output without escape sequences."""
         text = re.sub(rb"\x1b\[[0-9;?]*[A-Za-z]", b"", self._raw).decode()
         return [line for line in re.split(r"[\r\n]+", text) if line.strip()]
 
@@ -69,7 +69,7 @@ class Terminal:
         os.close(self._master)
 
     async def until(self, holds: Callable[[list[str]], bool]) -> None:
-        """Wait until what was drawn says so."""
+        """Wait until the condition holds for the output."""
         async with asyncio.timeout(DEADLINE_S):
             while not holds(self.lines):
                 await asyncio.sleep(0.05)
@@ -81,7 +81,7 @@ class Terminal:
 
 @pytest.fixture(scope="module")
 async def playing(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Path]:
-    """A folder from which a run was started, on which a collection is waiting for its model."""
+    """The folder of a run with a collection whose rollouts all wait for the model."""
     folder: Path = tmp_path_factory.mktemp("run")
     shutil.copy(EXAMPLES, folder / "in.jsonl")
     async with ng_run(config(SOKOBAN), SLOW, "+colocate=true", "+head_port=0", cwd=folder):
@@ -91,7 +91,7 @@ async def playing(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Pat
             )
         try:
             async with asyncio.timeout(DEADLINE_S):
-                while not all_wait_for_the_model(await everything(folder)):
+                while not all_wait_for_the_model(await full_status(folder)):
                     await asyncio.sleep(0.1)
             yield folder
         finally:
@@ -99,41 +99,45 @@ async def playing(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Pat
             await collecting.wait()
 
 
-async def everything(folder: Path) -> Finished:
+async def full_status(folder: Path) -> Finished:
     return await command("ng_status", "+json=true", "+episodes=true", cwd=folder)
 
 
 def all_wait_for_the_model(status: Finished) -> bool:
-    """The agent says so, and so does the collection, which tells the head once a second."""
+    """True if the agent and the collection report it; the collection reports to the head once per second."""
     if status.status != 0:
         return False
-    live = orjson.loads(status.out)
-    waiting = [one["episodes"] for one in live["stages"] if one["stage"] == "model"]
-    return waiting == [20] and [one["status"]["in_flight"] for one in live["collections"]] == [20]
+    snapshot = orjson.loads(status.out)
+    waiting = [entry["episodes"] for entry in snapshot["stages"] if entry["stage"] == "model"]
+    return waiting == [20] and [entry["status"]["in_flight"] for entry in snapshot["collections"]] == [20]
 
 
-async def test_the_table_shows_what_is_being_played_and_how_the_collection_goes(playing: Path) -> None:
-    shown = (await command("ng_status", cwd=playing)).out
-    assert re.search(r"3 of 3 ready", shown)
-    assert re.search(r"^model +policy_model +20 ", shown, re.MULTILINE)
-    assert "20 rollouts running, the oldest 10:" in shown
-    assert re.search(r"out/rollouts.jsonl: running\n +0 of 20 measured, .*20 in flight, the oldest for", shown)
+async def test_the_table_shows_the_running_rollouts_and_the_progress_of_the_collection(playing: Path) -> None:
+    table = (await command("ng_status", cwd=playing)).out
+    assert re.search(r"3 of 3 ready", table)
+    assert re.search(r"^model +policy_model +20 ", table, re.MULTILINE)
+    assert "20 rollouts running, the oldest 10:" in table
+    assert re.search(r"out/rollouts.jsonl: running\n +0 of 20 measured, .*20 in flight, the oldest for", table)
 
 
-async def test_json_alone_is_the_list_of_servers(playing: Path) -> None:
+async def test_json_without_episodes_is_the_list_of_servers(playing: Path) -> None:
     servers = orjson.loads((await command("ng_status", "+json=true", cwd=playing)).out)
     assert [server["ready"] for server in servers] == [True] * 3
 
 
-async def test_json_with_episodes_is_everything_as_one_object(playing: Path) -> None:
-    live = orjson.loads((await command("ng_status", "+json=true", "+episodes=true", cwd=playing)).out)
-    assert live["total"] == 20 and live["stages"][0]["stage"] == "model"
-    assert {(one["task"], one["repeat"]) for one in live["episodes"]} == {(t, r) for t in range(5) for r in range(4)}
-    assert live["collections"][0]["output"] == str(playing / "out/rollouts.jsonl")
+async def test_json_with_episodes_is_one_object_with_the_whole_status(playing: Path) -> None:
+    snapshot = orjson.loads((await command("ng_status", "+json=true", "+episodes=true", cwd=playing)).out)
+    assert snapshot["total"] == 20 and snapshot["stages"][0]["stage"] == "model"
+    assert {(entry["task"], entry["repeat"]) for entry in snapshot["episodes"]} == {
+        (t, r) for t in range(5) for r in range(4)
+    }
+    assert snapshot["collections"][0]["output"] == str(playing / "out/rollouts.jsonl")
 
 
 @pytest.mark.parametrize("columns", [80, 200])
-async def test_watch_redraws_within_the_terminal_until_ctrl_c_which_is_no_failure(playing: Path, columns: int) -> None:
+async def test_watch_redraws_within_the_terminal_until_ctrl_c_which_is_not_a_failure(
+    playing: Path, columns: int
+) -> None:
     async with Terminal(columns, playing, "ng_status", "+watch=true") as terminal:
         await terminal.until(lambda lines: sum("3 of 3 ready" in line for line in lines) >= 2)
         terminal.process.send_signal(signal.SIGINT)
@@ -144,7 +148,7 @@ async def test_watch_redraws_within_the_terminal_until_ctrl_c_which_is_no_failur
     assert any(re.search(r"model +policy_model", line) for line in lines)
 
 
-async def test_watch_with_json_prints_a_line_a_second(playing: Path) -> None:
+async def test_watch_with_json_prints_one_line_per_second(playing: Path) -> None:
     process = await asyncio.create_subprocess_exec(
         *(str(BIN / "ng_status"), "+watch=true", "+json=true", "+episodes=true"),
         cwd=playing,
@@ -158,20 +162,26 @@ async def test_watch_with_json_prints_a_line_a_second(playing: Path) -> None:
     assert (totals, await process.wait()) == ([20, 20], 0)
 
 
-async def test_watch_waits_for_a_run_that_is_not_there_yet(tmp_path: Path) -> None:
+async def test_watch_waits_for_a_run_that_is_not_up_yet(tmp_path: Path) -> None:
     async with Terminal(100, tmp_path, "ng_status", "+watch=true", "+head=127.0.0.1:9") as terminal:
         await terminal.until(lambda lines: any("no running stack" in line for line in lines))
         assert terminal.process.returncode is None
 
 
-@pytest.mark.parametrize("columns", [80, 200])
-async def test_the_collectors_bar_fits_its_terminal(tmp_path: Path, columns: int) -> None:
-    shutil.copy(EXAMPLES, tmp_path / "in.jsonl")
+@pytest.fixture(scope="module")
+async def quick_run(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Path]:
+    """The folder of a run whose model answers after 0.3 s."""
+    folder: Path = tmp_path_factory.mktemp("quick")
+    shutil.copy(EXAMPLES, folder / "in.jsonl")
     quick = SLOW.replace("=3600", "=0.3")
-    async with (
-        ng_run(config(SOKOBAN), quick, "+colocate=true", "+head_port=0", cwd=tmp_path),
-        Terminal(columns, tmp_path, *COLLECT) as terminal,
-    ):
+    async with ng_run(config(SOKOBAN), quick, "+colocate=true", "+head_port=0", cwd=folder):
+        yield folder
+
+
+@pytest.mark.parametrize("columns", [80, 200])
+async def test_the_collectors_progress_bar_fits_its_terminal(quick_run: Path, columns: int) -> None:
+    output = f"+output_jsonl_fpath=out/{columns}.jsonl"
+    async with Terminal(columns, quick_run, *COLLECT, output) as terminal:
         assert await asyncio.wait_for(terminal.process.wait(), DEADLINE_S) == 0
         bars = [line for line in terminal.lines if line.startswith("rollouts ")]
     assert max(map(len, bars)) <= columns and "…" not in "".join(bars)

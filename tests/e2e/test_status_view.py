@@ -1,4 +1,4 @@
-"""What ng_status draws, at the widths of real terminals."""
+"""The tables of ng_status at the widths of real terminals."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def episode(repeat: int, *, stuck: bool = False) -> RunningEpisode:
     )
 
 
-def busy(**more: object) -> RunSnapshot:
+def busy_run(**more: object) -> RunSnapshot:
     stage = StageActivity(
         stage="model",
         server="grl_sokoban_resources_server",
@@ -71,7 +71,7 @@ def busy(**more: object) -> RunSnapshot:
         stuck=1,
         slowest=episode(0, stuck=True),
     )
-    live = RunSnapshot(
+    snapshot = RunSnapshot(
         run_id="r",
         head="http://127.0.0.1:11000",
         time=NOW,
@@ -82,64 +82,64 @@ def busy(**more: object) -> RunSnapshot:
         stuck=["1 of 1024 rollouts are stuck"],
         collections=[collection()],
     )
-    return live.model_copy(update=more)
+    return snapshot.model_copy(update=more)
 
 
-def drawn(live: RunSnapshot, width: int) -> str:
+def render(snapshot: RunSnapshot, width: int) -> str:
     console = Console(width=width, force_terminal=False)
     with console.capture() as capture:
-        console.print(view(live, console))
+        console.print(view(snapshot, console))
     return capture.get()
 
 
 @pytest.mark.parametrize("width", [80, 100, 159, 160, 200])
 def test_nothing_is_cut_off_or_wrapped_in_the_tables_of_a_busy_run(width: int) -> None:
-    shown = drawn(busy(), width)
-    assert "…" not in shown and max(map(len, shown.splitlines())) <= width
-    assert "grl_sokoban_resources_server" in shown and "model, stuck" in shown
+    text = render(busy_run(), width)
+    assert "…" not in text and max(map(len, text.splitlines())) <= width
+    assert "grl_sokoban_resources_server" in text and "model, stuck" in text
 
 
-def test_ten_of_the_oldest_are_shown_and_how_many_there_are() -> None:
-    shown = drawn(busy(), 100)
-    assert "1024 rollouts running, the oldest 10:" in shown and shown.count("\n123456 ") == 10
+def test_the_ten_oldest_rollouts_and_the_total_are_shown() -> None:
+    text = render(busy_run(), 100)
+    assert "1024 rollouts running, the oldest 10:" in text and text.count("\n123456 ") == 10
 
 
-def test_a_name_with_brackets_is_shown_as_it_is() -> None:
-    assert "[bold]policy[/]" in drawn(busy(servers=[server("[bold]policy[/]")]), 200)
+def test_a_name_with_brackets_is_shown_unchanged() -> None:
+    assert "[bold]policy[/]" in render(busy_run(servers=[server("[bold]policy[/]")]), 200)
 
 
-def test_of_the_collections_those_that_run_are_shown() -> None:
+def test_only_running_collections_are_shown() -> None:
     collections = [collection("/done.jsonl", "complete"), collection("/one.jsonl"), collection("/two.jsonl")]
-    shown = drawn(busy(collections=collections), 200)
-    assert "/done.jsonl" not in shown and "/one.jsonl: running" in shown and "/two.jsonl: running" in shown
+    text = render(busy_run(collections=collections), 200)
+    assert "/done.jsonl" not in text and "/one.jsonl: running" in text and "/two.jsonl: running" in text
 
 
-def test_without_one_that_runs_the_latest_is_shown_and_one_that_fell_silent_is_not_said_to_run() -> None:
+def test_a_collection_without_updates_is_shown_as_silent_and_not_as_running() -> None:
     collections = [collection("/killed.jsonl", updated=NOW - 75), collection("/done.jsonl", "complete")]
-    shown = drawn(busy(collections=collections), 200)
-    assert "/killed.jsonl: silent for 1 min 15 s" in shown and "/done.jsonl" not in shown
+    text = render(busy_run(collections=collections), 200)
+    assert "/killed.jsonl: silent for 1 min 15 s" in text and "/done.jsonl" not in text
 
 
-def test_an_idle_run_is_its_servers_and_a_line() -> None:
-    shown = drawn(busy(total=0, stages=[], episodes=[], stuck=[], collections=[]), 100)
-    assert shown.splitlines()[-1].startswith("run r, head http://127.0.0.1:11000: 2 of 2 ready")
+def test_an_idle_run_shows_its_servers_and_one_line() -> None:
+    text = render(busy_run(total=0, stages=[], episodes=[], stuck=[], collections=[]), 100)
+    assert text.splitlines()[-1].startswith("run r, head http://127.0.0.1:11000: 2 of 2 ready")
 
 
-def test_each_data_set_of_a_mixture_has_a_line_of_its_own() -> None:
+def test_each_dataset_of_a_mixture_has_its_own_line() -> None:
     part: dict[str, Any] = {"tasks": 2, "success_stderr": None, "reward_stderr": None}
     parts = {
         "rooms": DatasetStatus(measured=4, successes=1, mean_reward=-0.5, **part),
         "essays": DatasetStatus(measured=12, successes=None, mean_reward=0.75, **part),
     }
-    one = collection()
-    mixed = one.model_copy(update={"status": one.status.model_copy(update={"datasets": parts})})
-    shown = [line.rstrip() for line in drawn(busy(collections=[mixed]), 100).splitlines()]
-    assert "  rooms   4 measured, success 25.0%, reward -0.50" in shown
-    assert "  essays  12 measured, reward 0.75" in shown
+    running = collection()
+    mixed = running.model_copy(update={"status": running.status.model_copy(update={"datasets": parts})})
+    text = [line.rstrip() for line in render(busy_run(collections=[mixed]), 100).splitlines()]
+    assert "  rooms   4 measured, success 25.0%, reward -0.50" in text
+    assert "  essays  12 measured, reward 0.75" in text
 
 
-def test_servers_that_run_older_code_than_is_on_disk_are_named() -> None:
+def test_servers_with_older_code_than_on_disk_are_named() -> None:
     old = server("coin").model_copy(update={"changed_files": ["resources_servers/coin/app.py"]})
-    shown = drawn(busy().model_copy(update={"servers": [old, server("other")]}), 160)
-    assert "! coin runs older code than is on disk: resources_servers/coin/app.py" in shown
-    assert "other runs older" not in shown
+    text = render(busy_run().model_copy(update={"servers": [old, server("other")]}), 160)
+    assert "! coin runs older code than is on disk: resources_servers/coin/app.py" in text
+    assert "other runs older" not in text

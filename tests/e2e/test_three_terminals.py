@@ -1,4 +1,4 @@
-"""The founding document's three terminals, typed as it has them: a policy endpoint, ng_run, ng_collect_rollouts."""
+"""The three terminals of the project's specification: a policy endpoint, ng_run and ng_collect_rollouts."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import jq
 import orjson
 import pytest
 
-from tests.support.commands import command, config, ng_run
+from tests.support.commands import command, config, in_this_process, ng_run
 from tests.support.stacks import AGENT, PUZZLES, keys_of, read_rows
 
 MODEL = "responses_api_models/vllm_model/configs/vllm_model.yaml"
-WORLD = "resources_servers/grl_sokoban/configs/grl_sokoban.yaml"
+ENVIRONMENT = "resources_servers/grl_sokoban/configs/grl_sokoban.yaml"
 ENDPOINT = "responses_api_models/builtin_model/configs/builtin_model.yaml"
 
 STATISTICS = """map(.reward) | {
@@ -27,7 +27,7 @@ TOOL_CALLS = """map([.response.output[] | select(.type == "function_call")] | le
 }"""
 
 
-async def test_200_puzzles_times_16_give_3200_rows_and_the_jq_lines_work(tmp_path: Path) -> None:
+async def test_200_puzzles_with_16_repeats_give_3200_rows_and_the_jq_programs_work(tmp_path: Path) -> None:
     endpoint_folder, stack_folder = tmp_path / "endpoint", tmp_path / "stack"
     endpoint_folder.mkdir()
     stack_folder.mkdir()
@@ -39,8 +39,8 @@ async def test_200_puzzles_times_16_give_3200_rows_and_the_jq_lines_work(tmp_pat
             "policy_api_key": "dummy",
             "policy_model_name": "Qwen/Qwen3-4B",
         }
-        async with ng_run(config(MODEL, WORLD), cwd=stack_folder, env=exported) as stack:
-            # A note on the endpoint, which serves another name, may have followed on a busy machine.
+        async with ng_run(config(MODEL, ENVIRONMENT), cwd=stack_folder, env=exported) as stack:
+            # On a busy machine a note about the endpoint, which serves another model name, may follow the line.
             assert "All 3 / 3 servers ready!" in stack.printed.splitlines()
             collected = await command(
                 "ng_collect_rollouts",
@@ -68,7 +68,7 @@ def _check_jq_lines(rows: list[dict[str, Any]], printed: str) -> None:
     statistics = run(STATISTICS)
     assert statistics["count"] == 3200
     mean = re.search(r"mean reward +(\S+)", printed)
-    # Means in tenths over 3,200 may lie halfway between two numbers of four digits.
+    # The mean of 3,200 multiples of 0.1 may be halfway between two numbers with four decimals.
     assert mean is not None and float(mean[1]) == pytest.approx(statistics["avg"], abs=1e-4)
     successes = run("map(select(.success == true)) | length")
     assert f"({successes} / 3200)" in printed
@@ -80,10 +80,16 @@ def _check_jq_lines(rows: list[dict[str, Any]], printed: str) -> None:
 
 
 @pytest.mark.parametrize("missing", ["policy_base_url", "policy_api_key", "policy_model_name"])
-async def test_a_variable_that_is_not_exported_is_named_before_anything_starts(tmp_path: Path, missing: str) -> None:
+def test_a_missing_variable_is_named_before_anything_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], missing: str
+) -> None:
     exported = {"policy_base_url": "http://127.0.0.1:1/v1", "policy_api_key": "k", "policy_model_name": "m"}
     del exported[missing]
-    refused = await command("ng_run", config(MODEL, WORLD), cwd=tmp_path, env=exported)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv(missing, raising=False)
+    for name, value in exported.items():
+        monkeypatch.setenv(name, value)
+    refused = in_this_process("ng_run", config(MODEL, ENVIRONMENT), capsys=capsys)
     assert refused.status == 2
     assert f"${{{missing}}}" in refused.err
     assert f"export {missing}=" in refused.err

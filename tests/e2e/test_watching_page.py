@@ -1,4 +1,4 @@
-"""docs/watching.md: what it says to type works, and what it lists is there."""
+"""docs/watching.md: its commands work, and the metrics that it lists exist."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rollyard.services.cli.options import read_options
 from rollyard.services.cli.track import TrackOptions
 from rollyard.services.http.transport import HttpTransport
 from rollyard.services.io.search_path import INSTALLED
-from tests.e2e.test_docs import typed
+from tests.e2e.test_docs import documented_lines
 from tests.support.commands import command, config, environment, ng_run
 from tests.support.stacks import SOKOBAN
 
@@ -30,23 +30,29 @@ async def shell(words: list[str], cwd: Path) -> str:
     return out.decode()
 
 
-async def test_every_command_of_the_page_answers_and_the_prometheus_file_leads_to_every_server(tmp_path: Path) -> None:
-    lines = [words for words in typed(PAGE) if "+watch=true" not in words and words[0] in ("curl", "ng_status")]
+async def test_every_command_of_the_page_works_and_the_prometheus_config_finds_every_server(tmp_path: Path) -> None:
+    lines = [
+        words for words in documented_lines(PAGE) if "+watch=true" not in words and words[0] in ("curl", "ng_status")
+    ]
     assert len(lines) >= 4
     async with ng_run(config(SOKOBAN), "+colocate=true", "+head_port=0", cwd=tmp_path) as run:
         found = re.search(r"head http://(\S+)", run.printed)
         assert found
-        for words in lines:
+        head = found[1]
+
+        async def check(words: list[str]) -> None:
             if words[0] == "ng_status":
-                told = await command(*words, cwd=tmp_path)
-                assert told.status == 0 and told.out, told.err
+                done = await command(*words, cwd=tmp_path)
+                assert done.status == 0 and done.out, done.err
             else:
-                assert await shell([word.replace(DEFAULT, found[1]) for word in words], tmp_path)
+                assert await shell([word.replace(DEFAULT, head) for word in words], tmp_path)
+
+        await asyncio.gather(*map(check, lines))
         (job,) = yaml.safe_load((INSTALLED / "docs/grafana/prometheus.yml").read_text())["scrape_configs"]
         (discovery,) = job["http_sd_configs"]
         transport = HttpTransport()
         try:
-            url = discovery["url"].replace(DEFAULT, found[1])
+            url = discovery["url"].replace(DEFAULT, head)
             targets = orjson.loads((await transport.send("GET", url, b"", {}, 5.0)).body)
             for target in targets:
                 page = await transport.send("GET", f"http://{target['targets'][0]}/metrics", b"", {}, 5.0)
@@ -67,5 +73,5 @@ def test_the_page_lists_every_metric_that_the_dashboard_shows() -> None:
 
 
 def test_every_documented_track_line_has_known_options() -> None:
-    lines = [words for words in typed(PAGE) if words[0] == "ng_track"]
+    lines = [words for words in documented_lines(PAGE) if words[0] == "ng_track"]
     assert {read_options(TrackOptions, words[1:])[0].to for words in lines} == {"wandb", "mlflow"}

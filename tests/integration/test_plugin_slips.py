@@ -12,7 +12,7 @@ from rollyard.testing import play, serving
 
 
 class Hello(Environment[Any]):
-    """Must not be asked for a verdict on an episode without an ending."""
+    """Must not be asked for a verdict if the agent returned no finish reason."""
 
     user_template = "Hello."
 
@@ -38,6 +38,6 @@ async def test_a_model_server_that_returns_no_response_is_named_and_not_a_broken
             return returned
 
     async with serving(Slip) as servers:
-        with pytest.raises(Failure, match="the model server returned") as caught:
+        with pytest.raises(Failure, match="the model server returned") as raised:
             await servers.client.post("server", "/v1/responses", b'{"input": "Hello."}', 10.0)
-    assert caught.value.kind is FailureKind.SERVER_ERROR
+    assert raised.value.kind is FailureKind.SERVER_ERROR

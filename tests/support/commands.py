@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import importlib
 import os
 import signal
 import sys
@@ -11,16 +12,18 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
+
 from rollyard.services.io.search_path import INSTALLED
 
 BIN = Path(sys.executable).parent
 DEADLINE_S = 300.0
-"""For what hangs; a machine that is busy takes its time."""
+"""Only stops tests that hang; long enough for a busy machine."""
 
 
 @dataclass
 class Finished:
-    """A command that has ended."""
+    """A finished command."""
 
     status: int
     out: str
@@ -28,7 +31,7 @@ class Finished:
 
 
 def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
-    """A user's environment without what a test run may have set."""
+    """Environment variables of a user, without those that a test run may have set."""
     kept = {key: value for key, value in os.environ.items() if not key.lower().startswith(("policy_", "rollyard"))}
     return {**kept, "PATH": f"{BIN}{os.pathsep}{kept.get('PATH', '')}", **(extra or {})}
 
@@ -56,7 +59,7 @@ async def command(
 
 @dataclass
 class Running:
-    """An `ng_run` in the foreground of some terminal."""
+    """A running `ng_run`."""
 
     process: asyncio.subprocess.Process
     cwd: Path
@@ -64,7 +67,7 @@ class Running:
 
     @property
     def printed(self) -> str:
-        """What it has said so far."""
+        """Its output so far."""
         return self.log.read_text()
 
 
@@ -72,7 +75,7 @@ class Running:
 async def ng_run(
     *arguments: str, cwd: Path, env: Mapping[str, str] | None = None, name: str = "ng_run"
 ) -> AsyncIterator[Running]:
-    """`ng_run`, ready; interrupted at the end as by Ctrl-C."""
+    """`ng_run` with all servers ready; ended with SIGINT."""
     log = cwd / f"{name}.log"
     with log.open("wb") as output:
         process = await asyncio.create_subprocess_exec(
@@ -83,12 +86,38 @@ async def ng_run(
         async with asyncio.timeout(DEADLINE_S):
             while "servers ready!" not in running.printed:
                 assert process.returncode is None, running.printed
-                await asyncio.sleep(0.05)
+                await asyncio.sleep(0.02)
         yield running
     finally:
         if process.returncode is None:
             process.send_signal(signal.SIGINT)
             await asyncio.wait_for(process.wait(), DEADLINE_S)
+
+
+@contextlib.asynccontextmanager
+async def ng_viewer(*arguments: str, cwd: Path) -> AsyncIterator[tuple[asyncio.subprocess.Process, str]]:
+    """`ng_viewer` and the address that it printed; ended with SIGINT."""
+    process = await asyncio.create_subprocess_exec(
+        str(BIN / "ng_viewer"), *arguments, cwd=cwd, env=environment(), stdout=asyncio.subprocess.PIPE
+    )
+    try:
+        assert process.stdout is not None
+        line = await asyncio.wait_for(process.stdout.readline(), DEADLINE_S)
+        yield process, line.decode().strip()
+    finally:
+        if process.returncode is None:
+            process.send_signal(signal.SIGINT)
+        await asyncio.wait_for(process.communicate(), DEADLINE_S)
+
+
+def in_this_process(*arguments: str, capsys: pytest.CaptureFixture[str]) -> Finished:
+    """Run a command's `main` in this process, which saves a second of imports. The caller sets folder and variables."""
+    main = importlib.import_module(f"rollyard.services.cli.{arguments[0].removeprefix('ng_')}").main
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(SystemExit) as exited:
+        patch.setattr(sys, "argv", list(arguments))
+        main()
+    printed = capsys.readouterr()
+    return Finished(int(exited.value.code or 0), printed.out, printed.err)
 
 
 def config(*paths: str) -> str:

@@ -22,6 +22,7 @@ from rollyard.services.errors import Failure, FailureKind
 from rollyard.services.http.transport import HttpTransport
 from rollyard.services.types import Json
 from tests.support.fixtures import until
+from tests.support.processes import parent_of, processes_with
 
 FAKE = Path(__file__).with_name("fake_vllm.py")
 MARK = "ROLLYARD_TEST_ENGINE"
@@ -99,12 +100,8 @@ async def bench(folder: Path, **settings: Any) -> AsyncIterator[Bench]:
 
 
 def bearers(mark: str) -> Iterator[int]:
-    """Living processes that inherited the mark."""
-    wanted = f"{MARK}={mark}".encode()
-    for process in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            if wanted in (process / "environ").read_bytes().split(b"\0") and alive(int(process.name)):
-                yield int(process.name)
+    """Running processes that inherited the mark."""
+    return processes_with(MARK, mark)
 
 
 async def all_gone(mark: str) -> None:
@@ -112,15 +109,3 @@ async def all_gone(mark: str) -> None:
     async with asyncio.timeout(LONG_S):
         while list(bearers(mark)):
             await asyncio.sleep(0.05)
-
-
-def alive(pid: int) -> bool:
-    """True for a process that runs; a zombie does not."""
-    with contextlib.suppress(OSError):
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    return False
-
-
-def parent_of(pid: int) -> int:
-    """The parent's process id."""
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])

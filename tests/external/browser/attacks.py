@@ -6,7 +6,7 @@ from rollyard.services.types import Json
 
 CODE = "document.title='taken';alert(1);fetch('http://192.0.2.1/x')"
 LOST = 100
-"""The task of the rollout that was given up."""
+"""The task of the abandoned rollout."""
 ATTACKS = (
     f"<script>{CODE}</script>",
     f'<img src=x onerror="{CODE}">',
@@ -27,12 +27,12 @@ ATTACKS = (
 
 
 def attacks() -> list[Json]:
-    """A row for each attack; a last one of shapes that nobody expects."""
+    """A row for each attack, and one with unexpected types."""
     return [*(_row(number, text) for number, text in enumerate(ATTACKS)), _shapes(len(ATTACKS))]
 
 
 def failures() -> list[Json]:
-    """The failed attempts at a rollout that was given up, for X_failures.jsonl."""
+    """The failed attempts of an abandoned rollout, for X_failures.jsonl."""
     return [
         {
             "_ng_task_index": LOST,
@@ -61,14 +61,14 @@ def _row(number: int, text: str) -> Json:
         {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": text}]},
         {"type": text[:200], "anything": text[:200]},
     ]
-    asked: list[Json] = [{"role": "system", "content": text}, {"role": "user", "content": text}]
+    messages: list[Json] = [{"role": "system", "content": text}, {"role": "user", "content": text}]
     return {
         "_ng_task_index": number,
         "_ng_rollout_index": 0,
         "reward": 1.0,
         "finish_reason": text[:200],
         "agent_ref": {"name": text[:200]},
-        "responses_create_params": {"input": asked},
+        "responses_create_params": {"input": messages},
         "response": {"model": text[:200], "output": output},
         text[:200]: text[:200],
         "__proto__": {"polluted": text[:200], "toString": "x"},

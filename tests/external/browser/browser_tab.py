@@ -1,4 +1,4 @@
-"""A browser's tab that notices what a page must never do."""
+"""A browser tab that records what a page must never do."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DEADLINE_MS = 30_000
 
 @contextlib.contextmanager
 def chromium() -> Iterator[Browser]:
-    """Debian's Chromium, headless."""
+    """Headless Chromium of Debian."""
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, headless=True, args=_FLAGS)
         yield browser
@@ -24,24 +24,24 @@ def chromium() -> Iterator[Browser]:
 
 
 class Tab:
-    """A page and what went wrong on it: errors, dialogs, requests to elsewhere, violations of its security policy."""
+    """A page and its problems: errors, dialogs, requests to other hosts, violations of its security policy."""
 
     def __init__(self, browser: Browser, url: str, **options: Any) -> None:
         self.url = url
-        self.wrong: list[str] = []
+        self.problems: list[str] = []
         self._context = browser.new_context(**{"viewport": {"width": 1280, "height": 800}, **options})
         self.page = self._context.new_page()
         self.page.set_default_timeout(DEADLINE_MS)
-        self.page.on("console", self._said)
-        self.page.on("pageerror", lambda error: self.wrong.append(f"error: {error}"))
-        self.page.on("dialog", self._asked)
-        self.page.on("request", self._requested)
+        self.page.on("console", self._on_console)
+        self.page.on("pageerror", lambda error: self.problems.append(f"error: {error}"))
+        self.page.on("dialog", self._on_dialog)
+        self.page.on("request", self._on_request)
         self.page.add_init_script(
             "addEventListener('securitypolicyviolation', (v) => console.error('policy', v.violatedDirective))"
         )
 
     def go(self, place: str) -> Tab:
-        """To a place within the page, once all it asks for is there."""
+        """Open a place of the page and wait until everything is loaded."""
         self.page.goto("about:blank")
         self.page.goto(self.url + place)
         self.page.locator("main h1").wait_for()
@@ -49,27 +49,30 @@ class Tab:
         return self
 
     def settled(self) -> None:
-        """Until nothing is on its way any more."""
+        """Wait until all requests have ended and nothing is marked as busy or stale."""
         self.page.wait_for_load_state("networkidle")
         expect(self.page.locator("main .busy, main .stale")).to_have_count(0, timeout=DEADLINE_MS)
 
     def find(self, selector: str, has_text: str | None = None) -> Locator:
-        """What a CSS selector finds, of it what contains a text."""
+        """The elements of a CSS selector, only those that contain `has_text` if given."""
         return self.page.locator(selector, has_text=has_text)
 
     def close(self) -> None:
-        """The tab and its profile."""
+        """Close the tab and its profile."""
         self._context.close()
 
-    def _said(self, message: ConsoleMessage) -> None:
+    def _on_console(self, message: ConsoleMessage) -> None:
         if message.type in ("error", "warning"):
-            self.wrong.append(f"{message.type}: {message.text}")
+            self.problems.append(f"{message.type}: {message.text}")
 
-    def _asked(self, dialog: Dialog) -> None:
-        self.wrong.append(f"dialog: {dialog.message}")
+    def _on_dialog(self, dialog: Dialog) -> None:
+        self.problems.append(f"dialog: {dialog.message}")
         dialog.dismiss()
 
-    def _requested(self, request: Request) -> None:
-        here, there = urlsplit(self.url), urlsplit(request.url)
-        if there.scheme not in ("data", "blob") and (there.scheme, there.netloc) != (here.scheme, here.netloc):
-            self.wrong.append(f"request: {request.url}")
+    def _on_request(self, request: Request) -> None:
+        own, requested = urlsplit(self.url), urlsplit(request.url)
+        if requested.scheme not in ("data", "blob") and (requested.scheme, requested.netloc) != (
+            own.scheme,
+            own.netloc,
+        ):
+            self.problems.append(f"request: {request.url}")

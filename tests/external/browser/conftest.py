@@ -1,4 +1,4 @@
-"""Real Chromium before a real ng_viewer (make test-browser); without Playwright nothing here is collected."""
+"""Real Chromium with a real ng_viewer (make test-browser); without Playwright, nothing in this folder is collected."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ def recordings(tmp_path_factory: pytest.TempPathFactory) -> Recordings:
 
 @pytest.fixture(scope="session")
 def url(recordings: Recordings) -> Iterator[str]:
-    """Of a viewer over all of them."""
+    """The address of a viewer with all recordings."""
     from tests.external.browser.viewer import viewing
 
-    with viewing(recordings.paths, recordings.played.parent) as found:
-        yield found
+    with viewing(recordings.paths, recordings.played.parent) as started:
+        yield started
 
 
 @pytest.fixture(scope="session")
@@ -39,13 +39,13 @@ def browser() -> Iterator[Browser]:
     """One Chromium for all tests."""
     from tests.external.browser.browser_tab import chromium
 
-    with chromium() as found:
-        yield found
+    with chromium() as started:
+        yield started
 
 
 @pytest.fixture
 def open_tab(browser: Browser, url: str) -> Iterator[Callable[..., Tab]]:
-    """Opens tabs in a profile of the test's own; at the end no tab may have seen anything go wrong."""
+    """Opens tabs, each with a new profile; at the end no tab may have recorded a problem."""
     from tests.external.browser.browser_tab import Tab
 
     tabs: list[Tab] = []
@@ -57,4 +57,4 @@ def open_tab(browser: Browser, url: str) -> Iterator[Callable[..., Tab]]:
     yield opened
     for tab in tabs:
         tab.close()
-    assert [wrong for tab in tabs for wrong in tab.wrong] == []
+    assert [problem for tab in tabs for problem in tab.problems] == []

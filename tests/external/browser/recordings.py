@@ -1,4 +1,4 @@
-"""Rollout files for the page: played by the real stack, written by hand where it records nothing of the kind."""
+"""Rollout files for the page: collected from a real stack, or written by hand for what no stack records."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ REPEATS = 4
 
 @dataclass(frozen=True)
 class Recordings:
-    """The files, in the order in which the viewer is given them."""
+    """The files, in the order in which they are passed to the viewer."""
 
     played: Path
     again: Path
@@ -30,27 +30,26 @@ class Recordings:
 
     @property
     def paths(self) -> list[Path]:
-        """All of them."""
         return [self.played, self.again, self.tokens, self.nemo, self.attacks]
 
 
 def record(folder: Path) -> Recordings:
-    """Play Sokoban twice by the commands of `make demo`, and write the rest."""
-    made = Recordings(*(folder / f"{name}.jsonl" for name in ("played", "again", "tokens", "nemo", "attacks")))
-    # Not in this thread: Playwright keeps a loop running in it.
+    """Collect Sokoban twice with the commands of `make demo`, and write the other files."""
+    recordings = Recordings(*(folder / f"{name}.jsonl" for name in ("played", "again", "tokens", "nemo", "attacks")))
+    # In another thread, because Playwright keeps an event loop running in this one.
     with ThreadPoolExecutor(1) as thread:
-        thread.submit(asyncio.run, _play(folder, made)).result()
-    rows = read_rows(made.played)
-    _write(made.tokens, [with_tokens(row) for row in rows[:REPEATS]])
-    _write(made.nemo, [as_nemo_gym(row) for row in rows[: 2 * REPEATS]])
-    _write(made.attacks, attacks())
-    _write(made.attacks.with_name("attacks_failures.jsonl"), failures())
-    return made
+        thread.submit(asyncio.run, _play(folder, recordings)).result()
+    rows = read_rows(recordings.played)
+    _write(recordings.tokens, [with_tokens(row) for row in rows[:REPEATS]])
+    _write(recordings.nemo, [as_nemo_gym(row) for row in rows[: 2 * REPEATS]])
+    _write(recordings.attacks, attacks())
+    _write(recordings.attacks.with_name("attacks_failures.jsonl"), failures())
+    return recordings
 
 
-async def _play(folder: Path, made: Recordings) -> None:
+async def _play(folder: Path, recordings: Recordings) -> None:
     async with ng_run(config(SOKOBAN), "+colocate=true", cwd=folder):
-        for path, temperature in ((made.played, "0.8"), (made.again, "0.2")):
+        for path, temperature in ((recordings.played, "0.8"), (recordings.again, "0.2")):
             done = await command(
                 "ng_collect_rollouts",
                 f"+agent_name={AGENT}",
@@ -70,7 +69,7 @@ def _write(path: Path, rows: list[Json]) -> None:
 
 
 def with_tokens(row: Json) -> Json:
-    """The row with tokens on its model calls; each prompt goes on from the turn before, but for the third."""
+    """The row with tokens in its model calls; each prompt continues the previous turn, except for the third."""
     seen: list[int] = []
     output, turn = [], 0
     for item in row["response"]["output"]:
@@ -90,5 +89,5 @@ def with_tokens(row: Json) -> Json:
 
 
 def as_nemo_gym(row: Json) -> Json:
-    """The row as NeMo Gym writes one: no timings, no reason to end, no index of its task."""
+    """The row as NeMo Gym writes it: no timings, no finish reason, no task index."""
     return {key: row[key] for key in ("responses_create_params", "response", "reward")}

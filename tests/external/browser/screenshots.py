@@ -1,4 +1,4 @@
-"""make pictures: the pages as they look, wide and narrow, light and dark, into docs/pictures."""
+"""make pictures: screenshots of the pages, wide and narrow, light and dark, in docs/pictures."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ PLACES = {
     "compare": "#/compare/0/1",
 }
 SIZES = {"wide": (1280, 800), "narrow": (390, 844)}
-LOOKS = ("light", "dark")
+SCHEMES = ("light", "dark")
 COLOURS = 128
 
 
 def main() -> None:
-    """Take every picture anew."""
+    """Take every screenshot."""
     FOLDER.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as folder, chromium() as browser:
-        made = record(Path(folder))
-        with viewing([Path(path.name) for path in made.paths[:3]], Path(folder)) as url:
+        recordings = record(Path(folder))
+        with viewing([Path(path.name) for path in recordings.paths[:3]], Path(folder)) as url:
             for size, (width, height) in SIZES.items():
-                for look in LOOKS:
-                    tab = Tab(browser, url, viewport={"width": width, "height": height}, color_scheme=look)
+                for scheme in SCHEMES:
+                    tab = Tab(browser, url, viewport={"width": width, "height": height}, color_scheme=scheme)
                     for name, place in PLACES.items():
-                        _take(tab, place, FOLDER / f"{name}-{size}-{look}.png")
+                        _take(tab, place, FOLDER / f"{name}-{size}-{scheme}.png")
                     tab.close()
 
 
@@ -47,7 +47,7 @@ def _take(tab: Tab, place: str, path: Path) -> None:
         tab.find("section.tokens").scroll_into_view_if_needed()
         tab.page.evaluate("scrollTo(0, document.querySelector('section.tokens').offsetTop - 60)")
     shot = Image.open(io.BytesIO(tab.page.screenshot()))
-    # A palette of few colours: a third of the size, and no eye sees it.
+    # A palette of 128 colours reduces the size to a third without a visible difference.
     shot.convert("RGB").quantize(COLOURS).save(path, optimize=True)
     print(f"{path.relative_to(INSTALLED)}  {path.stat().st_size:,} bytes")
 

@@ -1,9 +1,7 @@
-"""Charts answer to pointer and keyboard: marks lead to rollouts, a series tells its numbers and can be zoomed."""
+"""Charts with pointer and keyboard: marks link to rollouts, a series shows its values and can be zoomed."""
 
 from __future__ import annotations
 
-import asyncio
-import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,9 +9,7 @@ from playwright.sync_api import Locator, expect
 
 from tests.external.browser.browser_tab import Tab
 from tests.external.browser.recordings import Recordings
-from tests.external.browser.viewer import exported, viewing
-from tests.support.commands import config, ng_run
-from tests.support.stacks import SOKOBAN
+from tests.external.browser.viewer import exported, running_stack, viewing
 
 Open = Callable[..., Tab]
 ROWS = "table.wide tbody tr"
@@ -25,7 +21,7 @@ def figure(tab: Tab, title: str) -> Locator:
 
 
 def point(tab: Tab, chart: Locator, place: float) -> None:
-    """Moves the pointer to a place of a series, from 0 to 1."""
+    """Move the pointer to a position in a series, from 0 to 1."""
     box = chart.locator(".area").bounding_box()
     assert box is not None
     tab.page.mouse.move(box["x"] + place * box["width"], box["y"] + box["height"] / 2)
@@ -40,7 +36,7 @@ def test_a_click_on_a_bar_lists_its_rollouts(open_tab: Open) -> None:
     assert "min_reward=" in tab.page.url
 
 
-def test_a_name_can_be_reached_and_opened_with_the_keyboard(open_tab: Open) -> None:
+def test_a_label_can_be_focused_and_opened_with_the_keyboard(open_tab: Open) -> None:
     tab = open_tab("#/")
     link = figure(tab, "Why episodes ended").locator("svg a").first
     link.focus()
@@ -50,13 +46,13 @@ def test_a_name_can_be_reached_and_opened_with_the_keyboard(open_tab: Open) -> N
     assert "end=" in tab.page.url
 
 
-def test_marks_tell_their_exact_numbers_in_a_tooltip(open_tab: Open) -> None:
+def test_marks_show_their_exact_values_in_a_tooltip(open_tab: Open) -> None:
     tab = open_tab("#/")
     titles = figure(tab, "pass@k and pass^k").locator(".mark title").all_text_contents()
     assert titles and all(title.startswith("pass") and "%" in title for title in titles)
 
 
-def test_a_chart_keeps_the_focus_when_it_is_drawn_again(open_tab: Open, recordings: Recordings, tmp_path: Path) -> None:
+def test_a_chart_keeps_the_focus_when_it_is_redrawn(open_tab: Open, recordings: Recordings, tmp_path: Path) -> None:
     lines = recordings.played.read_bytes().splitlines(keepends=True)
     growing = tmp_path / "growing.jsonl"
     growing.write_bytes(b"".join(lines[:20]))
@@ -71,7 +67,7 @@ def test_a_chart_keeps_the_focus_when_it_is_drawn_again(open_tab: Open, recordin
         tab.close()
 
 
-def test_the_pointer_reads_a_tokens_exact_log_probability(open_tab: Open) -> None:
+def test_the_pointer_shows_the_exact_log_probability_of_a_token(open_tab: Open) -> None:
     tab = open_tab(TOKENS)
     chart = tab.find("section.tokens .figure")
     chart.scroll_into_view_if_needed()
@@ -79,11 +75,11 @@ def test_the_pointer_reads_a_tokens_exact_log_probability(open_tab: Open) -> Non
     expect(chart.locator(".readout")).to_have_text("token 4: log-probability −6, 0.2%")
 
 
-def closer(tab: Tab) -> None:
-    """A drag shows a stretch, and the button or a double click all of it again."""
+def check_zoom(tab: Tab) -> None:
+    """A drag zooms in; the button and a double click zoom out."""
     chart = tab.find("section.tokens .figure")
     chart.scroll_into_view_if_needed()
-    whole = chart.locator(".tick").all_text_contents()
+    ticks = chart.locator(".tick").all_text_contents()
     for back in ("button", "double click"):
         point(tab, chart, 0.25)
         tab.page.mouse.down()
@@ -99,23 +95,23 @@ def closer(tab: Tab) -> None:
         else:
             box = chart.locator(".area").bounding_box() or {}
             tab.page.mouse.dblclick(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
-        expect(chart.locator(".tick").last).to_have_text(whole[-1])
+        expect(chart.locator(".tick").last).to_have_text(ticks[-1])
 
 
-def test_a_drag_looks_closer(open_tab: Open) -> None:
-    closer(open_tab(TOKENS))
+def test_a_drag_zooms_in(open_tab: Open) -> None:
+    check_zoom(open_tab(TOKENS))
 
 
-def test_an_exported_page_has_the_charts_and_looks_closer_without_a_server(
+def test_an_exported_page_has_the_charts_and_zooms_without_a_server(
     open_tab: Open, recordings: Recordings, tmp_path: Path
 ) -> None:
     page = exported([recordings.played, recordings.again, recordings.tokens], tmp_path / "page.html").as_uri()
     charts = [open_tab("#/", at=at).find(".run").first.locator("svg.chart") for at in (page, open_tab().url)]
     assert charts[0].count() == charts[1].count() >= 4
-    closer(open_tab(TOKENS, at=page))
+    check_zoom(open_tab(TOKENS, at=page))
 
 
-def test_letters_of_charts_keep_their_size_on_a_phone(open_tab: Open) -> None:
+def test_the_text_of_charts_keeps_its_size_on_a_phone(open_tab: Open) -> None:
     for width in (375, 1280):
         tab = open_tab("#/", viewport={"width": width, "height": 844})
         heights = tab.find("svg.chart .tick").evaluate_all(
@@ -124,26 +120,12 @@ def test_letters_of_charts_keep_their_size_on_a_phone(open_tab: Open) -> None:
         assert min(heights) >= 11
 
 
-def test_a_run_that_goes_on_has_its_pace_drawn(open_tab: Open, recordings: Recordings, tmp_path: Path) -> None:
-    up, done = threading.Event(), threading.Event()
-
-    async def stack() -> None:
-        async with ng_run(config(SOKOBAN), "+colocate=true", cwd=tmp_path):
-            up.set()
-            await asyncio.to_thread(done.wait)
-
-    running = threading.Thread(target=lambda: asyncio.run(stack()))
-    running.start()
-    try:
-        assert up.wait(60)
-        with viewing([recordings.played], tmp_path) as url:
-            tab = open_tab("#/live", at=url)
-            pace = tab.find("section[aria-label=Pace]")
-            expect(pace.locator("svg.chart")).to_have_count(2)
-            point(tab, pace.locator(".figure").first, 1.0)
-            expect(pace.locator(".readout").first).to_contain_text("now: ")
-            expect(pace.locator(".readout").first).to_contain_text("in progress")
-            tab.close()
-    finally:
-        done.set()
-        running.join()
+def test_the_pace_of_a_running_run_is_drawn(open_tab: Open, recordings: Recordings, tmp_path: Path) -> None:
+    with running_stack(tmp_path), viewing([recordings.played], tmp_path) as url:
+        tab = open_tab("#/live", at=url)
+        pace = tab.find("section[aria-label=Pace]")
+        expect(pace.locator("svg.chart")).to_have_count(2)
+        point(tab, pace.locator(".figure").first, 1.0)
+        expect(pace.locator(".readout").first).to_contain_text("now: ")
+        expect(pace.locator(".readout").first).to_contain_text("in progress")
+        tab.close()

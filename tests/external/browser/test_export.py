@@ -1,4 +1,4 @@
-"""The exported page: one file, no server."""
+"""The exported page: one file without a server."""
 
 from __future__ import annotations
 
@@ -17,59 +17,59 @@ ROWS = "table.wide tbody tr"
 
 
 @pytest.fixture(scope="module")
-def alone(recordings: Recordings, tmp_path_factory: pytest.TempPathFactory) -> str:
+def export(recordings: Recordings, tmp_path_factory: pytest.TempPathFactory) -> str:
     out = tmp_path_factory.mktemp("export") / "page.html"
     return exported([recordings.played, recordings.again], out).as_uri()
 
 
-def test_an_exported_page_says_the_same_numbers(open_tab: Open, alone: str) -> None:
-    tiles = [open_tab(at=at).find(".run .tile .large").all_inner_texts() for at in (alone, open_tab().url)]
+def test_an_exported_page_shows_the_same_numbers(open_tab: Open, export: str) -> None:
+    tiles = [open_tab(at=at).find(".run .tile .large").all_inner_texts() for at in (export, open_tab().url)]
     assert tiles[0] == tiles[1][: len(tiles[0])]
 
 
-def test_it_filters_sorts_and_opens_without_a_server(open_tab: Open, alone: str) -> None:
+def test_it_filters_sorts_and_opens_without_a_server(open_tab: Open, export: str) -> None:
     place, names = "#/runs/0?sort=-reward&success=true", "all => all.map((a) => a.ariaLabel)"
     served = open_tab(place).find(f"{ROWS} a").evaluate_all(names)
-    tab = open_tab(place, at=alone)
+    tab = open_tab(place, at=export)
     assert tab.find(f"{ROWS} a").evaluate_all(names) == served
     tab.find(f"{ROWS} a").first.click()
     expect(tab.find(".screen svg.squares").first).to_be_visible()
     expect(tab.find("article.said").first).to_be_visible()
 
 
-def test_it_searches_and_goes_on_to_the_next_without_a_server(open_tab: Open, alone: str) -> None:
-    tab = open_tab("#/runs/0?q=solve+this+sokoban", at=alone)
+def test_it_searches_and_opens_the_next_rollout_without_a_server(open_tab: Open, export: str) -> None:
+    tab = open_tab("#/runs/0?q=solve+this+sokoban", at=export)
     count = tab.find(ROWS).count()
     assert count > 1
-    assert open_tab("#/runs/0?q=nobody-says-this", at=alone).find(ROWS).count() == 0
+    assert open_tab("#/runs/0?q=nobody-says-this", at=export).find(ROWS).count() == 0
     tab.go("#/runs/0/tasks/0/0")
     tab.page.keyboard.press("]")
     expect(tab.find("main h1")).to_have_text("Task 0 repeat 1")
 
 
-def test_a_search_of_an_export_names_how_many_rollouts_it_did_not_search(
+def test_a_search_in_an_export_shows_how_many_rollouts_are_missing(
     open_tab: Open, recordings: Recordings, tmp_path: Path
 ) -> None:
     page = exported([recordings.played], tmp_path / "part.html", "+export_limit=10").as_uri()
-    said = open_tab("#/runs/0?q=solve+this+sokoban", at=page).find("main [role=status]")
-    expect(said).to_have_text(
+    status = open_tab("#/runs/0?q=solve+this+sokoban", at=page).find("main [role=status]")
+    expect(status).to_have_text(
         "10 rollouts in this file. The other 38 rollouts of the run were not exported and are neither filtered nor "
         "searched."
     )
 
 
-def test_a_search_of_an_export_finds_names_of_tools_and_facts_too(open_tab: Open, alone: str) -> None:
+def test_a_search_in_an_export_also_finds_agents_finish_reasons_and_tools(open_tab: Open, export: str) -> None:
     for words in ("grl_sokoban_game_agent", "answered", "step"):
-        assert open_tab(f"#/runs/0?q={words}", at=alone).find(ROWS).count() > 0
+        assert open_tab(f"#/runs/0?q={words}", at=export).find(ROWS).count() > 0
 
 
-def test_it_compares_without_a_server(open_tab: Open, alone: str) -> None:
-    tab = open_tab("#/compare/0/1", at=alone)
+def test_it_compares_without_a_server(open_tab: Open, export: str) -> None:
+    tab = open_tab("#/compare/0/1", at=export)
     tab.find("tbody a").first.click()
     expect(tab.find(".halves section")).to_have_count(2)
 
 
-def test_attacks_do_not_get_out_of_an_exported_page(open_tab: Open, recordings: Recordings, tmp_path: Path) -> None:
+def test_attacks_are_harmless_in_an_exported_page(open_tab: Open, recordings: Recordings, tmp_path: Path) -> None:
     page = exported([recordings.attacks], tmp_path / "attacks.html").as_uri()
     for place in ("#/", "#/runs/0", "#/runs/0/tasks/4/0"):
         assert "Rollyard" in open_tab(place, at=page).page.title()

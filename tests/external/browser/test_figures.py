@@ -1,4 +1,4 @@
-"""Figures and numbers fit their place and can be read, at every width."""
+"""Figures and numbers fit into their space and are readable at every width."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from tests.external.browser.viewer import viewing
 Open = Callable[..., Tab]
 BOARD = "SFFF\nFHFH\n\nThe board:\n##_##\n#_XO#\n##P#\nYou move next."
 CUT = """() => [...document.querySelectorAll('.charts .figure')].flatMap((figure) => {
-    const place = figure.getBoundingClientRect();
+    const frame = figure.getBoundingClientRect();
     const parts = [...figure.querySelectorAll('td, th, text, rect, figcaption')];
     return parts.filter((one) => !one.closest('.hidden, .numbers, title') && one.getBoundingClientRect().width && (
-        one.getBoundingClientRect().right > place.right + 2 || one.getBoundingClientRect().left < place.left - 2
+        one.getBoundingClientRect().right > frame.right + 2 || one.getBoundingClientRect().left < frame.left - 2
         || (one.matches('td, th') && one.scrollWidth > one.clientWidth + 1)
     )).map((one) => `${figure.querySelector('h3').textContent}: ${one.outerHTML.slice(0, 120)}`);
 })"""
@@ -39,7 +39,7 @@ def _row(task: int, repeat: int) -> Json:
 
 
 @pytest.fixture(scope="module")
-def large(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def large_values(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     path = tmp_path_factory.mktemp("large") / "large.jsonl"
     path.write_bytes(b"".join(orjson.dumps(_row(task, repeat)) + b"\n" for task in range(6) for repeat in range(2)))
     with viewing([path], path.parent) as url:
@@ -47,14 +47,14 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("width", [390, 768, 1024, 1280, 1440, 1920])
-def test_no_figure_is_cut_however_wide_the_window(open_tab: Open, large: str, width: int) -> None:
-    tab = open_tab(at=large, viewport={"width": width, "height": 900})
+def test_no_figure_is_cut_off_at_any_width(open_tab: Open, large_values: str, width: int) -> None:
+    tab = open_tab(at=large_values, viewport={"width": width, "height": 900})
     assert tab.find(".charts .figure").count() >= 6
     assert tab.page.evaluate(CUT) == []
 
 
-def test_boards_in_messages_have_letters_of_one_width_and_prose_has_not(open_tab: Open, large: str) -> None:
-    tab = open_tab("#/runs/0/tasks/0/0", at=large)
+def test_boards_in_messages_are_monospaced_and_prose_is_not(open_tab: Open, large_values: str) -> None:
+    tab = open_tab("#/runs/0/tasks/0/0", at=large_values)
     spans = tab.find("article.user .text > span")
     shown = {text: "mono" in font for text, font in zip(
         spans.all_inner_texts(),
@@ -69,7 +69,7 @@ def test_boards_in_messages_have_letters_of_one_width_and_prose_has_not(open_tab
     }
 
 
-def test_what_rounding_left_of_zero_is_shown_as_zero(open_tab: Open) -> None:
+def test_rounding_errors_around_zero_are_shown_as_zero(open_tab: Open) -> None:
     tab = open_tab()
     shown = tab.page.evaluate(
         "async () => { const { plain, signed } = await import('/static/formatting.js');"

@@ -1,4 +1,4 @@
-"""The list of rollouts: filters, sorting, search, the keyboard; all of it in the address."""
+"""The list of rollouts: filters, sorting, search and keyboard; its state is in the address."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def rewards(tab: Tab) -> list[float]:
     return [float(cell.replace("−", "-")) for cell in tab.find(f"{ROWS} td:nth-child(4)").all_inner_texts()]
 
 
-def test_a_filter_goes_into_the_address_and_comes_back_from_it(open_tab: Open, recordings: Recordings) -> None:
+def test_a_filter_is_stored_in_the_address_and_restored_from_it(open_tab: Open, recordings: Recordings) -> None:
     solved = sum(row["success"] for row in read_rows(recordings.played))
     tab = open_tab("#/runs/0")
     tab.page.get_by_label("Success").select_option("true")
@@ -30,7 +30,7 @@ def test_a_filter_goes_into_the_address_and_comes_back_from_it(open_tab: Open, r
     expect(tab.page.get_by_label("Success")).to_have_value("true")
 
 
-def test_a_range_of_rewards_keeps_what_lies_in_it(open_tab: Open, recordings: Recordings) -> None:
+def test_a_reward_range_keeps_only_rollouts_within_it(open_tab: Open, recordings: Recordings) -> None:
     kept = [row["reward"] for row in read_rows(recordings.played) if row["reward"] >= 10]
     tab = open_tab("#/runs/0")
     tab.page.get_by_label("Reward, from").fill("10")
@@ -38,7 +38,7 @@ def test_a_range_of_rewards_keeps_what_lies_in_it(open_tab: Open, recordings: Re
     assert "min_reward=10" in tab.page.url
 
 
-def test_a_click_on_a_head_sorts_and_another_turns_it_round(open_tab: Open, recordings: Recordings) -> None:
+def test_a_click_on_a_column_header_sorts_and_a_second_one_reverses_it(open_tab: Open, recordings: Recordings) -> None:
     wanted = sorted(round(row["reward"], 4) for row in read_rows(recordings.played))
     tab = open_tab("#/runs/0")
     head = tab.find("thead button", has_text="reward")
@@ -52,7 +52,7 @@ def test_a_click_on_a_head_sorts_and_another_turns_it_round(open_tab: Open, reco
     assert rewards(tab) == wanted
 
 
-def test_a_search_finds_what_was_said(open_tab: Open, recordings: Recordings) -> None:
+def test_a_search_finds_text_of_the_conversation(open_tab: Open, recordings: Recordings) -> None:
     found = sum('"actions":["Up","Right"]' in str(row["response"]["output"]) for row in read_rows(recordings.played))
     tab = open_tab("#/runs/0")
     tab.page.keyboard.press("/")
@@ -62,7 +62,7 @@ def test_a_search_finds_what_was_said(open_tab: Open, recordings: Recordings) ->
     assert tab.find(ROWS).count() == found
 
 
-def test_j_and_k_move_and_enter_opens(open_tab: Open) -> None:
+def test_j_and_k_move_the_focus_and_enter_opens(open_tab: Open) -> None:
     tab = open_tab("#/runs/0")
     for key in ("j", "j", "j", "k"):
         tab.page.keyboard.press(key)
@@ -71,7 +71,7 @@ def test_j_and_k_move_and_enter_opens(open_tab: Open) -> None:
     expect(tab.find("main h1")).to_have_text("Task 0 repeat 1")
 
 
-def test_brackets_go_on_through_the_list_one_came_from(open_tab: Open) -> None:
+def test_brackets_step_through_the_list_that_was_open_before(open_tab: Open) -> None:
     tab = open_tab("#/runs/0?sort=-reward&success=true")
     wanted = tab.find(f"{ROWS} a").evaluate_all("links => links.slice(0, 3).map((a) => a.ariaLabel)")
     tab.find(f"{ROWS} a").first.click()
@@ -86,7 +86,7 @@ def test_brackets_go_on_through_the_list_one_came_from(open_tab: Open) -> None:
     assert "sort=-reward" in tab.page.url and "success=true" in tab.page.url
 
 
-def test_a_question_mark_shows_the_keys(open_tab: Open) -> None:
+def test_a_question_mark_shows_the_keyboard_shortcuts(open_tab: Open) -> None:
     tab = open_tab("#/runs/0")
     tab.page.keyboard.press("?")
     expect(tab.find("dialog")).to_be_visible()
@@ -94,7 +94,7 @@ def test_a_question_mark_shows_the_keys(open_tab: Open) -> None:
     expect(tab.find("dialog")).to_be_hidden()
 
 
-def test_rows_without_a_task_are_listed_each_as_its_own(open_tab: Open, recordings: Recordings) -> None:
+def test_rows_without_a_task_index_are_listed_individually(open_tab: Open, recordings: Recordings) -> None:
     tab = open_tab("#/runs/3")
     assert tab.find(ROWS).count() == len(read_rows(recordings.nemo))
     tab.find(f"{ROWS} a").nth(2).click()

@@ -1,9 +1,7 @@
-"""The live page: a run while it runs, and the overview while a file grows."""
+"""The live page of a run, and the overview of a growing file."""
 
 from __future__ import annotations
 
-import asyncio
-import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,40 +9,24 @@ from playwright.sync_api import expect
 
 from tests.external.browser.browser_tab import Tab
 from tests.external.browser.recordings import Recordings
-from tests.external.browser.viewer import viewing
-from tests.support.commands import config, ng_run
-from tests.support.stacks import SOKOBAN
+from tests.external.browser.viewer import running_stack, viewing
 
 Open = Callable[..., Tab]
 
 
-def test_without_a_run_it_says_so_in_a_line(open_tab: Open) -> None:
+def test_without_a_run_a_message_says_so(open_tab: Open) -> None:
     expect(open_tab("#/live").find("main .message")).to_contain_text("no running stack found")
 
 
-def test_with_a_run_its_servers_are_listed(open_tab: Open, recordings: Recordings, tmp_path: Path) -> None:
-    up, done = threading.Event(), threading.Event()
-
-    async def stack() -> None:
-        async with ng_run(config(SOKOBAN), "+colocate=true", cwd=tmp_path):
-            up.set()
-            await asyncio.to_thread(done.wait)
-
-    running = threading.Thread(target=lambda: asyncio.run(stack()))
-    running.start()
-    try:
-        assert up.wait(60)
-        with viewing([recordings.played], tmp_path) as url:
-            tab = open_tab("#/live", at=url)
-            expect(tab.find("section[aria-label=Servers] tbody tr")).to_have_count(3)
-            expect(tab.find("section[aria-label=Servers]").get_by_text("ready")).to_have_count(3)
-            tab.close()
-    finally:
-        done.set()
-        running.join()
+def test_the_servers_of_a_run_are_listed(open_tab: Open, recordings: Recordings, tmp_path: Path) -> None:
+    with running_stack(tmp_path), viewing([recordings.played], tmp_path) as url:
+        tab = open_tab("#/live", at=url)
+        expect(tab.find("section[aria-label=Servers] tbody tr")).to_have_count(3)
+        expect(tab.find("section[aria-label=Servers]").get_by_text("ready")).to_have_count(3)
+        tab.close()
 
 
-def test_a_file_that_grows_is_followed(open_tab: Open, recordings: Recordings, tmp_path: Path) -> None:
+def test_a_growing_file_is_followed(open_tab: Open, recordings: Recordings, tmp_path: Path) -> None:
     lines = recordings.played.read_bytes().splitlines(keepends=True)
     growing = tmp_path / "growing.jsonl"
     growing.write_bytes(b"".join(lines[:10]) + lines[10][:50])

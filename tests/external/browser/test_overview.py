@@ -1,4 +1,4 @@
-"""The overview: what a run came to."""
+"""The overview: the results of a run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.support.stacks import read_rows
 Open = Callable[..., Tab]
 
 
-def test_the_overview_says_how_many_were_measured_and_how_many_solved(open_tab: Open, recordings: Recordings) -> None:
+def test_the_overview_shows_the_measured_rollouts_and_the_success_rate(open_tab: Open, recordings: Recordings) -> None:
     rows = read_rows(recordings.played)
     solved = sum(row["success"] for row in rows) / len(rows)
     tiles = open_tab().find(".run").first.locator(".tile .large")
@@ -19,14 +19,14 @@ def test_the_overview_says_how_many_were_measured_and_how_many_solved(open_tab: 
     assert tiles.nth(1).inner_text() == f"{solved * 100:.1f}%"
 
 
-def test_charts_come_with_their_numbers(open_tab: Open) -> None:
+def test_charts_have_a_table_of_their_values(open_tab: Open) -> None:
     run = open_tab().find(".run").first
     assert run.locator("svg.chart").count() >= 4
     run.locator("summary", has_text="numbers").first.click()
     assert run.locator("figure table").first.locator("tbody tr").count() > 1
 
 
-def test_every_run_is_a_link_to_its_rollouts(open_tab: Open) -> None:
+def test_every_run_links_to_its_rollouts(open_tab: Open) -> None:
     tab = open_tab()
     assert tab.find(".run").count() == 5
     tab.find(".run h2 a").nth(1).click()

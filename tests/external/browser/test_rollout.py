@@ -1,4 +1,4 @@
-"""A rollout: its conversation, its board, its tokens, its JSON."""
+"""The page of a rollout: conversation, board, tokens, JSON."""
 
 from __future__ import annotations
 
@@ -26,24 +26,26 @@ def place(row: Json, run: int = 0) -> str:
 
 
 def boards(row: Json) -> list[str]:
-    """Every board that the world answered with."""
+    """Every board that the environment returned."""
     results = [item["output"] for item in row["response"]["output"] if item["type"] == "function_call_output"]
-    return [found["observation"] for found in map(orjson.loads, results) if "observation" in found]
+    return [result["observation"] for result in map(orjson.loads, results) if "observation" in result]
 
 
-def drawn(tab: Tab) -> dict[str, int]:
-    """What stands on the board that was played."""
+def drawn_symbols(tab: Tab) -> dict[str, int]:
+    """Number of walls, boxes and players on the drawn board."""
     board = tab.find("svg.squares").first
-    return {look: board.locator(look).count() for look in (".wall", ".box:not(.done)", ".box.done", ".player")}
+    return {
+        selector: board.locator(selector).count() for selector in (".wall", ".box:not(.done)", ".box.done", ".player")
+    }
 
 
-def shows(tab: Tab, board: str) -> None:
-    """The drawing is this board."""
+def check_board(tab: Tab, board: str) -> None:
+    """Check that the drawing shows this board."""
     counts = {".wall": board.count("#"), ".box:not(.done)": board.count("X"), ".box.done": board.count("√")}
-    assert drawn(tab) == {**counts, ".player": board.count("P") + board.count("S")}
+    assert drawn_symbols(tab) == {**counts, ".player": board.count("P") + board.count("S")}
 
 
-def test_everything_that_was_said_is_there_in_order(open_tab: Open, recordings: Recordings) -> None:
+def test_the_whole_conversation_is_shown_in_order(open_tab: Open, recordings: Recordings) -> None:
     row = solved(recordings)
     tab = open_tab(place(row))
     speakers = {"function_call": "call", "function_call_output": "result", "message": "answer"}
@@ -52,20 +54,20 @@ def test_everything_that_was_said_is_there_in_order(open_tab: Open, recordings: 
     assert kinds[2:] == [speakers[item["type"]] for item in row["response"]["output"]]
 
 
-def test_a_board_begins_unsolved_and_ends_as_recorded(open_tab: Open, recordings: Recordings) -> None:
+def test_the_board_starts_unsolved_and_ends_as_recorded(open_tab: Open, recordings: Recordings) -> None:
     row = solved(recordings)
     tab = open_tab(place(row))
-    shows(tab, boards(row)[-1])
+    check_board(tab, boards(row)[-1])
     expect(tab.find(".screen").first).to_contain_text("solved")
     tab.page.keyboard.press("Home")
     expect(tab.find(".screen .caption").first).to_contain_text("start")
-    start = drawn(tab)
+    start = drawn_symbols(tab)
     assert start[".wall"] == boards(row)[0].count("#")
     assert start[".box:not(.done)"] > 0
     assert start[".box:not(.done)"] + start[".box.done"] == row["num_boxes"]
 
 
-def test_playing_advances_to_the_end_and_stops(open_tab: Open, recordings: Recordings) -> None:
+def test_playback_advances_to_the_end_and_stops(open_tab: Open, recordings: Recordings) -> None:
     row = solved(recordings)
     tab = open_tab(place(row))
     tab.find(".screen").first.get_by_label("Speed").select_option("8")
@@ -74,7 +76,7 @@ def test_playing_advances_to_the_end_and_stops(open_tab: Open, recordings: Recor
     expect(tab.find(".screen").first.get_by_label("Pause")).to_be_visible()
     expect(slider).to_have_js_property("value", slider.get_attribute("max"))
     expect(tab.find(".screen").first.get_by_label("Play", exact=True)).to_be_visible()
-    shows(tab, boards(row)[-1])
+    check_board(tab, boards(row)[-1])
 
 
 def test_arrows_step_and_a_click_on_a_call_goes_to_its_board(open_tab: Open, recordings: Recordings) -> None:
@@ -88,14 +90,14 @@ def test_arrows_step_and_a_click_on_a_call_goes_to_its_board(open_tab: Open, rec
     expect(tab.find("article.call").last).to_have_attribute("aria-current", "step")
 
 
-def test_an_optimal_play_ends_solved(open_tab: Open, recordings: Recordings) -> None:
+def test_the_optimal_solution_ends_solved(open_tab: Open, recordings: Recordings) -> None:
     row = solved(recordings)
     best = open_tab(place(row)).find(".screen").nth(1)
     expect(best).to_contain_text(f"move {row['optimal_moves']} of {row['optimal_moves']}")
     assert best.locator(".box.done").count() == row["num_boxes"]
 
 
-def test_rewards_step_by_step_add_up(open_tab: Open, recordings: Recordings) -> None:
+def test_the_rewards_of_the_steps_add_up(open_tab: Open, recordings: Recordings) -> None:
     row = solved(recordings)
     strip = open_tab(place(row)).find(".strip")
     assert float(re.search(r"total ([\d.−]+)", strip.inner_text())[1].replace("−", "-")) == round(row["reward"], 4)  # type: ignore[index]
@@ -124,7 +126,7 @@ def test_tokens_show_their_ids_likelihoods_and_breaks(open_tab: Open, recordings
     expect(tab.find(".tokens svg.chart")).to_be_visible()
 
 
-def test_the_raw_row_is_the_files_line(open_tab: Open, recordings: Recordings) -> None:
+def test_the_raw_row_is_the_line_of_the_file(open_tab: Open, recordings: Recordings) -> None:
     row = solved(recordings)
     tab = open_tab(place(row))
     tab.find("details.raw > summary").click()
@@ -134,7 +136,7 @@ def test_the_raw_row_is_the_files_line(open_tab: Open, recordings: Recordings) -
     assert json.loads(download.value.path().read_text()) == row
 
 
-def test_a_line_of_a_million_letters_is_cut_until_asked_for(open_tab: Open) -> None:
+def test_a_message_of_a_million_characters_is_shortened_until_it_is_expanded(open_tab: Open) -> None:
     tab = open_tab("#/runs/4/tasks/13/0")
     user = tab.find("article.user")
     assert len(user.inner_text()) < 10_000

@@ -1,4 +1,4 @@
-"""All repeats of a task, and tasks in two runs."""
+"""The page of a task with all its repeats, and the comparison of two runs."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ def test_a_task_shows_all_its_repeats_and_opens_each(open_tab: Open) -> None:
     expect(tab.find("main h1")).to_have_text("Task 3 repeat 2")
 
 
-def test_boards_of_a_task_play_together(open_tab: Open) -> None:
+def test_the_boards_of_a_task_play_in_sync(open_tab: Open) -> None:
     tab = open_tab("#/runs/0/tasks/3")
     tab.page.keyboard.press("Home")
     starts = tab.find(".card svg.squares").evaluate_all("all => new Set(all.map((one) => one.innerHTML)).size")
     assert starts == 1
 
 
-def test_the_first_and_the_last_task_have_no_neighbour_beyond_them(open_tab: Open) -> None:
+def test_the_first_and_the_last_task_have_only_one_neighbour(open_tab: Open) -> None:
     first, last = open_tab("#/runs/0/tasks/0"), open_tab(f"#/runs/0/tasks/{TASKS - 1}")
     expect(first.page.get_by_role("button", name="Previous")).to_be_disabled()
     expect(last.page.get_by_role("button", name="Next")).to_be_disabled()
@@ -38,7 +38,7 @@ def test_the_first_and_the_last_task_have_no_neighbour_beyond_them(open_tab: Ope
     expect(last.find("main h1")).to_have_text(f"Task {TASKS - 2}")
 
 
-def test_boards_of_a_pair_are_first_shown_as_they_ended(open_tab: Open) -> None:
+def test_the_boards_of_a_pair_first_show_their_last_state(open_tab: Open) -> None:
     slider = open_tab("#/compare/0/1/tasks/3").find(".together input[type=range]")
     assert slider.input_value() == slider.get_attribute("max") != "0"
 

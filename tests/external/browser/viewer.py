@@ -1,7 +1,8 @@
-"""ng_viewer as a user starts it: a process, its URL, its end."""
+"""ng_viewer and ng_run as processes, for tests without an event loop."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import queue
 import signal
@@ -10,24 +11,25 @@ import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from tests.support.commands import BIN, environment
+from tests.support.commands import BIN, config, environment, ng_run
+from tests.support.stacks import SOKOBAN
 
 DEADLINE_S = 60.0
 
 
 @contextlib.contextmanager
 def viewing(paths: Sequence[Path], cwd: Path) -> Iterator[str]:
-    """The URL of a viewer of these files; stopped at the end as by Ctrl-C."""
-    asked = f"+jsonl_fpath=[{','.join(map(str, paths))}]"
+    """The URL of a viewer with these files; ended with SIGINT."""
+    files = f"+jsonl_fpath=[{','.join(map(str, paths))}]"
     process = subprocess.Popen(
-        [BIN / "ng_viewer", asked, "+port=0"], cwd=cwd, env=environment(), stdout=subprocess.PIPE, text=True
+        [BIN / "ng_viewer", files, "+port=0"], cwd=cwd, env=environment(), stdout=subprocess.PIPE, text=True
     )
     assert process.stdout is not None
-    said: queue.Queue[str] = queue.Queue()
-    reader = threading.Thread(target=lambda: said.put(process.stdout.readline()))  # type: ignore[union-attr]
+    lines: queue.Queue[str] = queue.Queue()
+    reader = threading.Thread(target=lambda: lines.put(process.stdout.readline()))  # type: ignore[union-attr]
     reader.start()
     try:
-        yield said.get(timeout=DEADLINE_S).strip()
+        yield lines.get(timeout=DEADLINE_S).strip()
     finally:
         process.send_signal(signal.SIGINT)
         assert process.wait(DEADLINE_S) == 0
@@ -36,10 +38,10 @@ def viewing(paths: Sequence[Path], cwd: Path) -> Iterator[str]:
 
 
 def exported(paths: Sequence[Path], out: Path, *more: str) -> Path:
-    """One HTML file of these files."""
-    asked = f"+jsonl_fpath=[{','.join(map(str, paths))}]"
+    """Export these files as one HTML file."""
+    files = f"+jsonl_fpath=[{','.join(map(str, paths))}]"
     subprocess.run(
-        [BIN / "ng_viewer", asked, f"+export={out}", *more],
+        [BIN / "ng_viewer", files, f"+export={out}", *more],
         cwd=out.parent,
         env=environment(),
         check=True,
@@ -47,3 +49,23 @@ def exported(paths: Sequence[Path], out: Path, *more: str) -> Path:
         stdout=subprocess.DEVNULL,
     )
     return out
+
+
+@contextlib.contextmanager
+def running_stack(cwd: Path) -> Iterator[None]:
+    """A run of Sokoban, started in `cwd`."""
+    ready, done = threading.Event(), threading.Event()
+
+    async def run() -> None:
+        async with ng_run(config(SOKOBAN), "+colocate=true", cwd=cwd):
+            ready.set()
+            await asyncio.to_thread(done.wait)
+
+    thread = threading.Thread(target=lambda: asyncio.run(run()))
+    thread.start()
+    try:
+        assert ready.wait(DEADLINE_S)
+        yield
+    finally:
+        done.set()
+        thread.join()

@@ -1,4 +1,4 @@
-"""With lm_eval installed (make test-lm-eval) it is run for real; without it nothing of this folder is run."""
+"""Runs the installed lm_eval (make test-lm-eval); without it, nothing in this folder is collected."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The worlds' lm_eval forms against EleutherAI's own: the same prompts byte by byte, stop strings and scores."""
+"""The lm_eval formats of our environments against EleutherAI's: byte-identical prompts, stop strings and scores."""
 
 from __future__ import annotations
 
@@ -19,106 +19,115 @@ from rollyard.resources_servers.math.prompt_formats import READINGS as MATH
 from rollyard.resources_servers.math.prompt_formats import gold_answer
 from rollyard.resources_servers.mbpp import prepare as mbpp
 from rollyard.services.types import Json
-from tests.external.lm_eval.real_tasks import asked, filtered, task
+from tests.external.lm_eval.real_tasks import filtered, real_prompts, task
 from tests.unit.resources_servers.answers.grading import DATA, judged, rows_of
 
 TRAIN, TEST = DATA / "gsm8k/train_first1000.jsonl", DATA / "gsm8k/test.jsonl"
-MOST = 150
-"""Rows of a comparison: lm_eval renders its templates slowly."""
-LIMIT = ("--limit", str(MOST))
+ROWS = 150
+"""Rows per comparison, because lm_eval renders its templates slowly."""
+LIMIT = ("--limit", str(ROWS))
 SUBJECTS = {"algebra": "Algebra", "precalc": "Precalculus"}
 
 
 @pytest.fixture(scope="module")
 def problems() -> dict[str, list[Json]]:
-    """MATH by subject, as on the hub, without the answers like [-10,4], over which lm_eval 0.4.13 falls."""
-    wanted = ("problem", "level", "type", "solution")
-    every = [{key: row[key] for key in wanted} for row in rows_of(DATA / "math/math_test5000.jsonl.gz")]
-    plain = [row for row in every if not (gold_answer(row) or "").removeprefix(r"\left").startswith("[")]
+    """MATH by subject, as on the Hub, without answers like [-10,4], which crash lm_eval 0.4.13."""
+    columns = ("problem", "level", "type", "solution")
+    all_rows = [{key: row[key] for key in columns} for row in rows_of(DATA / "math/math_test5000.jsonl.gz")]
+    plain = [row for row in all_rows if not (gold_answer(row) or "").removeprefix(r"\left").startswith("[")]
     return {name: [row for row in plain if row["type"] == subject] for name, subject in SUBJECTS.items()}
 
 
-def ours(main: Callable[[list[str]], None], folder: Path, rows: Path, *options: str) -> list[tuple[str, list[str]]]:
-    """What our prepared rows ask."""
+def our_prompts(
+    main: Callable[[list[str]], None], folder: Path, rows: Path, *options: str
+) -> list[tuple[str, list[str]]]:
+    """Prompt and stop strings of each row that our preparation writes."""
     main(["--local", str(rows), "--output", str(folder / "rows.jsonl"), "--offline", *options])
-    found = [row["responses_create_params"] for row in rows_of(folder / "rows.jsonl")]
-    return [(one["input"][0]["content"], orjson.loads(one["metadata"]["extra_body"])["stop"]) for one in found]
+    params = [row["responses_create_params"] for row in rows_of(folder / "rows.jsonl")]
+    return [(row["input"][0]["content"], orjson.loads(row["metadata"]["extra_body"])["stop"]) for row in params]
 
 
-def written(path: Path, rows: list[Json]) -> Path:
+def write_rows(path: Path, rows: list[Json]) -> Path:
     path.write_bytes(b"".join(orjson.dumps(row) + b"\n" for row in rows))
     return path
 
 
 @pytest.mark.parametrize("shots", [0, 5])
-def test_gsm8k_is_asked_as_lm_eval_asks_it_its_draw_of_examples_included(
+def test_gsm8k_prompts_equal_those_of_lm_eval_including_the_sampled_examples(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shots: int
 ) -> None:
-    real = task("gsm8k", {"train": rows_of(TRAIN), "test": rows_of(TEST)[:MOST]}, monkeypatch)
-    drawn = ("--shots", str(shots), "--shots-from", str(TRAIN)) if shots else ()
-    assert ours(gsm8k.main, tmp_path, TEST, "--form", "lm_eval", *LIMIT, *drawn) == asked(real, shots)
+    real = task("gsm8k", {"train": rows_of(TRAIN), "test": rows_of(TEST)[:ROWS]}, monkeypatch)
+    options = ("--shots", str(shots), "--shots-from", str(TRAIN)) if shots else ()
+    assert our_prompts(gsm8k.main, tmp_path, TEST, "--form", "lm_eval", *LIMIT, *options) == real_prompts(real, shots)
 
 
 @pytest.mark.parametrize("shots", [8, 3])
-def test_gsm8k_cot_is_asked_as_lm_eval_asks_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shots: int) -> None:
-    real = task("gsm8k_cot", {"train": rows_of(TRAIN)[:1], "test": rows_of(TEST)[:MOST]}, monkeypatch)
-    assert ours(gsm8k.main, tmp_path, TEST, "--form", "lm_eval_cot", "--shots", str(shots), *LIMIT) == asked(
-        real, shots
-    )
+def test_gsm8k_cot_prompts_equal_those_of_lm_eval(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shots: int) -> None:
+    real = task("gsm8k_cot", {"train": rows_of(TRAIN)[:1], "test": rows_of(TEST)[:ROWS]}, monkeypatch)
+    assert our_prompts(
+        gsm8k.main, tmp_path, TEST, "--form", "lm_eval_cot", "--shots", str(shots), *LIMIT
+    ) == real_prompts(real, shots)
 
 
-def test_hendrycks_math_is_asked_as_lm_eval_asks_it_each_subject_with_a_draw_of_its_own(
+def test_hendrycks_math_prompts_equal_those_of_lm_eval_with_examples_sampled_per_subject(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, problems: dict[str, list[Json]]
 ) -> None:
-    test = written(tmp_path / "test.jsonl", [row for rows in problems.values() for row in rows[:40]])
-    train = written(tmp_path / "train.jsonl", [row for rows in problems.values() for row in rows[40:]])
+    test = write_rows(tmp_path / "test.jsonl", [row for rows in problems.values() for row in rows[:40]])
+    train = write_rows(tmp_path / "train.jsonl", [row for rows in problems.values() for row in rows[40:]])
     form = ("--form", "lm_eval_hendrycks", "--shots", "4", "--shots-from", str(train))
     for subject, rows in problems.items():
         real = task(f"hendrycks_math_{subject}", {"train": rows[40:], "test": rows[:40]}, monkeypatch)
-        mine, asks = ours(math.main, tmp_path, test, *form), asked(real, 4)
-        assert mine[:40] == asks or mine[40:] == asks
+        prepared, expected = our_prompts(math.main, tmp_path, test, *form), real_prompts(real, 4)
+        assert prepared[:40] == expected or prepared[40:] == expected
 
 
-def test_rows_left_out_by_level_do_not_shift_the_draws_of_the_others(
+def test_filtering_by_level_does_not_change_the_examples_of_other_rows(
     tmp_path: Path, problems: dict[str, list[Json]]
 ) -> None:
     rows = problems["algebra"]
-    test, train = written(tmp_path / "test.jsonl", rows[:40]), written(tmp_path / "train.jsonl", rows[40:])
+    test, train = write_rows(tmp_path / "test.jsonl", rows[:40]), write_rows(tmp_path / "train.jsonl", rows[40:])
     form = ("--form", "lm_eval_hendrycks", "--shots", "4", "--shots-from", str(train))
-    every, hard = ours(math.main, tmp_path, test, *form), ours(math.main, tmp_path, test, *form, "--levels", "5")
-    assert hard == [one for one, row in zip(every, rows[:40], strict=True) if row["level"] == "Level 5"]
+    all_rows, level_5 = (
+        our_prompts(math.main, tmp_path, test, *form),
+        our_prompts(math.main, tmp_path, test, *form, "--levels", "5"),
+    )
+    assert level_5 == [prompt for prompt, row in zip(all_rows, rows[:40], strict=True) if row["level"] == "Level 5"]
 
 
-def test_minerva_math_is_asked_as_lm_eval_asks_it(
+def test_minerva_math_prompts_equal_those_of_lm_eval(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, problems: dict[str, list[Json]]
 ) -> None:
     rows = problems["precalc"][:40]
     real = task("minerva_math_precalc", {"train": rows[:1], "test": rows}, monkeypatch)
-    test = written(tmp_path / "test.jsonl", rows)
-    assert ours(math.main, tmp_path, test, "--form", "lm_eval_minerva") == asked(real, 4)
+    test = write_rows(tmp_path / "test.jsonl", rows)
+    assert our_prompts(math.main, tmp_path, test, "--form", "lm_eval_minerva") == real_prompts(real, 4)
 
 
-def test_mbpp_is_asked_as_lm_eval_asks_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mbpp_prompts_equal_those_of_lm_eval(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = rows_of(DATA / "mbpp/mbpp.jsonl.gz")
-    kept = ("task_id", "text", "code", "test_list")
-    test = [{key: row[key] for key in kept} for row in rows if 11 <= row["task_id"] < 11 + MOST]
+    columns = ("task_id", "text", "code", "test_list")
+    test = [{key: row[key] for key in columns} for row in rows if 11 <= row["task_id"] < 11 + ROWS]
     real = task("mbpp", {"test": test}, monkeypatch)
-    assert ours(mbpp.main, tmp_path, DATA / "mbpp/mbpp.jsonl.gz", "--form", "lm_eval", *LIMIT) == asked(real, 3)
+    assert our_prompts(mbpp.main, tmp_path, DATA / "mbpp/mbpp.jsonl.gz", "--form", "lm_eval", *LIMIT) == real_prompts(
+        real, 3
+    )
 
 
-def test_humaneval_is_asked_as_lm_eval_asks_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_humaneval_prompts_equal_those_of_lm_eval(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = DATA / "humaneval/HumanEval.jsonl.gz"
     real = task("humaneval", {"test": rows_of(rows)}, monkeypatch)
-    assert ours(humaneval.main, tmp_path, rows, "--form", "lm_eval") == asked(real, 0)
+    assert our_prompts(humaneval.main, tmp_path, rows, "--form", "lm_eval") == real_prompts(real, 0)
 
 
-async def strict(golds: list[str], said: list[str], reading: AnswerForm) -> list[float]:
+async def strict(golds: list[str], answers: list[str], reading: AnswerForm) -> list[float]:
     """Our strict scores."""
-    return [float(one.strict) for one in await judged(AnswerGrader(None), reading, zip(golds, said, strict=True))]
+    return [
+        float(verdict.strict) for verdict in await judged(AnswerGrader(None), reading, zip(golds, answers, strict=True))
+    ]
 
 
 @pytest.mark.parametrize(("name", "form"), [("gsm8k", "lm_eval"), ("gsm8k_cot", "lm_eval_cot")])
-async def test_gsm8ks_strict_score_is_lm_evals_strict_match(
+async def test_the_strict_score_of_gsm8k_equals_lm_evals_strict_match(
     monkeypatch: pytest.MonkeyPatch, name: str, form: str
 ) -> None:
     rows = rows_of(TEST)[:400]
@@ -135,20 +144,20 @@ async def test_gsm8ks_strict_score_is_lm_evals_strict_match(
         "#### {},\nthe end",
         "#### {}.0",
     )
-    said = [wordings[n % len(wordings)].replace("{}", gold if n % 7 else f"{gold}1") for n, gold in enumerate(golds)]
+    answers = [wordings[n % len(wordings)].replace("{}", gold if n % 7 else f"{gold}1") for n, gold in enumerate(golds)]
     real = task(name, {"train": rows[:1], "test": rows}, monkeypatch)
-    asked(real, 0)
-    assert await strict(golds, said, GSM8K[form]) == filtered(real, said)["strict-match"]
+    real_prompts(real, 0)
+    assert await strict(golds, answers, GSM8K[form]) == filtered(real, answers)["strict-match"]
 
 
-async def test_hendrycks_maths_strict_score_is_lm_evals_exact_match(
+async def test_the_strict_score_of_hendrycks_math_equals_lm_evals_exact_match(
     monkeypatch: pytest.MonkeyPatch, problems: dict[str, list[Json]]
 ) -> None:
-    # Where a solution ends in two boxes, the harness expects the last one alone, and we expect both.
-    rows = [row for found in problems.values() for row in found if last_box(row["solution"]) == gold_answer(row)]
+    # If a solution ends with two boxes, lm_eval expects only the last one and we expect both.
+    rows = [row for params in problems.values() for row in params if last_box(row["solution"]) == gold_answer(row)]
     golds = [gold_answer(row) or "" for row in rows]
     wordings = ("${}$", "So ${}$.", r"\boxed{{}}", "{}", "${}$ or $7$", "It is $x$, so ${}$", " {} ", r"$\frac12$")
-    said = [wordings[n % len(wordings)].replace("{}", gold) for n, gold in enumerate(golds)]
+    answers = [wordings[n % len(wordings)].replace("{}", gold) for n, gold in enumerate(golds)]
     real = task("hendrycks_math_algebra", {"train": rows[:1], "test": rows}, monkeypatch)
-    asked(real, 0)
-    assert await strict(golds, said, MATH["lm_eval_hendrycks"]) == filtered(real, said)["none"]
+    real_prompts(real, 0)
+    assert await strict(golds, answers, MATH["lm_eval_hendrycks"]) == filtered(real, answers)["none"]

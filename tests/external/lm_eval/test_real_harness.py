@@ -1,4 +1,4 @@
-"""EleutherAI's own lm_eval against our model server, with a task that needs no download."""
+"""The original lm_eval against our model server, with a task that needs no download."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ filter_list:
     filter: [{{function: regex, group_select: -1, regex_pattern: "(-?[0-9]+)"}}, {{function: take_first}}]
 """
 ROWS = [("2+2", "4"), ("2+3", "5"), ("3+4", "7"), ("1+1", "2")]
-SAID = {"2+2": "The answer is 4", "2+3": "It is 5", "3+4": "The answer is 8", "1+1": "The answer is 2"}
+ANSWERS = {"2+2": "The answer is 4", "2+3": "It is 5", "3+4": "The answer is 8", "1+1": "The answer is 2"}
 LM_EVAL = Path(sys.executable).with_name("lm_eval")
 
 
 class Adder:
-    """An engine that answers as SAID, and remembers what it was asked."""
+    """An engine that returns ANSWERS and records its requests."""
 
     def __init__(self) -> None:
-        self.asked: list[Json] = []
+        self.requests: list[Json] = []
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -48,9 +48,9 @@ class Adder:
                 head = (await reader.readuntil(b"\r\n\r\n")).lower()
                 length = int(head.partition(b"content-length:")[2].split(b"\r\n")[0])
                 body = orjson.loads(await reader.readexactly(length))
-                self.asked.append(body)
+                self.requests.append(body)
                 question = body["messages"][-1]["content"].rpartition("Q: ")[2].partition("\n")[0]
-                answer = orjson.dumps(completion({"content": SAID[question]}))
+                answer = orjson.dumps(completion({"content": ANSWERS[question]}))
                 writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n")
                 writer.write(b"content-length: %d\r\n\r\n" % len(answer) + answer)
                 await writer.drain()
@@ -70,7 +70,7 @@ async def test_the_real_harness_scores_a_running_model_server(tmp_path: Path, sh
     policy = (f"+policy_base_url=http://127.0.0.1:{port}/v1", "+policy_api_key=none", "+policy_model_name=tiny")
     vllm = "+config_paths=[responses_api_models/vllm_model/configs/vllm_model.yaml]"
     line = ("ng_lm_eval", "+model_server=policy_model", "+model=tiny", f"+benchmarks=['tiny_sums:{shots}']")
-    own = (
+    options = (
         f"+include_path={tmp_path / 'tasks'}",
         f"+lm_eval_command=[{LM_EVAL}]",
         "+max_gen_toks={default: 77}",
@@ -78,10 +78,12 @@ async def test_the_real_harness_scores_a_running_model_server(tmp_path: Path, sh
     )
     offline = {"HF_DATASETS_OFFLINE": "1", "HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path / "hf")}
     async with engine, ng_run(vllm, *policy, cwd=tmp_path):
-        mistyped = await command(*line[:3], "+benchmarks=[tiny_sums,tiny_sum,gsmk8]", *own, cwd=tmp_path, env=offline)
-        assert adder.asked == [], "no task runs before all of them are known"
-        done = await command(*line, *own, cwd=tmp_path, env=offline)
-        again = await command(*line, *own, cwd=tmp_path, env=offline)
+        mistyped = await command(
+            *line[:3], "+benchmarks=[tiny_sums,tiny_sum,gsmk8]", *options, cwd=tmp_path, env=offline
+        )
+        assert adder.requests == [], "no task may run before all names are checked"
+        done = await command(*line, *options, cwd=tmp_path, env=offline)
+        repeated = await command(*line, *options, cwd=tmp_path, env=offline)
     assert mistyped.status == 2
     assert "no task 'tiny_sum', did you mean 'tiny_sums'?; 'gsmk8', did you mean 'gsm8k'?" in mistyped.err
     assert done.status == 0, done.err
@@ -91,9 +93,9 @@ async def test_the_real_harness_scores_a_running_model_server(tmp_path: Path, sh
         "exact_match/strict-match": (str(shots), 0.5),
         "exact_match/flexible-extract": (str(shots), 0.75),
     }
-    assert len(adder.asked) == len(ROWS), "done once: the second command finds it in its ledger"
-    assert again.status == 0
-    assert {body["max_tokens"] for body in adder.asked} == {77}
-    assert {body["temperature"] for body in adder.asked} == {0}
-    assert {body["seed"] for body in adder.asked} == {7}
+    assert len(adder.requests) == len(ROWS), "the second command must reuse the stored results"
+    assert repeated.status == 0
+    assert {body["max_tokens"] for body in adder.requests} == {77}
+    assert {body["temperature"] for body in adder.requests} == {0}
+    assert {body["seed"] for body in adder.requests} == {7}
     assert "lm_eval" in next((tmp_path / "results/lm_eval/logs").iterdir()).read_text()

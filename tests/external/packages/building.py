@@ -14,7 +14,7 @@ from tests.structure import ROOT
 
 
 def copy_checkout(folder: Path, *, links: bool = True) -> Path:
-    """A clone with the checkout's changes; without `links` as an archive that was unpacked without link support."""
+    """Copy the checkout with its changes; without `links` like an archive unpacked without symlink support."""
     for name in tracked():
         source, target = ROOT / name, folder / name
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -26,7 +26,7 @@ def copy_checkout(folder: Path, *, links: bool = True) -> Path:
 
 
 def build(source: Path, output: Path, kind: str = "wheel") -> Path:
-    """A wheel or an sdist of `source`, by the setuptools of this environment: no index is asked."""
+    """Build a wheel or an sdist of `source` with the setuptools of this environment, without a package index."""
     output.mkdir(parents=True, exist_ok=True)
     code = f"from setuptools import build_meta; print(build_meta.build_{kind}({str(output)!r}))"
     done = subprocess.run([sys.executable, "-c", code], cwd=source, capture_output=True, text=True, check=False)
@@ -35,7 +35,7 @@ def build(source: Path, output: Path, kind: str = "wheel") -> Path:
 
 
 def unpack(archive: Path, folder: Path) -> Path:
-    """The one folder in an sdist."""
+    """Unpack an sdist and return its only folder."""
     with tarfile.open(archive) as packed:
         packed.extractall(folder, filter="data")
     (unpacked,) = folder.iterdir()

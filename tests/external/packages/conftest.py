@@ -1,4 +1,4 @@
-"""One wheel and one environment for each Python, shared by all tests here."""
+"""One wheel and one virtual environment per Python, shared by all tests of this folder."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Fresh = Callable[..., Installation]
 
 @dataclass(frozen=True)
 class Built:
-    """A clone named like the project, and what was built from it."""
+    """A copy of the checkout in a folder named like the project, and its wheel and sdist."""
 
     source: Path
     wheel: Path
@@ -41,7 +41,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
 
 @pytest.fixture(scope="session")
 def fresh(tmp_path_factory: pytest.TempPathFactory) -> Fresh:
-    """Makes environments. Versions are the lock's where it has the package: a new release elsewhere breaks no test."""
+    """Creates virtual environments. Package versions are those of the lock, so that new releases break no test."""
     constraints = tmp_path_factory.mktemp("constraints") / "constraints.txt"
     lock = (ROOT / "requirements" / "all.lock").read_text()
     pins = re.findall(r"^[A-Za-z0-9._-]+==[^\s\\]+(?: ;[^\\\n]+)?", lock, re.MULTILINE)
@@ -55,16 +55,16 @@ def fresh(tmp_path_factory: pytest.TempPathFactory) -> Fresh:
 
 @pytest.fixture(scope="session")
 def installed(fresh: Fresh, built: Built) -> Callable[[str], Installation]:
-    """The wheel in an environment of a Python, with openai-agents beside it."""
-    made: dict[str, Installation] = {}
+    """Installs the wheel and openai-agents in an environment with a Python version."""
+    environments: dict[str, Installation] = {}
 
-    def of(version: str) -> Installation:
-        if version not in made:
-            made[version] = fresh(version)
-            made[version].install(f"rollyard[math] @ {built.wheel.as_uri()}", OPENAI_AGENTS)
-        return made[version]
+    def with_python(version: str) -> Installation:
+        if version not in environments:
+            environments[version] = fresh(version)
+            environments[version].install(f"rollyard[math] @ {built.wheel.as_uri()}", OPENAI_AGENTS)
+        return environments[version]
 
-    return of
+    return with_python
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""A fresh environment outside the checkout, with what a user installs into it."""
+"""A new virtual environment outside the checkout, with the packages that a user installs."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from pathlib import Path
 from tests.structure import ROOT
 
 HANG_S = 300.0
-_DROPPED = ("PYTHONPATH", "VIRTUAL_ENV", "PYTHONHOME")
+_UNWANTED = ("PYTHONPATH", "VIRTUAL_ENV", "PYTHONHOME")
 
 
 class Installation:
-    """An environment in `folder`, made by uv where it is there and by `python -m venv` otherwise."""
+    """A virtual environment in `folder`, created by uv if available and by `python -m venv` otherwise."""
 
     def __init__(self, python: Path, folder: Path, constraints: Path) -> None:
         self.folder = folder
@@ -31,49 +31,48 @@ class Installation:
         else:
             _checked(str(python), "-m", "venv", str(folder))
 
-    def install(self, *what: str | Path) -> None:
-        """By uv where it is there."""
-        words = ["install", "--quiet", "--constraint", self._constraints, *what]
+    def install(self, *packages: str | Path) -> None:
+        """Install packages with uv if available, else with pip."""
+        words = ["install", "--quiet", "--constraint", self._constraints, *packages]
         if _uv():
-            # The interpreter's full path: uv takes a shorter name for a version, and looks for another environment.
+            # uv takes anything but the full path for a version and searches for another environment.
             _checked("uv", "pip", *words[:1], "--python", self.python, *words[1:])
         else:
             self.pip(*words)
 
     def pip(self, *words: str | Path) -> None:
-        """pip itself, which an environment of uv's does not have."""
+        """Run pip, which an environment created by uv does not have at first."""
         if not any(self.folder.glob("lib/*/site-packages/pip")):
             _checked(self.python, "-m", "ensurepip")
         _checked(self.python, "-m", "pip", "--disable-pip-version-check", "--no-input", *words)
 
     def uninstall(self, name: str) -> None:
-        """As a user does."""
         if _uv():
             _checked("uv", "pip", "uninstall", "--quiet", "--python", self.python, name)
         else:
             self.pip("uninstall", "--quiet", "--yes", name)
 
     def files(self, name: str) -> dict[str, str | None]:
-        """The files of an installed distribution, and what is in each now; None for one that is gone."""
+        """Path -> digest of the current content of each file of a distribution; None for a missing file."""
         (site,) = self.folder.glob("lib/python*/site-packages")
         (record,) = site.glob(f"{name}-*.dist-info/RECORD")
         paths = [line.rsplit(",", 2)[0].strip('"') for line in record.read_text().splitlines()]
         return {path: _digest(site / path) for path in paths if not path.endswith(".pyc")}
 
     def run(self, *words: str | Path, cwd: Path, env: Mapping[str, str] | None = None) -> str:
-        """What one of its programs, or `python`, prints. Fails unless it ends with 0."""
+        """The output of one of its programs or of `python`. Fails unless the exit status is 0."""
         program = self.folder / "bin" / str(words[0])
         done = _run(program, *words[1:], cwd=cwd, env=env)
         assert done.returncode == 0, f"{' '.join(map(str, words))}: {done.returncode}\n{done.stdout}\n{done.stderr}"
         return done.stdout
 
     def prints(self, code: str, *, cwd: Path, env: Mapping[str, str] | None = None) -> str:
-        """What Python code prints there, with the working directory on its search path as in a user's shell."""
+        """The output of Python code, with the working directory on the search path like in a user's shell."""
         return self.run("python", "-W", "error", "-c", code, cwd=cwd, env=env).strip()
 
     @contextmanager
     def stack(self, *options: str, cwd: Path, env: Mapping[str, str] | None = None) -> Iterator[None]:
-        """`ng_run`, ready; stopped at the end as by Ctrl-C."""
+        """`ng_run` with all servers ready; ended with SIGINT."""
         log = cwd / "ng_run.log"
         with log.open("wb") as output:
             command = [str(self.folder / "bin" / "ng_run"), *options]
@@ -86,8 +85,8 @@ class Installation:
             yield
         finally:
             process.send_signal(signal.SIGINT)
-            ended = process.wait(HANG_S)
-        assert ended == 0, log.read_text()
+            exit_status = process.wait(HANG_S)
+        assert exit_status == 0, log.read_text()
 
 
 def _digest(path: Path) -> str | None:
@@ -105,17 +104,17 @@ def _checked(*command: str | Path) -> None:
 
 
 def _run(*command: str | Path, cwd: Path, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    words, own = [str(word) for word in command], _environment(env)
-    return subprocess.run(words, cwd=cwd, env=own, capture_output=True, text=True, timeout=HANG_S, check=False)
+    words, variables = [str(word) for word in command], _environment(env)
+    return subprocess.run(words, cwd=cwd, env=variables, capture_output=True, text=True, timeout=HANG_S, check=False)
 
 
 def _environment(extra: Mapping[str, str] | None) -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if name not in _DROPPED}
-    return {**kept, **(extra or {})}
+    variables = {name: value for name, value in os.environ.items() if name not in _UNWANTED}
+    return {**variables, **(extra or {})}
 
 
 def tracked(*folders: str) -> Sequence[str]:
-    """Files of the checkout, with new ones that git does not ignore."""
+    """Files of the checkout, including new ones that git does not ignore."""
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z", *folders]
-    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\0")
-    return sorted(name for name in listed if name and os.path.lexists(ROOT / name))
+    paths = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\0")
+    return sorted(name for name in paths if name and os.path.lexists(ROOT / name))

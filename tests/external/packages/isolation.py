@@ -1,4 +1,4 @@
-"""A server with an environment of its own, which holds another version of a package than the stack's."""
+"""A server in its own virtual environment, which has another version of a package than the stack."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.external.packages.runs import MODEL, collect
 
 
 def wheel(folder: Path, number: str) -> Path:
-    """The smallest wheel there is."""
+    """Write a minimal wheel."""
     info = f"shared_by_both-{number}.dist-info"
     path = folder / f"shared_by_both-{number}-py3-none-any.whl"
     with zipfile.ZipFile(path, "w") as packed:
@@ -47,7 +47,7 @@ agent:
 
 
 def version_in_isolation(environment: Installation, folder: Path) -> str:
-    """Which version an isolated server sees: the stack has 1.0, the server's requirements name 2.0."""
+    """The version that an isolated server imports: the stack has 1.0, the server's requirements name 2.0."""
     environment.install(wheel(folder, "1.0"))
     plugin = folder / "resources_servers" / "alone"
     plugin.mkdir(parents=True)

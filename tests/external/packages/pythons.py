@@ -1,4 +1,4 @@
-"""The Python versions that we support, found on this machine."""
+"""Finds the supported Python versions on this machine."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from pathlib import Path
 
 VERSIONS = ("3.11", "3.12", "3.13")
 MAIN = VERSIONS[0]
-"""Tests that need only one Python use this one."""
+"""The version for tests that need only one."""
 
 
 @cache
 def find_python(version: str) -> Path:
-    """Raises RuntimeError where there is none: a version is never left untested in silence."""
+    """Raises RuntimeError if there is none, so that no version is silently left untested."""
     for path in _candidates(version):
         if _version_of(path) == version:
             return path
@@ -41,7 +41,7 @@ def _candidates(version: str) -> Iterator[Path]:
 
 
 def _version_of(python: Path) -> str | None:
-    # pyenv's shims are there for versions that are not chosen, and fail.
+    # pyenv's shims also exist for versions that are not selected; those fail.
     return _output(str(python), "-c", "import sys; print('%d.%d' % sys.version_info[:2])")
 
 

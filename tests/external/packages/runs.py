@@ -1,4 +1,4 @@
-"""The main job, as a user types it: a stack, rollouts, a report."""
+"""The main workflow with the commands of an installation: start a run, collect rollouts, write a report."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def collect(environment: Installation, agent: str, rows: str, cwd: Path) -> list
 def play_sokoban(
     environment: Installation, cwd: Path, mode: str = "processes", env: Mapping[str, str] | None = None
 ) -> None:
-    """Stack, status, rollouts and a report, all by the commands of `environment`."""
+    """Start a run, show its status, collect rollouts and write a report."""
     with environment.stack(SOKOBAN, *MODES[mode], cwd=cwd, env=env):
         assert "3 of 3 ready" in environment.run("ng_status", cwd=cwd, env=env)
         rows = collect(environment, "grl_sokoban_game_agent", "resources_servers/grl_sokoban/data/example.jsonl", cwd)

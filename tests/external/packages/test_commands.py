@@ -1,4 +1,4 @@
-"""Every command and every data preparation, from an empty folder."""
+"""Every command and every data preparation script, started in an empty folder."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_rows_are_prepared_from_a_local_file(main: Installation, tmp_path: Path)
     )
 
 
-def test_puzzles_are_made_and_rewards_analysed(main: Installation, tmp_path: Path) -> None:
+def test_puzzles_are_generated_and_rewards_are_analysed(main: Installation, tmp_path: Path) -> None:
     words = ("--num-examples", "1", "--output", "rows.jsonl")
     main.run("python", "-m", f"{SOKOBAN}.generate_test_examples", *words, cwd=tmp_path)
     assert (tmp_path / "rows.jsonl").read_text().count("\n") == 1
@@ -64,7 +64,7 @@ def test_puzzles_are_made_and_rewards_analysed(main: Installation, tmp_path: Pat
     assert main.run("python", "-m", f"{SOKOBAN}.analyze_rewards", "--rollouts-path", "rollouts.jsonl", cwd=tmp_path)
 
 
-def test_folders_of_any_name_in_the_working_directory_change_nothing(main: Installation, tmp_path: Path) -> None:
+def test_folders_in_the_working_directory_never_shadow_packages(main: Installation, tmp_path: Path) -> None:
     for name in ("services", "agents", "configs", "numpy", "rollyard"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "__init__.py").write_text("raise RuntimeError(__name__)\n")
@@ -72,11 +72,11 @@ def test_folders_of_any_name_in_the_working_directory_change_nothing(main: Insta
     play_sokoban(main, tmp_path)
 
 
-def test_a_clone_in_the_working_directory_is_not_what_runs(main: Installation, tmp_path: Path) -> None:
+def test_a_clone_in_the_working_directory_is_not_imported(main: Installation, tmp_path: Path) -> None:
     for name in ("services", "resources_servers/gsm8k", "src/rollyard"):
         (tmp_path / "rollyard" / name).mkdir(parents=True)
     (tmp_path / "rollyard/services/errors.py").write_text("raise RuntimeError(__name__)\n")
-    code = "import rollyard.services.errors as found; print(found.__file__)"
+    code = "import rollyard.services.errors as errors; print(errors.__file__)"
     assert "site-packages" in main.prints(code, cwd=tmp_path)
     help_text = main.run("python", "-m", "rollyard.resources_servers.gsm8k.prepare", "--help", cwd=tmp_path)
     assert help_text.startswith("usage:")

@@ -1,4 +1,4 @@
-"""What is in a wheel and in an sdist, however the source came to the machine."""
+"""Contents of the wheel and the sdist, for every way to get the source."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.structure import ROOT
 
 
 def expected() -> dict[str, bytes]:
-    """Each file below the links of src/rollyard, and the files beside them."""
+    """Path -> content of each file below the links of src/rollyard and next to them."""
     package = ROOT / "src" / "rollyard"
     folders = [entry.name for entry in package.iterdir() if entry.is_symlink()]
     own = [name.removeprefix("src/") for name in tracked("src") if not (ROOT / name).is_symlink()]
@@ -22,17 +22,17 @@ def expected() -> dict[str, bytes]:
     return {name: (ROOT / "src" / name).read_bytes() for name in (*own, *linked)}
 
 
-def test_a_wheel_holds_each_file_of_the_package_and_no_other(built: Built) -> None:
-    found = contents(built.wheel)
-    assert found.keys() ^ expected().keys() == set()
-    assert found == expected()
+def test_a_wheel_contains_exactly_the_files_of_the_package(built: Built) -> None:
+    packed = contents(built.wheel)
+    assert packed.keys() ^ expected().keys() == set()
+    assert packed == expected()
 
 
 def test_a_wheel_has_one_top_level_name(built: Built) -> None:
     assert {name.partition("/")[0] for name in contents(built.wheel)} == {"rollyard"}
 
 
-def test_an_sdist_holds_the_package_and_what_builds_it_alone(built: Built) -> None:
+def test_an_sdist_contains_only_the_package_and_its_build_files(built: Built) -> None:
     with tarfile.open(built.sdist) as packed:
         inside = [name.partition("/")[2] for name in packed.getnames()]
     allowed = {"", "src", "LICENSE", "MANIFEST.in", "PKG-INFO", "README.md", "pyproject.toml", "setup.cfg", "setup.py"}
@@ -44,13 +44,13 @@ def test_a_wheel_of_the_sdist_equals_that_of_the_checkout(built: Built, tmp_path
     assert contents(build(source, tmp_path / "dist")) == contents(built.wheel)
 
 
-def test_an_archive_that_was_unpacked_without_links_gives_the_same_wheel(built: Built, tmp_path: Path) -> None:
+def test_an_archive_unpacked_without_symlinks_gives_the_same_wheel(built: Built, tmp_path: Path) -> None:
     source = copy_checkout(tmp_path / "rollyard-main", links=False)
     assert not (source / "src/rollyard/services").is_symlink()
     assert contents(build(source, tmp_path / "dist")) == contents(built.wheel)
 
 
-def test_what_an_earlier_build_left_does_not_reach_a_wheel(built: Built, tmp_path: Path) -> None:
+def test_leftovers_of_an_earlier_build_are_not_in_the_wheel(built: Built, tmp_path: Path) -> None:
     source = copy_checkout(tmp_path / "checkout")
     for old in ("agents", "rollyard/services"):
         (source / "build/lib" / old).mkdir(parents=True)
@@ -58,7 +58,7 @@ def test_what_an_earlier_build_left_does_not_reach_a_wheel(built: Built, tmp_pat
     assert contents(build(source, tmp_path / "dist")) == contents(built.wheel)
 
 
-def test_what_the_image_copies_gives_the_same_wheel(built: Built, tmp_path: Path) -> None:
+def test_the_files_copied_into_the_docker_image_give_the_same_wheel(built: Built, tmp_path: Path) -> None:
     copied = re.findall(r"^COPY (.+) \./?$|^COPY (\S+) \2$", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
     (tmp_path / "image").mkdir()
     for name in " ".join(one or other for one, other in copied).split():

@@ -1,4 +1,4 @@
-"""Processes that the stack starts for itself: the sandbox, comparisons of answers, isolated environments."""
+"""Processes that the stack starts itself: the sandbox, answer comparison, isolated environments."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ import asyncio, sys
 from rollyard.services.sandbox.records import Limits, Trial
 from rollyard.services.sandbox.sandbox import Sandbox
 
-SEARCH_PATH = "import sys; assert any('site-packages' in one or one == '/jail' for one in sys.path), sys.path"
+SEARCH_PATH = "import sys; assert any('site-packages' in path or path == '/jail' for path in sys.path), sys.path"
 
 async def main():
-    jails = Sandbox(Limits(), bubblewrap="" if sys.argv[1] == "bubblewrap" else None)
-    await jails.start()
-    good = await jails.run(Trial(code="def f(x): return x + 1", names=("f",), tests=("assert f(1) == 2",)))
-    print(jails.layers.mode, good.passed, good.reason)
+    sandbox = Sandbox(Limits(), bubblewrap="" if sys.argv[1] == "bubblewrap" else None)
+    await sandbox.start()
+    good = await sandbox.run(Trial(code="def f(x): return x + 1", names=("f",), tests=("assert f(1) == 2",)))
+    print(sandbox.layers.mode, good.passed, good.reason)
     for code in ("import numpy", "import rollyard.services.errors", SEARCH_PATH):
         code = f"def f():\\n    {code}\\n    return 1"
-        seen = await jails.run(Trial(code=code, names=("f",), tests=("assert f() == 1",)))
-        print(seen.passed, seen.reason)
-    await jails.stop()
+        trial = await sandbox.run(Trial(code=code, names=("f",), tests=("assert f() == 1",)))
+        print(trial.passed, trial.reason)
+    await sandbox.stop()
 
 asyncio.run(main())
 """
@@ -54,7 +54,7 @@ def test_an_answer_in_the_sandbox_reaches_no_installed_package(main: Installatio
     assert len(rest) == 3 and all(line.startswith("False") for line in rest), rest
 
 
-def test_answers_are_compared_by_processes_that_see_no_folder_of_the_user(main: Installation, tmp_path: Path) -> None:
+def test_the_processes_that_compare_answers_import_nothing_of_the_user(main: Installation, tmp_path: Path) -> None:
     for name in ("sympy", "services", "math_verify"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "__init__.py").write_text("raise RuntimeError(__name__)\n")
@@ -63,5 +63,5 @@ def test_answers_are_compared_by_processes_that_see_no_folder_of_the_user(main: 
     assert main.run("python", "code/compare.py", cwd=tmp_path).split() == ["True", "False"]
 
 
-def test_an_isolated_servers_packages_win_over_those_of_the_stack(main: Installation, tmp_path: Path) -> None:
+def test_packages_of_an_isolated_server_precede_those_of_the_stack(main: Installation, tmp_path: Path) -> None:
     assert version_in_isolation(main, tmp_path) == "2.0"

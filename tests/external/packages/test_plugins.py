@@ -1,4 +1,4 @@
-"""A user's folders beside an installed stack: what they import, and by which names they are known."""
+"""Plug-ins in a user's project next to an installed stack: their imports and module names."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from tests.external.packages.runs import MODEL, MODES, collect
 APP = """
 import agents.house_rules
 import services
-from helpers_of_mine import words
-import siblings_of_mine
+from own_helpers import words
+import own_sibling
 from .rules import RULE
 from .deeper.still import DEPTH
 
@@ -23,7 +23,7 @@ from rollyard.resources_servers.base import Environment, Verdict, serve
 
 class Mine(Environment):
     async def verify(self, response):
-        parts = (agents.house_rules.POINTS, services.POINTS, words.POINTS, siblings_of_mine.POINTS, RULE, DEPTH)
+        parts = (agents.house_rules.POINTS, services.POINTS, words.POINTS, own_sibling.POINTS, RULE, DEPTH)
         assert __name__ == "rollyard_plugins.resources_servers.{name}.app", __name__
         return Verdict(reward=float(sum(parts)))
 
@@ -56,15 +56,15 @@ agent:
 
 
 def project(folder: Path, name: str) -> dict[str, str]:
-    """A user's project with packages of its own, two plug-ins of one name, and the environment that it sets."""
+    """Write a project with its own packages and two plug-ins of the same name; return its environment variables."""
     plugin = f"resources_servers/{name}"
     files = {
         f"{plugin}/app.py": APP.format(name=name),
         f"{plugin}/rules.py": "RULE = 1\n",
-        f"{plugin}/siblings_of_mine.py": "POINTS = 2\n",
+        f"{plugin}/own_sibling.py": "POINTS = 2\n",
         f"{plugin}/deeper/__init__.py": "",
         f"{plugin}/deeper/still.py": "from ..rules import RULE\nDEPTH = RULE + 3\n",
-        f"{plugin}/helpers_of_mine/words.py": "POINTS = 8\n",
+        f"{plugin}/own_helpers/words.py": "POINTS = 8\n",
         f"agents/{name}/app.py": AGENT.format(name=name),
         "agents/house_rules.py": "POINTS = 16\n",
         "agents/__init__.py": "",
@@ -79,7 +79,7 @@ def project(folder: Path, name: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(("name", "mode"), [("mine", "processes"), ("openai", "colocated"), ("json", "processes")])
-def test_a_project_with_packages_and_plug_ins_of_any_name_earns_its_rewards(
+def test_plug_ins_work_whatever_the_packages_of_their_project_are_called(
     main: Installation, name: str, mode: str, tmp_path: Path
 ) -> None:
     env = project(tmp_path, name)
@@ -88,7 +88,7 @@ def test_a_project_with_packages_and_plug_ins_of_any_name_earns_its_rewards(
     assert row["reward"] == 63.0
 
 
-def test_a_plug_in_is_reached_by_workers_that_are_forked(main: Installation, tmp_path: Path) -> None:
+def test_forked_workers_can_unpickle_functions_of_a_plug_in(main: Installation, tmp_path: Path) -> None:
     folder = tmp_path / "resources_servers" / "mine"
     folder.mkdir(parents=True)
     (folder / "app.py").write_text(

@@ -1,6 +1,6 @@
-"""Real Ray nodes and real ng_run commands for tests. Everything started here is ended here, by its process group.
+"""Real Ray nodes and real ng_run commands for tests; each is ended by its process group.
 
-Never `ray stop`: it ends every Ray process of the machine, other people's too.
+`ray stop` is never used, because it ends every Ray process of the machine.
 """
 
 from __future__ import annotations
@@ -13,22 +13,23 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import orjson
 
+from tests.support.processes import alive
+from tests.support.stacks import AGENT, EXAMPLES
+from tests.support.waiting import LIMIT_S, eventually
+
 BIN = Path(sys.executable).parent
-PATIENCE_S = 60.0
-"""Two busy cores: what takes a second alone may take many."""
 
 
 @contextlib.contextmanager
 def short_folder() -> Iterator[Path]:
-    """Ray's sockets live below it, and a socket's path has 107 characters at most: pytest's tmp_path is too long."""
+    """A folder for Ray's sockets: their paths are limited to 107 characters, and pytest's tmp_path is too long."""
     folder = Path(tempfile.mkdtemp(prefix="r", dir="/tmp"))
     try:
         yield folder
@@ -36,17 +37,8 @@ def short_folder() -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def eventually(what: str, true: Callable[[], Any], limit_s: float = PATIENCE_S) -> Any:
-    """The first truthy answer of `true`."""
-    deadline = time.monotonic() + limit_s
-    while not (found := true()):
-        assert time.monotonic() < deadline, f"not within {limit_s:g} s: {what}"
-        time.sleep(0.05)
-    return found
-
-
 def free_port() -> int:
-    """A port that nobody has now."""
+    """A port that is free now."""
     with socket.socket() as sock:
         sock.bind(("", 0))
         return int(sock.getsockname()[1])
@@ -63,7 +55,7 @@ class Node:
     @classmethod
     @contextlib.contextmanager
     def head(cls, folder: Path, ip: str, prefix: Sequence[str] = ()) -> Iterator[Node]:
-        """The first node of a new cluster, ready."""
+        """Start the first node of a new cluster."""
         port = free_port()
         options = ["--head", f"--port={port}", f"--temp-dir={folder}", "--include-dashboard=false"]
         with cls._started(folder / "head.out", f"{ip}:{port}", ip, [*prefix], options) as node:
@@ -72,7 +64,7 @@ class Node:
     @classmethod
     @contextlib.contextmanager
     def member(cls, folder: Path, head: Node, ip: str, prefix: Sequence[str] = ()) -> Iterator[Node]:
-        """A further node of that cluster, ready."""
+        """Add a node to a cluster."""
         options = [f"--address={head.address}"]
         with cls._started(folder / f"{ip}.out", head.address, ip, [*prefix], options) as node:
             yield node
@@ -99,12 +91,11 @@ class Node:
 
     @property
     def alive(self) -> bool:
-        """It runs."""
         return self.process.poll() is None
 
 
 def end_group(process: subprocess.Popen[bytes], number: signal.Signals = signal.SIGTERM) -> None:
-    """Ask what we started to end, then end its process group."""
+    """Send a signal to a process that we started, then kill its process group."""
     if process.poll() is None:
         process.send_signal(number)
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -115,7 +106,7 @@ def end_group(process: subprocess.Popen[bytes], number: signal.Signals = signal.
 
 
 class Run:
-    """One ng_run on a Ray cluster, in a folder of its own; ended with the block."""
+    """One ng_run on a Ray cluster in its own folder; ended with the block."""
 
     def __init__(self, folder: Path, address: str, *overrides: str, prefix: Sequence[str] = ()) -> None:
         self.folder = folder
@@ -142,43 +133,55 @@ class Run:
         end_group(self.process, signal.SIGINT)
 
     @property
-    def said(self) -> str:
-        """All that it printed so far."""
+    def output(self) -> str:
+        """Output so far."""
         return self._output.read_text()
 
     def until_ready(self) -> Run:
-        """Wait until every server is."""
+        """Wait until every server is ready."""
 
         def ready() -> bool:
-            assert self.process.poll() is None, self.said
-            return "servers ready!" in self.said
+            assert self.process.poll() is None, self.output
+            return "servers ready!" in self.output
 
         eventually("all servers ready", ready)
         self.instances()
         return self
 
-    def ended(self, limit_s: float = PATIENCE_S) -> int:
-        """Its exit status."""
+    def ended(self, limit_s: float = LIMIT_S) -> int:
+        """Wait for the exit status."""
         return self.process.wait(limit_s)
 
     def command(self, name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """Run another command of the stack in the same folder, on the same machine."""
+        """Run another command in the same folder on the same machine."""
         return subprocess.run(
             [*self.prefix, str(BIN / name), *arguments],
             cwd=self.folder,
             env=self.environ,
             capture_output=True,
             text=True,
-            timeout=PATIENCE_S,
+            timeout=LIMIT_S,
             check=False,
         )
 
+    def collect(self, output: Path) -> None:
+        """Collect two rollouts of each example row."""
+        done = self.command(
+            "ng_collect_rollouts",
+            f"+agent_name={AGENT}",
+            f"+input_jsonl_fpath={EXAMPLES}",
+            f"+output_jsonl_fpath={output}",
+            "+num_repeats=2",
+            "+responses_create_params.temperature=0.8",
+        )
+        assert done.returncode == 0, done.stderr
+
     def instances(self) -> list[dict[str, Any]]:
-        """What ng_status says; none while it has no answer."""
+        """The instances that ng_status lists; empty if it fails."""
         done = self.command("ng_status", "+json=true")
-        found: list[dict[str, Any]] = orjson.loads(done.stdout) if done.stdout.startswith("[") else []
-        self._pids.update(instance["pid"] for instance in found)
-        return found
+        instances: list[dict[str, Any]] = orjson.loads(done.stdout) if done.stdout.startswith("[") else []
+        self._pids.update(instance["pid"] for instance in instances)
+        return instances
 
     def server(self, name: str) -> dict[str, Any]:
         """The one instance of a server."""
@@ -186,7 +189,7 @@ class Run:
         return instance
 
     def log(self, title: str) -> str:
-        """A server's log, as the run's folder has it."""
+        """The log of a server in the run folder."""
         (path,) = self.folder.glob(f".rollyard/runs/*/logs/{title}.log")
         return path.read_text()
 
@@ -196,31 +199,13 @@ class Run:
         return path
 
     def left(self) -> list[int]:
-        """Server processes of this run that still exist, restarted ones included."""
-        seen = [pid for pid in self._pids if "rollyard.services.runtime.serve" in command_of(pid)]
-        return [pid for pid in seen if state_of(pid) != "Z"]
+        """Running server processes of this run, including restarted ones."""
+        return [pid for pid in self._pids if "rollyard.services.runtime.serve" in command_of(pid) and alive(pid)]
 
 
 def command_of(pid: int) -> str:
-    """A process's command line, or nothing when it is gone."""
+    """The command line of a process; empty if it has ended."""
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
     except OSError:
         return ""
-
-
-def state_of(pid: int) -> str:
-    """R, S, Z, ..., or nothing when it is gone."""
-    return _stat(pid)[0]
-
-
-def parent_of(pid: int) -> int:
-    """Its parent's process id."""
-    return int(_stat(pid)[1])
-
-
-def _stat(pid: int) -> list[str]:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return ["", "0"]

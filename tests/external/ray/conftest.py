@@ -1,4 +1,4 @@
-"""A Ray cluster of one machine for all tests here. Without Ray (make test-ray installs it) nothing is collected."""
+"""A single-machine Ray cluster for all tests of this folder. Without Ray (make test-ray), nothing is collected."""
 
 from __future__ import annotations
 
@@ -15,6 +15,6 @@ collect_ignore_glob = [] if HAS_RAY else ["test_*.py"]
 
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[str]:
-    """HOST:PORT of a real Ray cluster of this machine alone."""
+    """HOST:PORT of a real single-machine Ray cluster."""
     with short_folder() as folder, Node.head(folder, "127.0.0.1") as node:
         yield node.address

@@ -1,4 +1,4 @@
-"""ng_run on a Ray cluster of this machine alone: the seed's command, and what must hold when things go wrong."""
+"""ng_run on a single-machine Ray cluster: the specified commands, and behaviour under failures."""
 
 from __future__ import annotations
 
@@ -11,63 +11,57 @@ from typing import Any
 
 import pytest
 
-from tests.external.ray.clusters import Run, command_of, eventually, free_port, parent_of
-from tests.support.stacks import AGENT, EXAMPLES, keys_of, read_rows
+from tests.external.ray.clusters import Run, command_of, free_port
+from tests.support.processes import parent_of
+from tests.support.stacks import EXAMPLES, keys_of, read_rows
+from tests.support.waiting import eventually
 
 MODEL = "policy_model"
 
 
-def test_the_seeds_commands_run_and_ctrl_c_leaves_only_the_cluster(cluster: str, tmp_path: Path) -> None:
+def test_the_specified_commands_run_and_ctrl_c_leaves_only_the_cluster(cluster: str, tmp_path: Path) -> None:
     with Run(tmp_path, cluster) as run:
         run.until_ready()
-        assert "All 3 / 3 servers ready!" in run.said.splitlines()
+        assert "All 3 / 3 servers ready!" in run.output.splitlines()
         for instance in run.instances():
             assert instance["host"] == "127.0.0.1"
             assert command_of(parent_of(instance["pid"])).startswith("ray::ServerHost")
-            eventually("its log here", partial(logged, run, instance))  # it is fetched every second
+            eventually("its log in the run folder", partial(is_logged, run, instance))  # fetched every second
         output = tmp_path / "rollouts.jsonl"
-        done = run.command(
-            "ng_collect_rollouts",
-            f"+agent_name={AGENT}",
-            f"+input_jsonl_fpath={EXAMPLES}",
-            f"+output_jsonl_fpath={output}",
-            "+num_repeats=2",
-            "+responses_create_params.temperature=0.8",
-        )
-        assert done.returncode == 0, done.stderr
+        run.collect(output)
         tasks = len(read_rows(EXAMPLES))
         assert keys_of(read_rows(output)) == [(task, repeat) for task in range(tasks) for repeat in range(2)]
         run.process.send_signal(signal.SIGINT)
         assert run.ended() == 0
-        assert run.said.endswith("stopping ...\nstopped\n")
+        assert run.output.endswith("stopping ...\nstopped\n")
         assert run.left() == []
     with socket.create_connection(("127.0.0.1", int(cluster.rpartition(":")[2])), 5):
-        pass  # the cluster is nobody's to stop
+        pass  # the cluster must keep running
 
 
-def logged(run: Run, instance: dict[str, Any]) -> bool:
-    """The run's folder has what that process printed."""
+def is_logged(run: Run, instance: dict[str, Any]) -> bool:
+    """True if the run folder has the output of that process."""
     return f"Started server process [{instance['pid']}]" in run.log(instance["server_name"])
 
 
-def restarted(run: Run, times: int) -> bool:
-    """The model server was started again so many times and is ready."""
-    shown = [shown for shown in run.instances() if shown["server_name"] == MODEL]
-    return [(instance["ready"], instance["restarts"]) for instance in shown] == [(True, times)]
+def is_restarted(run: Run, times: int) -> bool:
+    """True if the model server was restarted that often and is ready."""
+    models = [instance for instance in run.instances() if instance["server_name"] == MODEL]
+    return [(instance["ready"], instance["restarts"]) for instance in models] == [(True, times)]
 
 
-def test_a_killed_server_and_a_killed_actor_are_started_again(cluster: str, tmp_path: Path) -> None:
+def test_a_killed_server_and_a_killed_actor_are_restarted(cluster: str, tmp_path: Path) -> None:
     with Run(tmp_path, cluster) as run:
         run.until_ready()
         for restarts, victim in enumerate(("server", "actor"), start=1):
             pid = run.server(MODEL)["pid"]
             os.kill(pid if victim == "server" else parent_of(pid), signal.SIGKILL)
-            again = partial(restarted, run, restarts)
-            eventually(f"another {MODEL} after its {victim} was killed", again)
+            restarted = partial(is_restarted, run, restarts)
+            eventually(f"another {MODEL} after its {victim} was killed", restarted)
             assert pid not in run.left()
-        assert run.said.count(f"{MODEL} ended (signal 9)") == 2
+        assert run.output.count(f"{MODEL} ended (signal 9)") == 2
         assert "its Ray actor has died" in run.log(MODEL)
-        eventually("all three in one log", lambda: run.log(MODEL).count("Started server process") == 3)
+        eventually("all three starts in one log", lambda: run.log(MODEL).count("Started server process") == 3)
 
 
 def test_a_killed_ng_run_leaves_no_server(cluster: str, tmp_path: Path) -> None:
@@ -76,7 +70,7 @@ def test_a_killed_ng_run_leaves_no_server(cluster: str, tmp_path: Path) -> None:
         assert len(run.left()) == 3
         run.process.kill()
         run.ended()
-        eventually("no server left", lambda: not run.left(), 20)
+        eventually("no server left", lambda: not run.left())
 
 
 def test_a_server_that_cannot_start_is_named_with_the_end_of_its_log(cluster: str, tmp_path: Path) -> None:
@@ -86,19 +80,19 @@ def test_a_server_that_cannot_start_is_named_with_the_end_of_its_log(cluster: st
         port = taken.getsockname()[1]
         with Run(tmp_path, cluster, f"{MODEL}.responses_api_models.builtin_model.port={port}") as run:
             assert run.ended() == 1
-            assert f"ng_run: {MODEL} ended before it was ready.\n" in run.said
-            assert f"{MODEL} cannot listen on 127.0.0.1:{port}" in run.said
+            assert f"ng_run: {MODEL} ended before it was ready.\n" in run.output
+            assert f"{MODEL} cannot listen on 127.0.0.1:{port}" in run.output
 
 
 @pytest.mark.parametrize(
-    ("address", "status", "said"),
+    ("address", "status", "message"),
     [
         ("127.0.0.1:{free}", 1, "no Ray cluster at +ray_head_node_address="),
         ("ray://a:1", 2, "expected HOST:PORT"),
     ],
 )
-def test_an_address_without_a_cluster_is_one_line(address: str, status: int, said: str, tmp_path: Path) -> None:
+def test_an_address_without_a_cluster_is_one_line(address: str, status: int, message: str, tmp_path: Path) -> None:
     with Run(tmp_path, address.format(free=free_port())) as run:
-        assert run.ended(20) == status
-        assert said in run.said.splitlines()[0]
-        assert "Traceback" not in run.said
+        assert run.ended() == status
+        assert message in run.output.splitlines()[0]
+        assert "Traceback" not in run.output

@@ -1,4 +1,4 @@
-"""ng_run on a cluster of two machines: network namespaces on a bridge of their own. Needs root and `ip`."""
+"""ng_run on a cluster of two machines, simulated by network namespaces on a bridge. Needs root and `ip`."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.external.ray.clusters import Node, Run, eventually, short_folder
-from tests.support.stacks import AGENT, EXAMPLES, keys_of, read_rows
+from tests.external.ray.clusters import Node, Run, short_folder
+from tests.support.stacks import EXAMPLES, keys_of, read_rows
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.skipif(
     os.geteuid() != 0 or shutil.which("ip") is None, reason="making network namespaces needs root and iproute2"
@@ -28,7 +29,7 @@ def ip(*arguments: str) -> None:
 
 @pytest.fixture
 def machines() -> Iterator[dict[str, list[str]]]:
-    """Address -> the words that run a command on that machine."""
+    """Address -> the command prefix that runs a command on that machine."""
     tag = f"ry{os.getpid()}"
     names = [f"{tag}s", f"{tag}a", f"{tag}b"]
     with contextlib.ExitStack() as leaving:
@@ -44,7 +45,7 @@ def machines() -> Iterator[dict[str, list[str]]]:
         ip("-n", switch, "addr", "add", "10.77.0.254/24", "dev", "br0")
         ip("-n", switch, "link", "set", "br0", "up")
         for number, name in enumerate(names[1:], start=1):
-            # No veth is ever seen by the machine itself: both ends are made inside.
+            # Both ends are created inside the namespaces, so the host never sees a veth.
             ip("-n", switch, "link", "add", f"v{number}", "type", "veth", "peer", "name", "eth0", "netns", name)
             ip("-n", switch, "link", "set", f"v{number}", "master", "br0", "up")
             ip("-n", name, "addr", "add", f"10.77.0.{number}/24", "dev", "eth0")
@@ -53,12 +54,14 @@ def machines() -> Iterator[dict[str, list[str]]]:
         yield {f"10.77.0.{number}": ["ip", "netns", "exec", name] for number, name in enumerate(names[1:], start=1)}
 
 
-def test_servers_spread_ask_for_a_token_and_outlive_a_machine(machines: dict[str, list[str]], tmp_path: Path) -> None:
-    (here, on_first), (there, on_second) = machines.items()
+def test_servers_are_spread_need_a_token_and_survive_a_lost_machine(
+    machines: dict[str, list[str]], tmp_path: Path
+) -> None:
+    (first_address, on_first), (second_address, on_second) = machines.items()
     with (
         short_folder() as folder,
-        Node.head(folder, here, on_first) as head,
-        Node.member(folder, head, there, on_second) as second,
+        Node.head(folder, first_address, on_first) as head,
+        Node.member(folder, head, second_address, on_second) as second,
         Run(
             tmp_path,
             head.address,
@@ -69,31 +72,25 @@ def test_servers_spread_ask_for_a_token_and_outlive_a_machine(machines: dict[str
     ):
         run.until_ready()
         hosts = Counter(instance["host"] for instance in run.instances())
-        assert sorted(hosts) == [here, there]
+        assert sorted(hosts) == [first_address, second_address]
         assert sorted(hosts.values()) == [2, 3]
         assert stat.S_IMODE(run.head_file().stat().st_mode) == 0o600
 
         url = run.instances()[0]["url"]
-        asked = [*on_second, "curl", "-s", "-o", "/dev/null", "-w", "%{http_code}", f"{url}/metrics"]
-        assert subprocess.run(asked, capture_output=True, text=True, check=True).stdout == "401"
+        status_of_url = [*on_second, "curl", "-s", "-o", "/dev/null", "-w", "%{http_code}", f"{url}/metrics"]
+        assert subprocess.run(status_of_url, capture_output=True, text=True, check=True).stdout == "401"
 
         output = tmp_path / "rollouts.jsonl"
-        collected = run.command(
-            "ng_collect_rollouts",
-            f"+agent_name={AGENT}",
-            f"+input_jsonl_fpath={EXAMPLES}",
-            f"+output_jsonl_fpath={output}",
-            "+num_repeats=2",
-            "+responses_create_params.temperature=0.8",
-        )
-        assert collected.returncode == 0, collected.stderr
+        run.collect(output)
         assert len(keys_of(read_rows(output))) == 2 * len(read_rows(EXAMPLES))
 
-        lost = [instance for instance in run.instances() if instance["host"] == there]
+        lost = [instance for instance in run.instances() if instance["host"] == second_address]
         os.killpg(second.process.pid, signal.SIGKILL)
         eventually(
-            "everything ready on the machine that is left",
-            lambda: [(shown["host"], shown["ready"]) for shown in run.instances()] == [(here, True)] * 5,
+            "all servers ready on the remaining machine",
+            lambda: (
+                [(instance["host"], instance["ready"]) for instance in run.instances()] == [(first_address, True)] * 5
+            ),
         )
         assert not {instance["pid"] for instance in lost} & set(run.left())
         run.process.send_signal(signal.SIGINT)

@@ -1,8 +1,8 @@
-"""Real runs in the trackers' stores. Without their packages (make test-track installs them) nothing is collected."""
+"""Tests with real trackers; tests of a tracker that is not installed (make test-track) are not collected."""
 
 from __future__ import annotations
 
 import importlib.util
 
-HERE = {name: importlib.util.find_spec(name) is not None for name in ("wandb", "mlflow")}
-collect_ignore_glob = [f"test_{name}.py" for name, here in HERE.items() if not here]
+INSTALLED_TRACKERS = {name: importlib.util.find_spec(name) is not None for name in ("wandb", "mlflow")}
+collect_ignore_glob = [f"test_{name}.py" for name, installed in INSTALLED_TRACKERS.items() if not installed]

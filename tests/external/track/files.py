@@ -1,4 +1,4 @@
-"""A finished collection on disk, and ng_track on it as a user starts it."""
+"""A finished collection on disk, and ng_track as a process."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ COUNT = 120
 
 
 def row(number: int, **more: object) -> Json:
-    """A rollout; every other one is solved, with reward 10 and 0."""
+    """A rollout: odd numbers are solved with reward 10, even numbers have reward 0."""
     output = [
         {"type": "function_call", "name": "step", "arguments": '{"action": 1}', "call_id": "c"},
         {"type": "function_call_output", "call_id": "c", "output": "##_#"},
@@ -40,7 +40,7 @@ def row(number: int, **more: object) -> Json:
 
 
 def grow(output: Path, count: int) -> None:
-    """Write its first `count` rollouts."""
+    """Write the first `count` rollouts to `output`."""
     output.write_bytes(b"".join(orjson.dumps(row(number)) + b"\n" for number in range(count)))
 
 
@@ -48,7 +48,7 @@ def collection(folder: Path, count: int = COUNT, created: float = 0.0) -> Path:
     """A rollout file with its manifest and status."""
     paths = StorePaths(folder / "rollouts.jsonl")
     grow(paths.output, count)
-    identity = {"agent_name": "player", "settings": {"world": {"level": 3, "names": ["a", "b"]}}}
+    identity = {"agent_name": "player", "settings": {"environment": {"level": 3, "names": ["a", "b"]}}}
     paths.manifest.write_text(Manifest(identity=identity, versions={"python": "3"}, created=created).model_dump_json())
     status = CollectionProgress(count).status("complete").model_copy(update={"failures": {"timeout": 2}})
     paths.status.write_text(status.model_dump_json())
@@ -56,7 +56,7 @@ def collection(folder: Path, count: int = COUNT, created: float = 0.0) -> Path:
 
 
 async def track(*options: str, cwd: Path, env: Mapping[str, str] | None = None) -> Finished:
-    """`ng_track`, to its end."""
+    """Run `ng_track` to its end."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "rollyard.services.cli.track", *options),
         cwd=cwd,

@@ -1,4 +1,4 @@
-"""A real MLflow, in a store of files."""
+"""A real MLflow with a local store."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import orjson
 from tests.external.track.files import COUNT, collection, grow, track
 
 
-async def test_numbers_over_the_rollouts_parameters_and_a_table_are_in_mlflows_store(tmp_path: Path) -> None:
+async def test_metrics_parameters_and_a_table_of_rollouts_are_stored_in_mlflow(tmp_path: Path) -> None:
     collection(tmp_path)
     store = tmp_path / "store"
     env = {"MLFLOW_ALLOW_FILE_STORE": "true", "MLFLOW_TRACKING_URI": store.as_uri(), "MLFLOW_DISABLE_TELEMETRY": "true"}
@@ -25,35 +25,37 @@ async def test_numbers_over_the_rollouts_parameters_and_a_table_are_in_mlflows_s
     assert [(int(step), float(value)) for _, value, step in curve] == [(50, 5.0), (100, 5.0), (120, 5.0)]
     assert float((metrics / "failed_attempts/timeout").read_text().split()[1]) == 2.0
     assert float((metrics / "success/rate").read_text().split()[1]) == 0.5
-    assert (folder / "params/settings.world.level").read_text() == "3"
+    assert (folder / "params/settings.environment.level").read_text() == "3"
     table = orjson.loads((folder / "artifacts/rollouts.json").read_bytes())
     assert len(table["data"]) == 50
     assert "call: step" in table["data"][0][table["columns"].index("conversation")]
     assert "status: 3" in (folder / "meta.yaml").read_text()  # FINISHED
 
 
-def queried(folder: Path, query: str) -> list[tuple[Any, ...]]:
-    """From MLflow's default store, a file in the folder where the command was started."""
+def query_store(folder: Path, query: str) -> list[tuple[Any, ...]]:
+    """Query MLflow's default store, a file in the folder in which the command ran."""
     with contextlib.closing(sqlite3.connect(folder / "mlflow.db")) as store:
         return store.execute(query).fetchall()
 
 
-async def test_the_documented_command_works_without_any_setting_and_again_goes_on_with_its_run(tmp_path: Path) -> None:
+async def test_the_documented_command_works_without_settings_and_continues_its_run(
+    tmp_path: Path,
+) -> None:
     output = collection(tmp_path)
-    words = ("+jsonl_fpath=rollouts.jsonl", "+to=mlflow", "+project=sokoban", "+name=qwen3-4b")
+    options = ("+jsonl_fpath=rollouts.jsonl", "+to=mlflow", "+project=sokoban", "+name=qwen3-4b")
     env = {"MLFLOW_DISABLE_TELEMETRY": "true"}
     for new in (COUNT, 0, 90):
         if new == 90:
             grow(output, COUNT + new)
-        done = await track(*words, cwd=tmp_path, env=env)
+        done = await track(*options, cwd=tmp_path, env=env)
         assert done.status == 0, done.err
         assert f"{new} of them new" in done.out
-    steps = queried(tmp_path, "SELECT step FROM metrics WHERE key = 'reward/mean' ORDER BY step")
+    steps = query_store(tmp_path, "SELECT step FROM metrics WHERE key = 'reward/mean' ORDER BY step")
     assert steps == [(50,), (100,), (120,), (150,), (200,), (210,)]
-    assert queried(tmp_path, "SELECT name, status FROM runs") == [("qwen3-4b", "FINISHED")]
+    assert query_store(tmp_path, "SELECT name, status FROM runs") == [("qwen3-4b", "FINISHED")]
 
 
-async def test_other_rollouts_and_another_name_are_other_runs(tmp_path: Path) -> None:
+async def test_other_rollouts_or_another_name_start_another_run(tmp_path: Path) -> None:
     env = {"MLFLOW_DISABLE_TELEMETRY": "true"}
     for folder, name in (("a", "one"), ("b", "one"), ("b", "two")):
         (tmp_path / folder).mkdir(exist_ok=True)
@@ -62,4 +64,4 @@ async def test_other_rollouts_and_another_name_are_other_runs(tmp_path: Path) ->
             f"+jsonl_fpath={folder}/rollouts.jsonl", "+to=mlflow", "+project=p", f"+name={name}", cwd=tmp_path, env=env
         )
         assert done.status == 0, done.err
-    assert queried(tmp_path, "SELECT name FROM runs ORDER BY start_time") == [("one",), ("one",), ("two",)]
+    assert query_store(tmp_path, "SELECT name FROM runs ORDER BY start_time") == [("one",), ("one",), ("two",)]

@@ -1,4 +1,4 @@
-"""A real Weights & Biases run, offline: what `wandb sync` would send is read back from its file."""
+"""A real offline run of Weights & Biases: its file contains what `wandb sync` would send."""
 
 from __future__ import annotations
 
@@ -16,34 +16,35 @@ BLOCK = 1 << 15
 
 
 def records(path: Path) -> Iterator[Any]:
-    """Of a .wandb file: leveldb's log format behind a header of 7 bytes."""
-    data, at, whole = path.read_bytes(), 7, b""
-    while at + 7 <= len(data):
-        if BLOCK - at % BLOCK < 7:
-            at += BLOCK - at % BLOCK
+    """The records of a .wandb file: a header of 7 bytes, then leveldb's log format."""
+    data, position, content = path.read_bytes(), 7, b""
+    while position + 7 <= len(data):
+        if BLOCK - position % BLOCK < 7:
+            position += BLOCK - position % BLOCK
             continue
-        _, length, kind = struct.unpack_from("<IHB", data, at)
-        whole += data[at + 7 : at + 7 + length]
-        at += 7 + length
+        _, length, kind = struct.unpack_from("<IHB", data, position)
+        content += data[position + 7 : position + 7 + length]
+        position += 7 + length
         if kind in (1, 4):  # full, last
             record = Record()
-            record.ParseFromString(whole)
-            whole = b""
+            record.ParseFromString(content)
+            content = b""
             yield record
 
 
 def history(folder: Path) -> list[dict[str, Any]]:
-    """Of all files of the one run, in the order in which `wandb sync` sends them."""
+    """The history of the only run, from all its files in the order in which `wandb sync` sends them."""
     paths = sorted(folder.glob("wandb/offline-run-*/run-*.wandb"))
     assert len({path.name for path in paths}) == 1
     read = [record for path in paths for record in records(path)]
-    found = [record.history for record in read if record.WhichOneof("record_type") == "history"]
+    histories = [record.history for record in read if record.WhichOneof("record_type") == "history"]
     return [
-        {item.key or "/".join(item.nested_key): orjson.loads(item.value_json) for item in one.item} for one in found
+        {item.key or "/".join(item.nested_key): orjson.loads(item.value_json) for item in entry.item}
+        for entry in histories
     ]
 
 
-async def test_numbers_over_the_rollouts_and_a_table_are_in_the_runs_file(tmp_path: Path) -> None:
+async def test_metrics_over_the_rollouts_and_a_table_are_in_the_file_of_the_run(tmp_path: Path) -> None:
     collection(tmp_path)
     env = {"WANDB_MODE": "offline", "WANDB_SILENT": "true", "HOME": str(tmp_path)}
     done = await track("+jsonl_fpath=rollouts.jsonl", "+to=wandb", "+name=one", cwd=tmp_path, env=env)
@@ -61,7 +62,7 @@ async def test_numbers_over_the_rollouts_and_a_table_are_in_the_runs_file(tmp_pa
     assert len(read["data"]) == 50 and "call: step" in read["data"][0][-1]
 
 
-async def test_the_same_rollouts_again_go_on_with_the_run_and_no_step_is_there_twice(tmp_path: Path) -> None:
+async def test_repeating_the_command_continues_the_run_without_duplicate_steps(tmp_path: Path) -> None:
     output = collection(tmp_path)
     env = {"WANDB_MODE": "offline", "WANDB_SILENT": "true", "HOME": str(tmp_path)}
     for count in (COUNT, COUNT, COUNT + 90):

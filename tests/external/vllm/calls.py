@@ -1,4 +1,4 @@
-"""A chat that asks for a tool call, and the constraint under which even random weights make a valid one."""
+"""A chat request for a tool call, and the constraint that makes random weights call it validly."""
 
 from __future__ import annotations
 
@@ -24,12 +24,11 @@ CALL = (
     + f"{_MOVE}(, {_MOVE}){{0,3}}"
     + r"\]\}\}\n</tool_call>"
 )
-"""A regex. With tool_choice "auto" and a tool that is not strict it holds for every answer; with a strict tool it would
-not take effect."""
+"""A regex for every response. It only takes effect with tool_choice "auto" and a tool that is not strict."""
 
 
 def asking(seed: int | None = 0, **fields: Any) -> dict[str, Any]:
-    """A Chat Completions request that is answered by one valid call of the tool."""
+    """A Chat Completions request whose response is one valid call of the tool."""
     return {
         "model": "tiny",
         "messages": [

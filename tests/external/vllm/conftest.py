@@ -1,4 +1,4 @@
-"""With vLLM installed (make test-vllm) one real engine for all tests here; without it nothing of this folder is run."""
+"""One real vLLM engine for all tests of this folder (make test-vllm); without vLLM, nothing is collected."""
 
 from __future__ import annotations
 
@@ -16,33 +16,33 @@ import pytest_asyncio
 
 from rollyard.services.runtime.stack import Stack
 from tests.external.vllm.engine import Engine
-from tests.external.vllm.local_run import TOKEN, a_run
+from tests.external.vllm.local_run import TOKEN, local_config
 from tests.support.local_engines import bearers
 from tests.support.stacks import configured, processes
 
-if TYPE_CHECKING:  # it needs torch, which only the environment with vLLM has
+if TYPE_CHECKING:  # imports torch, which only the environment with vLLM has
     from tests.external.vllm.reference import Reference
 
 HERE = Path(__file__).parent
-MADE_OF = ("tiny_model.py", "corpus.py", "calls.py", "chat_template.jinja")
+SOURCES = ("tiny_model.py", "corpus.py", "calls.py", "chat_template.jinja")
 collect_ignore_glob = [] if importlib.util.find_spec("vllm") else ["test_*.py"]
 
 
 @pytest.fixture(scope="session")
 def tiny_model(pytestconfig: pytest.Config) -> Path:
-    """The random model of seed 0: what the engine serves at first."""
+    """The random model of seed 0, which the engine serves at first."""
     return built(pytestconfig, 0)
 
 
 @pytest.fixture(scope="session")
 def other_model(pytestconfig: pytest.Config) -> Path:
-    """Other weights under the same tokenizer: what a training step would bring."""
+    """Other weights with the same tokenizer, like after a training step."""
     return built(pytestconfig, 1)
 
 
 @pytest.fixture(scope="session")
 def engine(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
-    """One vLLM for the whole run. Who changes its weights puts them back."""
+    """One vLLM for the whole session. Tests that change its weights must restore them."""
     folder = tmp_path_factory.mktemp("engine")
     with Engine.serve(tiny_model, folder, "--logprobs-mode", "processed_logprobs") as engine:
         yield engine
@@ -50,7 +50,7 @@ def engine(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 @pytest.fixture(scope="session")
 def raw_engine(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
-    """A second engine: the mode of logprobs is fixed when it starts."""
+    """A second engine, because the logprobs mode is fixed at the start."""
     folder = tmp_path_factory.mktemp("raw_engine")
     with Engine.serve(tiny_model, folder, "--logprobs-mode", "raw_logprobs") as engine:
         yield engine
@@ -58,32 +58,32 @@ def raw_engine(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> It
 
 @pytest_asyncio.fixture(scope="session")
 async def local_stack(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stack]:
-    """A run that starts its engine itself, every server a process. Its folder's name is the mark of its engine."""
+    """A run that starts its engine itself; the name of its folder marks the engine's processes."""
     folder = tmp_path_factory.mktemp("local")
-    chosen = a_run(tiny_model, folder.name, trainer_endpoints=True)
-    async with processes(configured(config=chosen, tmp_path=folder), folder, token=TOKEN) as stack:
+    config = local_config(tiny_model, folder.name, trainer_endpoints=True)
+    async with processes(configured(config=config, tmp_path=folder), folder, token=TOKEN) as stack:
         yield stack
     assert list(bearers(folder.name)) == []
 
 
 @pytest.fixture(scope="session")
 def reference(tiny_model: Path) -> Reference:
-    """The model that both engines serve, as transformers computes it."""
+    """The model of both engines in transformers."""
     from tests.external.vllm.reference import Reference
 
     return Reference(tiny_model)
 
 
 def built(config: pytest.Config, seed: int) -> Path:
-    """A tiny model, kept in pytest's cache for as long as what it is made of stays the same."""
+    """Build a tiny model; it stays in pytest's cache until its sources change."""
     assert config.cache is not None
-    sources = hashlib.sha256(b"".join((HERE / name).read_bytes() for name in MADE_OF)).hexdigest()
+    sources = hashlib.sha256(b"".join((HERE / name).read_bytes() for name in SOURCES)).hexdigest()
     folder = config.cache.mkdir("tiny_model") / f"{sources[:16]}-{seed}"
     if not folder.exists():
-        # Its own process: this one needs no torch when the model is there. Renamed at the end: whole or not there.
+        # In another process, so that this one only imports torch if needed. Renamed at the end to be atomic.
         with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
-            made = Path(scratch) / "model"
-            command = [sys.executable, "-m", "tests.external.vllm.tiny_model", str(made), str(seed)]
+            model = Path(scratch) / "model"
+            command = [sys.executable, "-m", "tests.external.vllm.tiny_model", str(model), str(seed)]
             subprocess.run(command, cwd=HERE.parents[2], check=True, capture_output=True)
-            made.replace(folder)
+            model.replace(folder)
     return folder

@@ -1,7 +1,7 @@
-"""What a turn's recorded log-probabilities must be: from the record alone, and the same weights in transformers.
+"""Expected logprobs of a turn, computed from its record and the same weights in transformers.
 
-The order is that of vLLM's sampler: the grammar rules tokens out of both modes' numbers; everything else enters
-`processed_logprobs` only.
+The order is that of vLLM's sampler: the grammar masks tokens in both modes; everything else only affects
+`processed_logprobs`.
 """
 
 from __future__ import annotations
@@ -14,39 +14,41 @@ from tests.external.vllm.reference import Reference
 from tests.external.vllm.tiny_model import VOCABULARY
 
 ENDS = (1017, 1015)
-"""The ids of `<|im_end|>` and `<|endoftext|>`, by which the tiny model ends a turn."""
+"""The ids of `<|im_end|>` and `<|endoftext|>`, which end a turn of the tiny model."""
 
 
 def from_record(reference: Reference, item: Json) -> list[float]:
-    """The log-probabilities of a turn's last item, computed again under what `token_trace.sampling` says."""
+    """The logprobs of a turn's last item, recomputed with the sampling parameters of `token_trace.sampling`."""
     prompt, output = item["prompt_token_ids"], item["generation_token_ids"]
     sampling = item["token_trace"]["sampling"]
-    held: Json = sampling.get("constraints", {})
+    constraints: Json = sampling.get("constraints", {})
     logits = reference.logits(prompt + output)[len(prompt) - 1 : -1].clone()
-    if grammar := held.get("structured_outputs"):
+    if grammar := constraints.get("structured_outputs"):
         reference.rule_out(logits, output, grammar, sampling.get("stop_token_ids", ()))
     if sampling["logprobs_mode"] == "processed_logprobs":
         for at, row in enumerate(logits):
-            _choose(row, prompt, output[:at], sampling, held, reference)
+            _choose(row, prompt, output[:at], sampling, constraints, reference)
         logits /= temperature_of(sampling)
         for row in logits:
             _narrow(row, sampling)
     return reference.of_chosen(logits, output)
 
 
-def _choose(row: torch.Tensor, prompt: list[int], seen: list[int], sampling: Json, held: Json, by: Reference) -> None:
-    """Allowed tokens, bad words, min_tokens, bias and penalties, in this order."""
-    if allowed := held.get("allowed_token_ids"):
+def _choose(
+    row: torch.Tensor, prompt: list[int], seen: list[int], sampling: Json, constraints: Json, reference: Reference
+) -> None:
+    """Apply allowed tokens, bad words, min_tokens, bias and penalties, in this order."""
+    if allowed := constraints.get("allowed_token_ids"):
         kept = row[allowed].clone()
         row[:] = -torch.inf
         row[allowed] = kept
-    for word in held.get("bad_words", ()):
-        for ids in by.encoded(word):
+    for word in constraints.get("bad_words", ()):
+        for ids in reference.encoded(word):
             if len(ids) == 1 or seen[-(len(ids) - 1) :] == ids[:-1]:
                 row[ids[-1]] = -torch.inf
-    if len(seen) < held.get("min_tokens", 0):
+    if len(seen) < constraints.get("min_tokens", 0):
         row[[*ENDS, *sampling.get("stop_token_ids", ())]] = -torch.inf
-    for token, bias in held.get("logit_bias", {}).items():
+    for token, bias in constraints.get("logit_bias", {}).items():
         row[int(token)] += bias
     _penalize(row, prompt, seen, sampling)
 
@@ -61,9 +63,9 @@ def _penalize(row: torch.Tensor, prompt: list[int], seen: list[int], sampling: J
 
 
 def _narrow(row: torch.Tensor, sampling: Json) -> None:
-    """min_p, then top_k, then top_p: what is left is the distribution that was sampled from."""
-    chances = row.softmax(-1)
-    row[chances < sampling["min_p"] * chances.max()] = -torch.inf
+    """Apply min_p, top_k and top_p, in this order."""
+    probabilities = row.softmax(-1)
+    row[probabilities < sampling["min_p"] * probabilities.max()] = -torch.inf
     if (count := sampling["top_k"]) > 0:
         row[row < row.topk(count).values[-1]] = -torch.inf
     if sampling["top_p"] < 1.0:

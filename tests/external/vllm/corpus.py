@@ -1,4 +1,4 @@
-"""What the tiny model's tokenizer was trained on: boards, chats and tool calls that look like Sokoban's."""
+"""Training texts for the tokenizer of the tiny model: boards, chats and tool calls like those of Sokoban."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ PROSE = (
 
 
 def corpus(texts: int = 400, seed: int = 0) -> Iterator[str]:
-    """The same texts for the same seed."""
-    chance = random.Random(seed)
+    """Generate texts, determined by the seed."""
+    rng = random.Random(seed)
     words = PROSE.split()
     yield json.dumps(TOOL)
     for _ in range(texts):
-        moves = chance.choices(MOVES, k=chance.randrange(5))
-        yield "\n".join("".join(chance.choices(CELLS, k=7)) for _ in range(6))
+        moves = rng.choices(MOVES, k=rng.randrange(5))
+        yield "\n".join("".join(rng.choices(CELLS, k=7)) for _ in range(6))
         yield json.dumps({"name": "step", "arguments": {"actions": moves}})
-        yield json.dumps({"observation": "", "reward": -0.1 * len(moves), "done": False, "steps": chance.randrange(99)})
-        start = chance.randrange(len(words))
-        yield " ".join(words[start : start + chance.randrange(3, 25)])
-        yield f"<action>{chance.choice(MOVES)}</action>"
+        yield json.dumps({"observation": "", "reward": -0.1 * len(moves), "done": False, "steps": rng.randrange(99)})
+        start = rng.randrange(len(words))
+        yield " ".join(words[start : start + rng.randrange(3, 25)])
+        yield f"<action>{rng.choice(MOVES)}</action>"

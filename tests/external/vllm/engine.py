@@ -1,4 +1,4 @@
-"""One real vLLM on the CPU, started and ended by the code that users use, with the options that our tests need."""
+"""A real vLLM on the CPU, started by local_vllm_model with the options that the tests need."""
 
 from __future__ import annotations
 
@@ -7,37 +7,42 @@ import contextlib
 import os
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import httpx
 
 from rollyard.responses_api_models.local_vllm_model.settings import LocalVllmModelSettings
 from rollyard.responses_api_models.local_vllm_model.startup import EngineStart, StartPlan
 from rollyard.services.http.transport import HttpTransport
+from tests.support.waiting import eventually
+
+T = TypeVar("T")
 
 LONGEST = 4096
-"""Tokens of prompt and answer together."""
+"""Tokens of prompt and response together."""
 START_S = 600.0
-"""Alone it takes about 30 s on two cores; with neighbours that start too, 278 s were seen."""
+"""A start takes about 30 s on two idle cores; 278 s were observed with other engines starting."""
+RUNNING = "vllm:num_requests_running"
+GENERATED = "vllm:generation_tokens_total"
 FLAGS = (
     "--enforce-eager",
-    *("--kv-cache-memory-bytes", "134217728"),  # also skips a check that wants 90% of the machine's memory
+    *("--kv-cache-memory-bytes", "134217728"),  # also skips a check that requires 90% of the machine's memory
     *("--max-num-seqs", "32"),
 )
 ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",
     "VLLM_NO_USAGE_STATS": "1",
     "DO_NOT_TRACK": "1",
-    "TORCHDYNAMO_DISABLE": "1",  # else the first logprobs compile for half a minute
-    "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # else every engine's worker is pinned to the machine's first core
+    "TORCHDYNAMO_DISABLE": "1",  # otherwise the first logprobs compile for half a minute
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # otherwise the workers of all engines are pinned to the first core
     "OMP_NUM_THREADS": "1",
 }
 
 
 class Engine:
-    """A running engine and how to speak with it."""
+    """A running engine and a client for it."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -56,7 +61,7 @@ class Engine:
             max_model_len=LONGEST,
             tool_call_parser="hermes",
             logprobs_mode=None,
-            trainer_endpoints=True,  # /pause, /collective_rpc and the like, open to all: loopback only
+            trainer_endpoints=True,  # enables /pause, /collective_rpc and others without a token: loopback only
             environment=ENVIRONMENT,
             extra_flags=[*FLAGS, *options],
             start_timeout_s=START_S,
@@ -75,18 +80,17 @@ class Engine:
                 run(transport.close())
 
     def healthy(self) -> bool:
-        """It answers /health."""
         try:
             return self.client.get("/health").status_code == 200
         except httpx.TransportError:
             return False
 
     def post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
-        """The answer to a request that is right."""
+        """The body of a response with status 200."""
         answer = self.client.post(path, json=body)
         assert answer.status_code == 200, answer.text
-        found: dict[str, Any] = answer.json()
-        return found
+        decoded: dict[str, Any] = answer.json()
+        return decoded
 
     def gauge(self, name: str) -> float:
         """A metric's value, summed over its labels."""
@@ -94,9 +98,23 @@ class Engine:
         return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(f"{name}{{"))
 
 
+async def in_flight(engine: Engine, call: Coroutine[Any, Any, T], tokens: int = 50) -> asyncio.Task[T]:
+    """Start a call and wait until the engine has generated some tokens for it.
+
+    The engine updates its metrics after it has sent the tokens, so it must be idle before the call.
+    """
+    await asyncio.to_thread(eventually, "the engine is idle", lambda: engine.gauge(RUNNING) == 0)
+    before = engine.gauge(GENERATED)
+    task = asyncio.create_task(call)
+    await asyncio.to_thread(
+        eventually, f"{tokens} tokens are generated", lambda: engine.gauge(GENERATED) - before >= tokens, START_S
+    )
+    return task
+
+
 @contextlib.contextmanager
 def _loop() -> Iterator[Any]:
-    """Runs coroutines on a loop of its own thread: the engine is watched while tests block."""
+    """Runs coroutines on an event loop in another thread, so that the engine is monitored while tests block."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
     thread.start()

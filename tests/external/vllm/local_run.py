@@ -1,4 +1,4 @@
-"""A run that starts vLLM itself: its config, its processes, calls to its model server. Tests kill its parts."""
+"""A run that starts vLLM itself: its config, its processes, and calls to its model server."""
 
 from __future__ import annotations
 
@@ -17,17 +17,18 @@ from rollyard.services.runtime.stack import Stack
 from rollyard.services.types import Json
 from tests.external.vllm.calls import CALL
 from tests.external.vllm.engine import ENVIRONMENT, LONGEST
-from tests.support.local_engines import MARK, alive, bearers, parent_of
+from tests.support.local_engines import MARK, bearers
+from tests.support.processes import alive, parent_of
 
 MODEL = "responses_api_models/local_vllm_model/configs/local_vllm_model.yaml"
 WORLD = "resources_servers/grl_sokoban/configs/grl_sokoban.yaml"
 LONG_S = 600.0
-"""A start takes half a minute alone, several among busy neighbours."""
+"""A start takes half a minute on an idle machine and several minutes on a busy one."""
 ENGINE_CORE, WORKER, API = "VLLM::EngineCor", "VLLM::Worker", "vllm"
 
 
-def a_run(model: Path, mark: str, **more: Any) -> Json:
-    """Sokoban on a tiny random model, whose answers are made valid tool calls."""
+def local_config(model: Path, mark: str, **more: Any) -> Json:
+    """Sokoban with a tiny random model; a regex makes its responses valid tool calls."""
     variables = {**ENVIRONMENT, MARK: mark}
     settings: Json = {
         "model": str(model),
@@ -37,7 +38,7 @@ def a_run(model: Path, mark: str, **more: Any) -> Json:
         "max_model_len": LONGEST,
         "environment": variables,
         "extra_flags": {"enforce_eager": True, "kv_cache_memory_bytes": 134217728, "max_num_seqs": 32},
-        "strict_tools": False,  # a strict tool's own grammar would take the regex's place
+        "strict_tools": False,  # the grammar of a strict tool would replace the regex
         "extra_body": {"structured_outputs": {"regex": CALL}},
         "return_token_id_information": True,
         "start_timeout_s": LONG_S,
@@ -53,11 +54,11 @@ def a_run(model: Path, mark: str, **more: Any) -> Json:
 
 
 def processes_of(mark: str) -> dict[str, int]:
-    """The engine's living processes by name; `reaper` is the parent of its API server."""
-    found = {Path(f"/proc/{pid}/comm").read_text().strip(): pid for pid in bearers(mark)}
-    if API in found:
-        found["reaper"] = parent_of(found[API])
-    return found
+    """Name -> pid of the engine's running processes; `reaper` is the parent of its API server."""
+    pids = {Path(f"/proc/{pid}/comm").read_text().strip(): pid for pid in bearers(mark)}
+    if API in pids:
+        pids["reaper"] = parent_of(pids[API])
+    return pids
 
 
 def mark_of(stack: Stack) -> str:

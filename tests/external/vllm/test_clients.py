@@ -14,13 +14,12 @@ from pydantic import BaseModel
 
 from rollyard.responses_api_models.openai_model.app import OpenaiModel
 from rollyard.responses_api_models.vllm_model.app import VllmModel
-from tests.external.ray.clusters import eventually
 from tests.external.vllm.calls import CALL, MOVES, TOOL, asking
-from tests.external.vllm.engine import LONGEST, Engine
+from tests.external.vllm.engine import LONGEST, RUNNING, Engine
 from tests.support.openai_client import in_a_thread, serving
+from tests.support.waiting import eventually
 
 TOOLS: Any = [{"type": "function", "strict": False, **cast(Any, TOOL)["function"]}]
-RUNNING = "vllm:num_requests_running"
 Ask = Callable[..., Awaitable[Any]]
 
 
@@ -32,19 +31,19 @@ class Move(BaseModel):
 
 
 def front(engine: Engine, kind: Any = VllmModel, **settings: Any) -> Any:
-    """The client in front of such a server in front of the engine."""
+    """OpenAI's client, connected to a model server of this kind in front of the engine."""
     return serving(kind, base_url=f"{engine.url}/v1", **{"model": "tiny", **settings})
 
 
 async def chat(client: AsyncOpenAI, **fields: Any) -> Any:
-    """A chat that is answered by one call."""
+    """A chat completion that is one tool call."""
     request = asking(**{"seed": 3, **fields})
     constraint = {"structured_outputs": request.pop("structured_outputs")}
     return await client.chat.completions.create(**request, extra_body=constraint)
 
 
 async def respond(client: AsyncOpenAI, **fields: Any) -> Any:
-    """The same by the Responses API."""
+    """The same with the Responses API."""
     request = asking()
     body: Any = {"input": request["messages"], "tools": TOOLS, "max_output_tokens": 200, "temperature": 0.8}
     extra = {"structured_outputs": {"regex": CALL}, "seed": 3}
@@ -52,12 +51,12 @@ async def respond(client: AsyncOpenAI, **fields: Any) -> Any:
 
 
 def moves(arguments: str) -> list[str]:
-    found: list[str] = orjson.loads(arguments)["actions"]
-    assert 1 <= len(found) <= 4 and set(found) <= set(MOVES)
-    return found
+    parsed: list[str] = orjson.loads(arguments)["actions"]
+    assert 1 <= len(parsed) <= 4 and set(parsed) <= set(MOVES)
+    return parsed
 
 
-async def test_both_apis_streamed_and_whole_give_the_same_call(engine: Engine) -> None:
+async def test_both_apis_give_the_same_call_with_and_without_streaming(engine: Engine) -> None:
     async with front(engine) as client:
         whole = (await chat(client)).choices[0].message.tool_calls[0].function
         pieces: list[Any] = []
@@ -83,7 +82,7 @@ async def test_the_synchronous_client_reads_a_stream_too(engine: Engine) -> None
         assert await in_a_thread(client, use)
 
 
-async def test_the_turn_goes_back_with_the_environments_answer(engine: Engine) -> None:
+async def test_a_turn_can_be_sent_back_with_a_tool_output(engine: Engine) -> None:
     async with front(engine) as client:
         first = await respond(client)
         answer = {"type": "function_call_output", "call_id": first.output[-1].call_id, "output": "#####\n#_PX#\n#####"}
@@ -92,7 +91,7 @@ async def test_the_turn_goes_back_with_the_environments_answer(engine: Engine) -
     assert second.usage.input_tokens > first.usage.input_tokens + first.usage.output_tokens
 
 
-async def test_structured_output_is_parsed_by_both_apis_streamed_and_whole(engine: Engine) -> None:
+async def test_structured_output_is_parsed_by_both_apis_with_and_without_streaming(engine: Engine) -> None:
     messages: Any = [{"role": "user", "content": "Your move?"}]
     async with front(engine) as client:
         response = await client.responses.parse(
@@ -105,11 +104,11 @@ async def test_structured_output_is_parsed_by_both_apis_streamed_and_whole(engin
             model="any", input="Your move?", text_format=Move, max_output_tokens=400
         ) as events:
             streamed = await events.get_final_response()
-    found = [response.output_parsed, completion.choices[0].message.parsed, streamed.output_parsed]
-    assert all(isinstance(move, Move) for move in found)
+    parsed = [response.output_parsed, completion.choices[0].message.parsed, streamed.output_parsed]
+    assert all(isinstance(move, Move) for move in parsed)
 
 
-async def test_usage_is_the_same_streamed_and_whole(engine: Engine) -> None:
+async def test_usage_is_the_same_with_and_without_streaming(engine: Engine) -> None:
     async with front(engine) as client:
         whole = (await chat(client)).usage
         *_, last = [chunk async for chunk in await chat(client, stream=True, stream_options={"include_usage": True})]
@@ -119,7 +118,7 @@ async def test_usage_is_the_same_streamed_and_whole(engine: Engine) -> None:
     assert end.response.usage == response.usage and response.usage.output_tokens > 1
 
 
-async def test_an_answer_cut_by_its_limit_is_streamed_as_incomplete(engine: Engine) -> None:
+async def test_a_response_cut_off_at_its_limit_is_streamed_as_incomplete(engine: Engine) -> None:
     async with front(engine) as client:
         stream = await client.responses.create(model="any", input="hi", max_output_tokens=3, stream=True)
         *_, last = [event async for event in stream]
@@ -148,7 +147,7 @@ async def test_logprobs_come_with_the_deltas_of_a_responses_stream(engine: Engin
 
 
 @pytest.mark.parametrize("ask", [chat, respond])
-async def test_with_tokens_recorded_a_stream_carries_them_at_its_end(engine: Engine, ask: Ask) -> None:
+async def test_a_stream_ends_with_the_recorded_tokens(engine: Engine, ask: Ask) -> None:
     async with front(engine, return_token_id_information=True, logprobs_mode="processed_logprobs") as client:
         events = [event.to_dict() async for event in await ask(client, stream=True)]
     sent = orjson.dumps(events)
@@ -157,7 +156,7 @@ async def test_with_tokens_recorded_a_stream_carries_them_at_its_end(engine: Eng
 
 @pytest.mark.parametrize("kind", [VllmModel, OpenaiModel])
 @pytest.mark.parametrize("ask", [chat, respond])
-async def test_a_client_that_hangs_up_in_mid_stream_aborts_the_request(engine: Engine, ask: Ask, kind: Any) -> None:
+async def test_a_client_that_disconnects_in_mid_stream_aborts_the_request(engine: Engine, ask: Ask, kind: Any) -> None:
     endless: Any = {"ignore_eos": True, "min_tokens": LONGEST - 400}
     messages: Any = [{"role": "user", "content": "hi"}]
     async with front(engine, kind) as client:
@@ -176,14 +175,14 @@ async def test_a_client_that_hangs_up_in_mid_stream_aborts_the_request(engine: E
 
 @pytest.mark.parametrize("kind", [VllmModel, OpenaiModel])
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_conversation_that_no_longer_fits_has_openais_code(engine: Engine, kind: Any, stream: bool) -> None:
+async def test_a_conversation_beyond_the_context_has_openais_code(engine: Engine, kind: Any, stream: bool) -> None:
     async with front(engine, kind) as client:
-        with pytest.raises(BadRequestError, match="maximum context length") as caught:
+        with pytest.raises(BadRequestError, match="maximum context length") as raised:
             await client.responses.create(model="any", input=" the" * LONGEST, stream=cast(Any, stream))
-    assert caught.value.code == "context_length_exceeded"
+    assert raised.value.code == "context_length_exceeded"
 
 
-async def test_a_parameter_that_the_engine_refuses_is_a_bad_request_in_its_words(engine: Engine) -> None:
+async def test_a_parameter_that_the_engine_rejects_is_a_bad_request_with_its_message(engine: Engine) -> None:
     async with front(engine) as client:
         with pytest.raises(BadRequestError, match="temperature must be non-negative"):
             await chat(client, temperature=-1, stream=True)

@@ -1,4 +1,4 @@
-"""Every constraint is on record, and under what is on record transformers gives the same log-probabilities."""
+"""Every constraint is recorded, and with the recorded constraints transformers gives the same logprobs."""
 
 from __future__ import annotations
 
@@ -19,22 +19,30 @@ from tests.support.stacks import EXAMPLES, collect, colocated, read_rows
 from tests.support.weight_engine import door
 
 CLOSE = 1e-4
-"""Float32 sums in another order: 1e-5 is the largest difference seen."""
+"""Tolerance for float32 sums in another order; the largest observed difference is 1e-5."""
 CALL_MARK, END = 1018, ENDS[0]
 WHOLE_CALLS: Json = {
-    "logit_bias": {str(CALL_MARK): 20.0, "1": 7.0, "60": 7.0, "92": 7.0},  # the mark of a call, and the ends of JSON
+    "logit_bias": {
+        str(CALL_MARK): 20.0,
+        "1": 7.0,
+        "60": 7.0,
+        "92": 7.0,
+    },  # marks a call, and ends JSON
     "stop": ["</tool_call>"],
     "include_stop_str_in_output": True,
     "max_tokens": 200,
 }
-"""Under it random weights write one whole call a turn; what it holds is theirs."""
-SEED: Json = orjson.loads(EXAMPLES.read_bytes().split(b"\n")[0])["responses_create_params"]
-LOOSE = {**SEED, "tools": [{**SEED["tools"][0], "strict": False}]}
-FREE = {"input": SEED["input"]}
+"""With this, random weights write one complete call per turn with random content."""
+REQUEST: Json = orjson.loads(EXAMPLES.read_bytes().split(b"\n")[0])["responses_create_params"]
+LOOSE = {**REQUEST, "tools": [{**REQUEST["tools"][0], "strict": False}]}
+FREE = {"input": REQUEST["input"]}
 SCHEMA = {"type": "object", "properties": {"d": {"enum": ["up", "down"]}}, "required": ["d"]}
 FORMAT = {"type": "json_schema", "name": "move", "schema": {**SCHEMA, "additionalProperties": False}}
 BY_GRAMMAR: dict[str, tuple[Json, list[str]]] = {
-    "the seed's strict tool": ({**SEED, "logit_bias": {str(CALL_MARK): 8.0}}, ["strict_tools", "logit_bias"]),
+    "the strict tool of the example rows": (
+        {**REQUEST, "logit_bias": {str(CALL_MARK): 8.0}},
+        ["strict_tools", "logit_bias"],
+    ),
     "a required call": ({**LOOSE, "tool_choice": "required"}, ["tool_choice"]),
     "a named call": ({**LOOSE, "tool_choice": {"type": "function", "name": "step"}}, ["tool_choice"]),
     "a schema": ({**FREE, "text": {"format": FORMAT}}, ["response_format"]),
@@ -47,7 +55,7 @@ BY_GRAMMAR: dict[str, tuple[Json, list[str]]] = {
 }
 OTHERS: dict[str, tuple[Json, list[str]]] = {
     "allowed tokens": ({**FREE, "allowed_token_ids": [*range(100, 400), END]}, ["allowed_token_ids"]),
-    "at least so many tokens": (
+    "a minimum number of tokens": (
         {**FREE, "min_tokens": 20, "logit_bias": {str(END): 6.0}},
         ["logit_bias", "min_tokens"],
     ),
@@ -61,25 +69,25 @@ OTHERS: dict[str, tuple[Json, list[str]]] = {
 }
 NONE: dict[str, tuple[Json, list[str]]] = {
     "nothing": (LOOSE, []),
-    "only what ends a turn": ({**FREE, "stop": ["wall"], "stop_token_ids": [220], "ignore_eos": True}, []),
+    "only end conditions": ({**FREE, "stop": ["wall"], "stop_token_ids": [220], "ignore_eos": True}, []),
 }
 
 
 async def turn(engine: Engine, params: Json, **settings: Any) -> Json:
-    """The last item of a model call."""
-    chosen = {"trainer_endpoints": False, "return_token_id_information": True, **settings}
-    async with door(base_url=[f"{engine.url}/v1"], **chosen) as made:
-        status, said = await made.post(
+    """The last item of a model response."""
+    options = {"trainer_endpoints": False, "return_token_id_information": True, **settings}
+    async with door(base_url=[f"{engine.url}/v1"], **options) as policy_server:
+        status, answer = await policy_server.post(
             "/v1/responses", {"temperature": 0.8, "seed": 4, "max_output_tokens": 80, **params}
         )
-    assert status == 200, said
-    item: Json = said["output"][-1]
+    assert status == 200, answer
+    item: Json = answer["output"][-1]
     return item
 
 
 @pytest.mark.parametrize("mode", ["processed_logprobs", "raw_logprobs"])
 @pytest.mark.parametrize("case", [*BY_GRAMMAR, *OTHERS, *NONE])
-async def test_under_the_recorded_constraints_the_logprobs_are_those_of_a_forward_pass(
+async def test_with_the_recorded_constraints_the_logprobs_equal_a_forward_pass(
     case: str, mode: str, request: pytest.FixtureRequest, reference: Reference
 ) -> None:
     engine = request.getfixturevalue("engine" if mode == "processed_logprobs" else "raw_engine")
@@ -88,15 +96,15 @@ async def test_under_the_recorded_constraints_the_logprobs_are_those_of_a_forwar
     sampling, recorded = item["token_trace"]["sampling"], item["generation_log_probs"]
     assert (sampling.get("constrained", []), sampling["logprobs_mode"]) == (names, mode)
     assert from_record(reference, item) == pytest.approx(recorded, abs=CLOSE)
-    plain = reference.logprobs(
+    unconstrained = reference.logprobs(
         item["prompt_token_ids"], item["generation_token_ids"], temperature=temperature_of(sampling)
     )
-    is_the_policys = plain == pytest.approx(recorded, abs=CLOSE)
-    assert is_the_policys is not (case in BY_GRAMMAR or (case in OTHERS and mode == "processed_logprobs"))
-    assert (why_not_policy_logprobs(item) == "") is is_the_policys
+    is_unconstrained = unconstrained == pytest.approx(recorded, abs=CLOSE)
+    assert is_unconstrained is not (case in BY_GRAMMAR or (case in OTHERS and mode == "processed_logprobs"))
+    assert (why_not_policy_logprobs(item) == "") is is_unconstrained
 
 
-async def test_a_turn_by_the_chat_endpoint_names_the_same_constraints(engine: Engine) -> None:
+async def test_a_turn_through_the_chat_endpoint_names_the_same_constraints(engine: Engine) -> None:
     for params, names in (*BY_GRAMMAR.values(), *OTHERS.values(), *NONE.values()):
         item = await turn(engine, params, token_in="off")
         sampling = item["token_trace"]["sampling"]
@@ -104,29 +112,33 @@ async def test_a_turn_by_the_chat_endpoint_names_the_same_constraints(engine: En
         assert sampling["version_of"] == "turn"
 
 
-async def test_strict_tools_do_not_hold_where_ids_go_through_completions(engine: Engine, reference: Reference) -> None:
+async def test_strict_tools_are_not_enforced_by_the_completions_endpoint(engine: Engine, reference: Reference) -> None:
     async with door(
         base_url=[f"{engine.url}/v1"],
         trainer_endpoints=False,
         return_token_id_information=True,
         token_in="completions",
         text_tool_parser="hermes",
-    ) as made:
-        first = (await made.post("/v1/responses", {**SEED, "max_output_tokens": 20}))[1]["output"]
-        later = {**SEED, "input": [*SEED["input"], *first, {"role": "user", "content": "On."}], "max_output_tokens": 40}
-        status, said = await made.post("/v1/responses", later)
-    assert status == 200, said
-    item = said["output"][-1]
+    ) as policy_server:
+        first = (await policy_server.post("/v1/responses", {**REQUEST, "max_output_tokens": 20}))[1]["output"]
+        second_request = {
+            **REQUEST,
+            "input": [*REQUEST["input"], *first, {"role": "user", "content": "On."}],
+            "max_output_tokens": 40,
+        }
+        status, answer = await policy_server.post("/v1/responses", second_request)
+    assert status == 200, answer
+    item = answer["output"][-1]
     sampling = item["token_trace"]["sampling"]
     assert (item["token_trace"]["way"], sampling["not_enforced"]) == ("completions", ["strict_tools"])
     assert "constrained" not in sampling
     assert from_record(reference, item) == pytest.approx(item["generation_log_probs"], abs=CLOSE)
 
 
-def test_rollouts_of_the_seeds_own_strict_rows_equal_a_forward_pass_under_the_recorded_constraints(
+def test_rollouts_with_strict_tools_equal_a_forward_pass_with_the_recorded_constraints(
     engine: Engine, reference: Reference, tmp_path: Path
 ) -> None:
-    rows = asyncio.run(_collected(engine, tmp_path, {"strict_tools": None, "extra_body": WHOLE_CALLS}))
+    rows = asyncio.run(_collect(engine, tmp_path, {"strict_tools": None, "extra_body": WHOLE_CALLS}))
     turns = [item for row in rows for item in turns_of(row)]
     assert len(turns) > len(rows)
     for item in turns:
@@ -136,7 +148,7 @@ def test_rollouts_of_the_seeds_own_strict_rows_equal_a_forward_pass_under_the_re
     assert all(row["token_trail"]["constrained"] == ["logit_bias", "strict_tools"] for row in rows)
 
 
-async def _collected(engine: Engine, folder: Path, settings: Json) -> list[Json]:
+async def _collect(engine: Engine, folder: Path, settings: Json) -> list[Json]:
     async with colocated(run_config(engine, folder, **settings), folder) as stack:
         state, _ = await collect(stack, folder / "rollouts.jsonl", rows=EXAMPLES, repeats=2)
     assert state == "complete"

@@ -1,4 +1,4 @@
-"""The `vllm serve` lines that README and docs/ show are lines that vLLM takes."""
+"""vLLM accepts the `vllm serve` lines of README and docs/."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import orjson
 
 from tests.e2e.test_docs import every
 
-# In a process of its own: importing vLLM warns of much that is not ours.
+# In another process, because importing vLLM emits warnings.
 PARSE = """
 import json, sys
 from vllm.entrypoints.cli.serve import ServeSubcommand
@@ -21,10 +21,10 @@ for words in json.load(sys.stdin):
 """
 
 
-def test_every_documented_vllm_line_is_understood_by_vllms_own_parser() -> None:
+def test_every_documented_vllm_line_is_accepted_by_vllms_parser() -> None:
     lines = [words[1:] for words in every("vllm")]
     assert lines
     done = subprocess.run([sys.executable, "-c", PARSE], input=orjson.dumps(lines), capture_output=True, check=False)
     assert done.returncode == 0, done.stderr.decode()[-2000:]
-    understood = [line for line in done.stdout.decode().splitlines() if line.startswith("MODEL")]
-    assert understood == [f"MODEL {words[1]}" for words in lines]
+    parsed = [line for line in done.stdout.decode().splitlines() if line.startswith("MODEL")]
+    assert parsed == [f"MODEL {words[1]}" for words in lines]

@@ -1,4 +1,4 @@
-"""What steers a running engine: new weights under it, and clients that go away."""
+"""Control of a running engine: new weights, and clients that disconnect."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from typing import Any
 import orjson
 import pytest
 
-from tests.external.ray.clusters import eventually
-from tests.external.vllm.engine import Engine
+from tests.external.vllm.engine import GENERATED, RUNNING, Engine
 from tests.external.vllm.reference import Reference
+from tests.support.waiting import eventually
 
 GENERATE = "/inference/v1/generate"
 PROMPT = [5, 6, 7, 8, 9, 10]
 
 
 def reload(engine: Engine, folder: Path) -> None:
-    """Other weights, in the order that keeps requests in flight alive and no old key or value in the cache."""
+    """Load other weights such that requests in flight continue and no old key or value stays in the cache."""
     call = {"method": "reload_weights", "kwargs": {"weights_path": str(folder)}}
     for path, body in (
         ("/pause?mode=keep", None),
@@ -32,7 +32,7 @@ def reload(engine: Engine, folder: Path) -> None:
 
 
 def sampled(engine: Engine) -> tuple[list[int], list[float], Any]:
-    """Token ids, logprobs and weight versions of one answer at temperature 1."""
+    """Token ids, logprobs and weight versions of a response at temperature 1."""
     params = {"temperature": 1.0, "max_tokens": 16, "logprobs": 0, "seed": 0, "ignore_eos": True}
     (choice,) = engine.post(GENERATE, {"token_ids": PROMPT, "sampling_params": params})["choices"]
     return choice["token_ids"], [part["logprob"] for part in choice["logprobs"]["content"]], choice["weight_versions"]
@@ -52,7 +52,7 @@ def test_reloaded_weights_give_the_other_models_logprobs_and_back(
         reload(engine, folder)
         output, logprobs, versions = sampled(engine)
         assert Reference(folder).logprobs(PROMPT, output) == pytest.approx(logprobs, abs=1e-4)
-        assert [span["version"] for span in versions] == ["default"]  # vLLM does not count them: we must
+        assert [span["version"] for span in versions] == ["default"]  # vLLM does not number weights
 
 
 @pytest.mark.parametrize(
@@ -65,16 +65,17 @@ def test_reloaded_weights_give_the_other_models_logprobs_and_back(
         (GENERATE, {"token_ids": PROMPT, "sampling_params": {"max_tokens": 3000, "ignore_eos": True}}),
     ],
 )
-def test_a_client_that_hangs_up_ends_its_request(engine: Engine, path: str, body: dict[str, Any]) -> None:
-    before = engine.gauge("vllm:generation_tokens_total")
+def test_a_client_that_disconnects_aborts_its_request(engine: Engine, path: str, body: dict[str, Any]) -> None:
+    eventually("the engine is idle", lambda: engine.gauge(RUNNING) == 0)
+    before = engine.gauge(GENERATED)
     with posting(engine, path, body):
-        eventually("the request runs", lambda: engine.gauge("vllm:num_requests_running") == 1)
-    eventually("it runs no more", lambda: engine.gauge("vllm:num_requests_running") == 0)
-    assert engine.gauge("vllm:generation_tokens_total") - before < 3000  # ended, not finished
+        eventually("the request runs", lambda: engine.gauge(RUNNING) == 1)
+    eventually("no request runs", lambda: engine.gauge(RUNNING) == 0)
+    assert engine.gauge(GENERATED) - before < 3000  # aborted before its end
 
 
 def posting(engine: Engine, path: str, body: dict[str, Any]) -> socket.socket:
-    """A connection on which a request was sent and no answer is read."""
+    """A connection on which a request was sent and whose response is not read."""
     content = orjson.dumps(body)
     connection = socket.create_connection(("127.0.0.1", engine.client.base_url.port or 0), 10)
     head = f"POST {path} HTTP/1.1\r\nHost: engine\r\nContent-Type: application/json\r\nContent-Length: {len(content)}"

@@ -1,4 +1,4 @@
-"""What our code takes for granted about vLLM's answers: token ids, rendering, parsing, refusals."""
+"""Properties of vLLM's responses that our code relies on: token ids, rendering, parsing, rejections."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ GENERATE = "/inference/v1/generate"
 
 
 def tokenized(engine: Engine, request: dict[str, Any]) -> list[int]:
-    """The prompt of a chat request, as /tokenize has it."""
+    """The prompt of a chat request according to /tokenize."""
     body = {key: request[key] for key in ("model", "messages", "tools")}
     tokens: list[int] = engine.post("/tokenize", body)["tokens"]
     return tokens
 
 
 def called(choice: dict[str, Any]) -> list[str]:
-    """The moves of an answer that must be one tool call and nothing else."""
+    """The moves of a response that must consist of one tool call."""
     assert not choice["message"]["content"]
     (call,) = choice["message"]["tool_calls"]
     assert call["function"]["name"] == "step"
@@ -30,7 +30,7 @@ def called(choice: dict[str, Any]) -> list[str]:
     return moves
 
 
-def test_a_regex_makes_random_weights_call_a_tool_and_seeds_make_the_calls_differ(engine: Engine) -> None:
+def test_a_regex_makes_random_weights_call_a_tool_and_seeds_vary_the_calls(engine: Engine) -> None:
     choices = [engine.post(CHAT, asking(seed))["choices"][0] for seed in range(20)]
     calls = [called(choice) for choice in choices]
     assert {choice["finish_reason"] for choice in choices} == {"tool_calls"}
@@ -39,7 +39,7 @@ def test_a_regex_makes_random_weights_call_a_tool_and_seeds_make_the_calls_diffe
     assert called(engine.post(CHAT, asking(3))["choices"][0]) == calls[3]
 
 
-def test_return_token_ids_gives_the_prompt_as_tokenize_has_it_and_what_was_sampled(engine: Engine) -> None:
+def test_return_token_ids_gives_the_prompt_like_tokenize_and_the_sampled_ids(engine: Engine) -> None:
     request = asking(return_token_ids=True, logprobs=True)
     answer = engine.post(CHAT, request)
     (choice,) = answer["choices"]
@@ -50,7 +50,7 @@ def test_return_token_ids_gives_the_prompt_as_tokenize_has_it_and_what_was_sampl
     assert text.startswith('<tool_call>\n{"name": "step", "arguments": ' + call["function"]["arguments"])
 
 
-def test_the_text_of_an_answer_tokenizes_otherwise_than_it_was_sampled(engine: Engine) -> None:
+def test_the_text_of_a_response_is_tokenized_differently_than_it_was_sampled(engine: Engine) -> None:
     sampled = engine.post(CHAT, asking(return_token_ids=True))["choices"][0]["token_ids"]
     text = engine.post("/detokenize", {"model": "tiny", "tokens": sampled})["prompt"]
     again = engine.post("/tokenize", {"model": "tiny", "prompt": text, "add_special_tokens": False})["tokens"]
@@ -58,7 +58,7 @@ def test_the_text_of_an_answer_tokenizes_otherwise_than_it_was_sampled(engine: E
     assert again != sampled
 
 
-def test_render_gives_a_generate_request_that_samples_what_the_chat_would(engine: Engine) -> None:
+def test_render_gives_a_generate_request_that_samples_the_same_as_chat(engine: Engine) -> None:
     request = asking(5, return_token_ids=True)
     rendered = engine.post(f"{CHAT}/render", request)
     assert rendered["token_ids"] == tokenized(engine, request)
@@ -69,7 +69,7 @@ def test_render_gives_a_generate_request_that_samples_what_the_chat_would(engine
     assert answer["choices"][0]["token_ids"] == engine.post(CHAT, request)["choices"][0]["token_ids"]
 
 
-def test_generate_repeats_the_prompt_when_asked_and_returns_ids_alone(engine: Engine) -> None:
+def test_generate_returns_only_ids_and_on_request_the_prompt(engine: Engine) -> None:
     body = {"token_ids": [5, 6, 7], "sampling_params": {"max_tokens": 4, "ignore_eos": True}, "return_token_ids": True}
     answer = engine.post(GENERATE, body)
     assert answer["prompt_token_ids"] == [5, 6, 7]
@@ -79,7 +79,7 @@ def test_generate_repeats_the_prompt_when_asked_and_returns_ids_alone(engine: En
     assert "text" not in choice
 
 
-def test_derender_turns_a_generate_answer_into_the_chats_but_for_the_finish_reason(engine: Engine) -> None:
+def test_derender_gives_the_chat_response_except_for_the_finish_reason(engine: Engine) -> None:
     request = asking(7, logprobs=True, return_token_ids=True)
     rendered = engine.post(f"{CHAT}/render", request)
     generated = engine.post(GENERATE, rendered)
@@ -96,8 +96,8 @@ def test_derender_turns_a_generate_answer_into_the_chats_but_for_the_finish_reas
     assert values[0] == pytest.approx(values[1], abs=1e-4)
 
 
-def test_derender_refuses_to_work_without_the_chat_request(engine: Engine) -> None:
+def test_derender_requires_the_chat_request(engine: Engine) -> None:
     generated = engine.post(GENERATE, engine.post(f"{CHAT}/render", asking()))
-    refused = engine.client.post(f"{CHAT}/derender", json={"generate_response": generated})
-    assert refused.status_code == 400
-    assert refused.json()["error"]["message"].startswith("chat_request is required")
+    rejected = engine.client.post(f"{CHAT}/derender", json={"generate_response": generated})
+    assert rejected.status_code == 400
+    assert rejected.json()["error"]["message"].startswith("chat_request is required")

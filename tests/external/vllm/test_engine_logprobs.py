@@ -1,9 +1,8 @@
-"""What the numbers called logprobs are, against the same weights in transformers.
+"""vLLM's logprobs compared with the same weights in transformers.
 
-A regex (or any grammar) enters the logprobs of both modes: they are those of the distribution that was sampled from,
-with the forbidden tokens gone. Only temperature (and top_p, top_k, penalties, logit_bias) makes the difference:
-"processed" has it, "raw" has not. What the unconstrained model thinks of its own constrained answer only a second look
-tells.
+A regex (or any grammar) affects the logprobs of both modes: forbidden tokens are masked. Temperature, top_p, top_k,
+penalties and logit_bias only affect processed logprobs. The logprobs of the unconstrained model for a constrained
+response need a second request (prompt_logprobs).
 """
 
 from __future__ import annotations
@@ -17,12 +16,12 @@ from tests.external.vllm.engine import Engine
 from tests.external.vllm.reference import Reference
 
 CLOSE = 1e-4
-"""Float32 sums in another order: 1e-5 is the largest difference seen."""
+"""Tolerance for float32 sums in another order; the largest observed difference is 1e-5."""
 GENERATE = "/inference/v1/generate"
 
 
 class Sample:
-    """One answer of /inference/v1/generate to the prompt of `asking`."""
+    """One response of /inference/v1/generate to the prompt of `asking`."""
 
     def __init__(self, engine: Engine, temperature: float, regex: str | None = None, **sampling: Any) -> None:
         self.prompt: list[int] = engine.post("/v1/chat/completions/render", asking())["token_ids"]
@@ -36,7 +35,7 @@ class Sample:
         self.logprobs = pytest.approx([part["logprob"] for part in content], abs=CLOSE)
 
 
-def test_without_constraint_at_temperature_1_both_modes_give_the_models_own_logprobs(
+def test_both_modes_give_the_models_logprobs_without_constraints_at_temperature_1(
     engine: Engine, raw_engine: Engine, reference: Reference
 ) -> None:
     for server in (engine, raw_engine):
@@ -47,13 +46,13 @@ def test_without_constraint_at_temperature_1_both_modes_give_the_models_own_logp
 def test_the_chat_endpoint_gives_the_same_logprobs_as_generate(engine: Engine, reference: Reference) -> None:
     answer = engine.post("/v1/chat/completions", asking(temperature=1.0, logprobs=True, return_token_ids=True))
     (choice,) = answer["choices"]
-    theirs = [part["logprob"] for part in choice["logprobs"]["content"]]
-    ours = reference.logprobs(answer["prompt_token_ids"], choice["token_ids"], CALL)
-    assert ours == pytest.approx(theirs, abs=CLOSE)
+    reported = [part["logprob"] for part in choice["logprobs"]["content"]]
+    expected = reference.logprobs(answer["prompt_token_ids"], choice["token_ids"], CALL)
+    assert expected == pytest.approx(reported, abs=CLOSE)
 
 
 @pytest.mark.parametrize("regex", [None, CALL])
-def test_processed_logprobs_are_of_the_allowed_tokens_divided_by_the_temperature(
+def test_processed_logprobs_include_the_mask_and_the_temperature(
     engine: Engine, reference: Reference, regex: str | None
 ) -> None:
     sample = Sample(engine, 0.8, regex)
@@ -62,7 +61,7 @@ def test_processed_logprobs_are_of_the_allowed_tokens_divided_by_the_temperature
 
 
 @pytest.mark.parametrize("regex", [None, CALL])
-def test_raw_logprobs_are_of_the_allowed_tokens_too_and_know_no_temperature(
+def test_raw_logprobs_include_the_mask_but_not_the_temperature(
     raw_engine: Engine, reference: Reference, regex: str | None
 ) -> None:
     sample = Sample(raw_engine, 0.8, regex)
@@ -72,7 +71,7 @@ def test_raw_logprobs_are_of_the_allowed_tokens_too_and_know_no_temperature(
         assert reference.logprobs(sample.prompt, sample.output) != sample.logprobs
 
 
-def test_top_p_enters_processed_logprobs_and_not_raw_ones(
+def test_top_p_affects_processed_logprobs_but_not_raw_ones(
     engine: Engine, raw_engine: Engine, reference: Reference
 ) -> None:
     processed, raw = Sample(engine, 1.0, top_p=0.5), Sample(raw_engine, 1.0, top_p=0.5)
@@ -80,12 +79,12 @@ def test_top_p_enters_processed_logprobs_and_not_raw_ones(
     assert reference.logprobs(raw.prompt, raw.output) == raw.logprobs
 
 
-def test_greedy_logprobs_are_of_the_allowed_tokens_at_temperature_1(engine: Engine, reference: Reference) -> None:
+def test_greedy_logprobs_include_the_mask_at_temperature_1(engine: Engine, reference: Reference) -> None:
     sample = Sample(engine, 0.0, CALL)
     assert reference.logprobs(sample.prompt, sample.output, CALL, 1.0) == sample.logprobs
 
 
-def test_prompt_logprobs_of_an_answer_are_the_unconstrained_models_in_both_modes(
+def test_prompt_logprobs_are_those_of_the_unconstrained_model_in_both_modes(
     engine: Engine, raw_engine: Engine, reference: Reference
 ) -> None:
     for server in (engine, raw_engine):
@@ -93,6 +92,6 @@ def test_prompt_logprobs_of_an_answer_are_the_unconstrained_models_in_both_modes
         ids = sample.prompt + sample.output
         params = {"max_tokens": 1, "temperature": 0.8, "prompt_logprobs": 0}
         scores = server.post(GENERATE, {"token_ids": ids, "sampling_params": params})["prompt_logprobs"]
-        seen = [score[str(token)]["logprob"] for score, token in zip(scores, ids, strict=True) if score is not None]
-        ours = reference.logprobs(sample.prompt, sample.output)
-        assert ours == pytest.approx(seen[-len(sample.output) :], abs=CLOSE)
+        scored = [score[str(token)]["logprob"] for score, token in zip(scores, ids, strict=True) if score is not None]
+        expected = reference.logprobs(sample.prompt, sample.output)
+        assert expected == pytest.approx(scored[-len(sample.output) :], abs=CLOSE)

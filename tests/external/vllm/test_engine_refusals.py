@@ -1,4 +1,4 @@
-"""How vLLM refuses a prompt that is too long: the status and the words by which our code must know it."""
+"""How vLLM rejects prompts that are too long: the status and the message that our code must recognize."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ CHAT = "/v1/chat/completions"
 GENERATE = "/inference/v1/generate"
 
 
-def refused(engine: Engine, path: str, body: dict[str, Any]) -> dict[str, Any]:
-    """The error of an answer 400 that holds nothing else."""
+def rejection(engine: Engine, path: str, body: dict[str, Any]) -> dict[str, Any]:
+    """The error of a response with status 400 that contains nothing else."""
     answer = engine.client.post(path, json=body)
     assert answer.status_code == 400, answer.text
     (error,) = answer.json().values()
@@ -24,21 +24,21 @@ def refused(engine: Engine, path: str, body: dict[str, Any]) -> dict[str, Any]:
 
 
 def chat(words: int, **fields: Any) -> dict[str, Any]:
-    """A chat request whose prompt has so many tokens, and some 15 more."""
+    """A chat request whose prompt has that many tokens and about 15 more."""
     return {"model": "tiny", "messages": [{"role": "user", "content": " the" * words}], **fields}
 
 
 @pytest.fixture(scope="module")
 def frame(engine: Engine) -> int:
-    """The tokens that every prompt of `chat` has besides its words."""
+    """Number of tokens that the template adds to the words of `chat`."""
     return int(engine.post("/tokenize", chat(100))["count"]) - 100
 
 
 @pytest.mark.parametrize("path", [CHAT, f"{CHAT}/render"])
-def test_a_chat_longer_than_the_context_is_refused_for_its_input_tokens(engine: Engine, path: str) -> None:
-    error = refused(engine, path, chat(LONGEST, max_tokens=10))
+def test_a_chat_longer_than_the_context_is_rejected_for_its_input_tokens(engine: Engine, path: str) -> None:
+    error = rejection(engine, path, chat(LONGEST, max_tokens=10))
     assert error["param"] == "input_tokens"
-    # The tokenizer stops one token past the limit: the true length is not said.
+    # The tokenizer stops one token after the limit, so the true length is not reported.
     assert error["message"] == (
         f"This model's maximum context length is {LONGEST} tokens. However, your prompt contains at least "
         f"{LONGEST + 1} input tokens, which exceeds this limit even without any output tokens. Please reduce the "
@@ -46,13 +46,13 @@ def test_a_chat_longer_than_the_context_is_refused_for_its_input_tokens(engine: 
     )
 
 
-def test_a_chat_that_just_fills_the_context_is_refused_for_its_max_tokens(engine: Engine, frame: int) -> None:
-    error = refused(engine, CHAT, chat(LONGEST - frame, max_tokens=10))
+def test_a_chat_that_fills_the_context_is_rejected_for_its_max_tokens(engine: Engine, frame: int) -> None:
+    error = rejection(engine, CHAT, chat(LONGEST - frame, max_tokens=10))
     assert error["param"] == "max_tokens"
     assert error["message"] == "max_tokens must be at least 1, got 0. (parameter=max_tokens, value=0)"
 
 
-def test_an_answer_that_would_not_fit_is_cut_at_the_context_and_not_refused(engine: Engine, frame: int) -> None:
+def test_a_response_that_would_not_fit_is_cut_off_at_the_context_limit(engine: Engine, frame: int) -> None:
     answer = engine.post(CHAT, chat(LONGEST - frame - 3, max_tokens=100, ignore_eos=True))
     assert answer["choices"][0]["finish_reason"] == "length"
     assert answer["usage"]["completion_tokens"] == 3
@@ -61,8 +61,8 @@ def test_an_answer_that_would_not_fit_is_cut_at_the_context_and_not_refused(engi
     assert (choice["finish_reason"], len(choice["token_ids"])) == ("length", 3)
 
 
-def test_a_limit_above_the_context_is_refused_by_chat_and_not_by_generate(engine: Engine) -> None:
-    error = refused(engine, CHAT, chat(1, max_tokens=LONGEST + 1))
+def test_max_tokens_above_the_context_is_rejected_by_chat_but_not_by_generate(engine: Engine) -> None:
+    error = rejection(engine, CHAT, chat(1, max_tokens=LONGEST + 1))
     assert error["param"] == "max_tokens"
     assert error["message"].startswith(f"max_tokens={LONGEST + 1} cannot be greater than max_model_len={LONGEST}.")
     engine.post(
@@ -71,20 +71,20 @@ def test_a_limit_above_the_context_is_refused_by_chat_and_not_by_generate(engine
 
 
 @pytest.mark.parametrize(
-    ("length", "words"),
+    ("length", "message"),
     [
         (LONGEST + 1, "is longer than the maximum model length of"),
         (LONGEST, "plus the number of requested output tokens (at least 1) is longer than the maximum model length of"),
     ],
 )
-def test_generate_refuses_too_many_tokens_in_its_own_words(engine: Engine, length: int, words: str) -> None:
+def test_generate_rejects_too_many_tokens_with_its_own_message(engine: Engine, length: int, message: str) -> None:
     body = {"token_ids": [5] * length, "sampling_params": {"max_tokens": 10}}
-    error = refused(engine, GENERATE, body)
+    error = rejection(engine, GENERATE, body)
     assert error["param"] is None
-    assert error["message"].startswith(f"The decoder prompt (length {length}) {words} {LONGEST}.")
+    assert error["message"].startswith(f"The decoder prompt (length {length}) {message} {LONGEST}.")
 
 
-def test_a_stream_of_generate_begins_with_200_and_carries_the_refusal(engine: Engine) -> None:
+def test_a_stream_of_generate_starts_with_200_and_contains_the_error(engine: Engine) -> None:
     body = {"token_ids": [5] * (LONGEST + 1), "sampling_params": {"max_tokens": 10}, "stream": True}
     answer = engine.client.post(GENERATE, json=body)
     assert answer.status_code == 200
@@ -93,6 +93,6 @@ def test_a_stream_of_generate_begins_with_200_and_carries_the_refusal(engine: En
     assert events[1:] == ["[DONE]"]
 
 
-def test_a_token_out_of_the_vocabulary_is_refused(engine: Engine) -> None:
-    error = refused(engine, GENERATE, {"token_ids": [5, 2000], "sampling_params": {"max_tokens": 1}})
+def test_a_token_outside_the_vocabulary_is_rejected(engine: Engine) -> None:
+    error = rejection(engine, GENERATE, {"token_ids": [5, 2000], "sampling_params": {"max_tokens": 1}})
     assert error["message"] == "Token id 2000 is out of vocabulary"

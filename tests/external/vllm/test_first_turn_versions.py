@@ -1,29 +1,30 @@
-"""Weights exchanged in the middle of a single turn: each of its tokens is by the version on record."""
+"""A weight update in the middle of a first turn: the version of each token is recorded."""
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 
 import pytest
 
 from rollyard.services.types import Json
 from tests.external.vllm.calls import asking
-from tests.external.vllm.engine import Engine
+from tests.external.vllm.engine import Engine, in_flight
 from tests.external.vllm.reference import Reference
 from tests.external.vllm.test_constraint_logprobs import CLOSE
 from tests.external.vllm.test_weights import unchanged
 from tests.support.weight_engine import Door, door
 
-__all__ = ["unchanged"]  # a fixture: after the test the engine has its own weights again
+__all__ = ["unchanged"]  # a fixture that restores the weights after each test
 
 
-async def test_each_token_of_a_single_turn_is_by_the_version_on_record(
+async def test_the_version_of_each_token_of_a_first_turn_is_recorded(
     engine: Engine, tiny_model: Path, other_model: Path, reference: Reference
 ) -> None:
-    async with door(base_url=[f"{engine.url}/v1"], return_token_id_information=True) as made:
+    async with door(base_url=[f"{engine.url}/v1"], return_token_id_information=True) as policy_server:
         request: Json = {**asking(temperature=1.0), "structured_outputs": None, "seed": None}
-        message = await _updated_while(engine, made, {**request, "max_tokens": 3500, "ignore_eos": True}, other_model)
+        message = await _updated_while(
+            engine, policy_server, {**request, "max_tokens": 3500, "ignore_eos": True}, other_model
+        )
     sampling, ids = message["token_trace"]["sampling"], message["generation_token_ids"]
     old, new = sampling["weight_versions"]
     assert (old["version"], new["version"], sampling["version_of"]) == ("0", "step-1", "token")
@@ -36,13 +37,10 @@ async def test_each_token_of_a_single_turn_is_by_the_version_on_record(
     assert logprobs[switch:] == pytest.approx(of_new[switch:], abs=CLOSE)
 
 
-async def _updated_while(engine: Engine, made: Door, request: Json, folder: Path) -> Json:
-    """The message of a call in whose midst the weights are exchanged."""
-    before = engine.gauge("vllm:generation_tokens_total")
-    calling = asyncio.create_task(made.post("/v1/chat/completions", request))
-    while engine.gauge("vllm:generation_tokens_total") - before < 50:
-        await asyncio.sleep(0.02)
-    assert (await made.update(str(folder), version="step-1"))[0] == 200
+async def _updated_while(engine: Engine, policy_server: Door, request: Json, folder: Path) -> Json:
+    """The message of a call during which the weights are updated."""
+    calling = await in_flight(engine, policy_server.post("/v1/chat/completions", request))
+    assert (await policy_server.update(str(folder), version="step-1"))[0] == 200
     status, answer = await calling
     assert status == 200, answer
     message: Json = answer["choices"][0]["message"]

@@ -1,4 +1,4 @@
-"""A first turn rendered and sent as ids is the turn that the chat endpoint would have made."""
+"""A first turn that is rendered and sent as ids equals the turn of the chat endpoint."""
 
 from __future__ import annotations
 
@@ -22,27 +22,27 @@ KINDS: dict[str, Json] = {name: params for name, (params, _) in {**BY_GRAMMAR, *
 }
 
 
-async def answered(engine: Engine, params: Json, token_in: Any) -> tuple[Json, Json]:
-    """A first turn's Response without what differs between any two calls, and its last item."""
-    chosen = {"trainer_endpoints": False, "return_token_id_information": True, "token_in": token_in}
-    async with door(base_url=[f"{engine.url}/v1"], **chosen) as made:
+async def first_turn(engine: Engine, params: Json, token_in: Any) -> tuple[Json, Json]:
+    """The Response of a first turn without fields that differ between any two calls, and its last item."""
+    options = {"trainer_endpoints": False, "return_token_id_information": True, "token_in": token_in}
+    async with door(base_url=[f"{engine.url}/v1"], **options) as policy_server:
         body = {"temperature": 0.8, "seed": 4, "max_output_tokens": 60, **params}
-        status, said = await made.post("/v1/responses", body)
-    assert status == 200, said
-    last = said["output"][-1]
-    odd = ("id", "call_id", "created_at", "token_trace", "system_fingerprint")
-    output = [{key: value for key, value in item.items() if key not in odd} for item in said["output"]]
+        status, response = await policy_server.post("/v1/responses", body)
+    assert status == 200, response
+    last = response["output"][-1]
+    varying = ("id", "call_id", "created_at", "token_trace", "system_fingerprint")
+    output = [{key: value for key, value in item.items() if key not in varying} for item in response["output"]]
     for item in output:
         item.pop("generation_log_probs", None)
         for part in item.get("content", ()):
             part["logprobs"] = [entry["token"] for entry in part.get("logprobs", ())]
-    return {**{key: value for key, value in said.items() if key not in odd}, "output": output}, last
+    return {**{key: value for key, value in response.items() if key not in varying}, "output": output}, last
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_a_first_turn_as_ids_is_the_turn_that_the_chat_endpoint_makes(engine: Engine, kind: str) -> None:
-    by_chat, its_last = await answered(engine, KINDS[kind], "off")
-    by_ids, last = await answered(engine, KINDS[kind], "generate")
+async def test_a_first_turn_as_ids_equals_the_turn_of_the_chat_endpoint(engine: Engine, kind: str) -> None:
+    by_chat, its_last = await first_turn(engine, KINDS[kind], "off")
+    by_ids, last = await first_turn(engine, KINDS[kind], "generate")
     assert (its_last["token_trace"]["way"], last["token_trace"]["way"]) == ("chat", "generate")
     assert by_ids == by_chat
     assert last["generation_log_probs"] == pytest.approx(its_last["generation_log_probs"], abs=CLOSE)

@@ -1,4 +1,4 @@
-"""A real vLLM that the run starts itself: after any process is killed, nothing of it is left, and the run goes on."""
+"""A vLLM that the run starts itself: killing any process leaves nothing behind, and the run continues."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ import pytest
 from omegaconf import OmegaConf
 
 from rollyard.services.runtime.stack import Stack
-from tests.external.vllm.local_run import API, ENGINE_CORE, LONG_S, WORKER, a_run, mark_of, processes_of, sent
-from tests.support.local_engines import alive, bearers
+from tests.external.vllm.local_run import API, ENGINE_CORE, LONG_S, WORKER, local_config, mark_of, processes_of, sent
+from tests.support.local_engines import bearers
+from tests.support.processes import alive
 from tests.support.stacks import EXAMPLES, collect, keys_of, read_rows
 
 
-async def answered(stack: Stack) -> str:
-    """A model's answer through the run; it waits while the engine comes up again."""
+async def response_type(stack: Stack) -> str:
+    """Type of the last item of a model response; waits for a restarting engine."""
     async with asyncio.timeout(LONG_S):
         while not stack.registry.directory().servers["policy_model"]:
             await asyncio.sleep(0.1)
@@ -28,24 +29,24 @@ async def answered(stack: Stack) -> str:
     return str(answer["output"][-1]["type"])
 
 
-async def test_an_engine_of_our_own_has_its_four_processes_under_a_reaper(local_stack: Stack) -> None:
-    assert await answered(local_stack)
+async def test_a_started_engine_has_its_processes_under_a_reaper(local_stack: Stack) -> None:
+    assert await response_type(local_stack)
     assert {ENGINE_CORE, WORKER, API, "reaper"} <= set(processes_of(mark_of(local_stack)))
 
 
-@pytest.mark.parametrize("victim", ["reaper", "model server"])  # its other processes: test_local_weights.py
-async def test_kill_9_leaves_nothing_and_the_run_answers_again(victim: str, local_stack: Stack) -> None:
+@pytest.mark.parametrize("victim", ["reaper", "model server"])  # test_local_weights.py kills the other processes
+async def test_kill_9_leaves_nothing_and_the_run_recovers(victim: str, local_stack: Stack) -> None:
     before = processes_of(mark_of(local_stack))
-    (server,) = (shown for shown in local_stack.registry.instances() if shown.server_name == "policy_model")
+    (server,) = (instance for instance in local_stack.registry.instances() if instance.server_name == "policy_model")
     assert server.pid is not None
     os.kill({**before, "model server": server.pid}[victim], signal.SIGKILL)
     async with asyncio.timeout(LONG_S):
         while any(alive(pid) for pid in before.values()):
             await asyncio.sleep(0.05)
-    assert await answered(local_stack)
+    assert await response_type(local_stack)
 
 
-async def test_kill_9_of_the_engine_amid_a_collection_costs_no_rollout(local_stack: Stack, tmp_path: Path) -> None:
+async def test_kill_9_of_the_engine_during_a_collection_loses_no_rollout(local_stack: Stack, tmp_path: Path) -> None:
     output = tmp_path / "rollouts.jsonl"
     collecting = asyncio.create_task(
         collect(local_stack, output, rows=EXAMPLES, repeats=12, identity={"killed": True}, seeded=False)
@@ -64,22 +65,22 @@ async def test_kill_9_of_the_engine_amid_a_collection_costs_no_rollout(local_sta
     assert all(row["response"]["output"] and row["finish_reason"] != "failed" for row in rows)
 
 
-async def test_kill_9_of_everything_of_ours_at_once_leaves_nothing_of_vllm(tiny_model: Path, tmp_path: Path) -> None:
+async def test_kill_9_of_ng_run_and_the_reaper_leaves_no_process_of_vllm(tiny_model: Path, tmp_path: Path) -> None:
     mark = tmp_path.name
-    (tmp_path / "run.yaml").write_text(OmegaConf.to_yaml(OmegaConf.create(a_run(tiny_model, mark))))
+    (tmp_path / "run.yaml").write_text(OmegaConf.to_yaml(OmegaConf.create(local_config(tiny_model, mark))))
     words = [sys.executable, "-c", "from rollyard.services.cli.run import main; main()", "+config_paths=[run.yaml]"]
-    said = tmp_path / "said.txt"
-    with said.open("wb") as output:
+    log = tmp_path / "ng_run.log"
+    with log.open("wb") as output:
         run = subprocess.Popen(
             [*words, "+head_port=0"], cwd=tmp_path, env=dict(os.environ), stdout=output, stderr=output
         )
     try:
         async with asyncio.timeout(LONG_S):
-            while "servers ready!" not in said.read_text():
-                assert run.poll() is None, said.read_text()
+            while "servers ready!" not in log.read_text():
+                assert run.poll() is None, log.read_text()
                 await asyncio.sleep(0.1)
-        assert "policy_model" in said.read_text()
-        assert "loading weights" in said.read_text() or "starting the engine" in said.read_text(), said.read_text()
+        assert "policy_model" in log.read_text()
+        assert "loading weights" in log.read_text() or "starting the engine" in log.read_text(), log.read_text()
         reaper = processes_of(mark)["reaper"]
         os.kill(reaper, signal.SIGSTOP)  # it must not notice that the others die first
         os.kill(run.pid, signal.SIGKILL)  # its servers die with it

@@ -1,4 +1,4 @@
-"""Rollouts from a real engine by the founding document's command lines: what a trainer reads can be trusted."""
+"""Rollouts from a real engine with the specified command lines: the data that a trainer reads is correct."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ from omegaconf import OmegaConf
 from rollyard.services.config.load import RunConfig
 from rollyard.services.io.search_path import INSTALLED
 from rollyard.services.types import Json
-from tests.external.ray.clusters import eventually
 from tests.external.vllm.calls import CALL
-from tests.external.vllm.engine import Engine
+from tests.external.vllm.engine import RUNNING, Engine
 from tests.external.vllm.reference import Reference
 from tests.support.commands import command, config, ng_run
 from tests.support.stacks import AGENT, EXAMPLES, PUZZLES, collect, colocated, configured, keys_of, read_rows
+from tests.support.waiting import eventually
 
 MODEL = "responses_api_models/vllm_model/configs/vllm_model.yaml"
-WORLD = "resources_servers/grl_sokoban/configs/grl_sokoban.yaml"
+ENVIRONMENT = "resources_servers/grl_sokoban/configs/grl_sokoban.yaml"
 TASKS, REPEATS = 8, 8
 CLOSE = 1e-4
 
 
 def policy(engine: Engine) -> dict[str, str]:
-    """The variables of the document's second terminal."""
+    """The variables that the specification exports in the second terminal."""
     return {"policy_base_url": f"{engine.url}/v1", "policy_api_key": "dummy", "policy_model_name": "tiny"}
 
 
 def constrained(**settings: Any) -> Json:
-    """The settings under which random weights make valid tool calls and tokens are recorded: an env.yaml."""
+    """Settings, as in an env.yaml, with which tokens are recorded and random weights make valid tool calls."""
     chosen = {
         "return_token_id_information": True,
-        "strict_tools": False,  # a strict tool's own grammar would take the regex's place
+        "strict_tools": False,  # the grammar of a strict tool would replace the regex
         "extra_body": {"structured_outputs": {"regex": CALL}},
         **settings,
     }
@@ -43,8 +43,10 @@ def constrained(**settings: Any) -> Json:
 
 
 def run_config(engine: Engine, folder: Path, **settings: Any) -> RunConfig:
-    """The same run for `colocated`."""
-    tree = OmegaConf.merge(*(OmegaConf.load(INSTALLED / path) for path in (MODEL, WORLD)), constrained(**settings))
+    """The config of the same run for `colocated`."""
+    tree = OmegaConf.merge(
+        *(OmegaConf.load(INSTALLED / path) for path in (MODEL, ENVIRONMENT)), constrained(**settings)
+    )
     plain: Any = OmegaConf.to_container(tree)
     exported = [f"{key}={value}" for key, value in policy(engine).items()]
     return configured(*exported, config=plain, tmp_path=folder)
@@ -53,13 +55,13 @@ def run_config(engine: Engine, folder: Path, **settings: Any) -> RunConfig:
 @pytest.fixture(scope="module")
 def rows(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> list[Json]:
     """64 rollouts of up to 10 turns."""
-    folder = tmp_path_factory.mktemp("seed")
+    folder = tmp_path_factory.mktemp("run")
     (folder / "env.yaml").write_text(OmegaConf.to_yaml(OmegaConf.create(constrained())))
     return asyncio.run(_collected(folder, policy(engine)))
 
 
 async def _collected(folder: Path, exported: dict[str, str]) -> list[Json]:
-    async with ng_run(config(MODEL, WORLD), "+head_port=0", cwd=folder, env=exported):
+    async with ng_run(config(MODEL, ENVIRONMENT), "+head_port=0", cwd=folder, env=exported):
         done = await command(
             "ng_collect_rollouts",
             f"+agent_name={AGENT}",
@@ -79,11 +81,11 @@ async def _collected(folder: Path, exported: dict[str, str]) -> list[Json]:
 
 
 def turns_of(row: Json) -> list[Json]:
-    """The items that end a model call."""
+    """The last item of each model call."""
     return [item for item in row["response"]["output"] if "generation_token_ids" in item]
 
 
-def test_every_rollout_is_there_and_every_model_call_has_its_tokens(rows: list[Json]) -> None:
+def test_every_rollout_is_measured_and_every_model_call_has_its_tokens(rows: list[Json]) -> None:
     assert keys_of(rows) == [(task, repeat) for task in range(TASKS) for repeat in range(REPEATS)]
     assert max(len(turns_of(row)) for row in rows) == 10
     for row in rows:
@@ -93,7 +95,7 @@ def test_every_rollout_is_there_and_every_model_call_has_its_tokens(rows: list[J
             assert len(item["generation_token_ids"]) == len(item["generation_log_probs"]) > 0
 
 
-def test_every_turn_begins_with_exactly_the_turn_before(rows: list[Json]) -> None:
+def test_every_prompt_starts_with_exactly_the_previous_turn(rows: list[Json]) -> None:
     for row in rows:
         turns = turns_of(row)
         trail = {"turns": len(turns) - 1, "breaks": 0, "segments": 1, "constrained": ["structured_outputs"]}
@@ -103,7 +105,7 @@ def test_every_turn_begins_with_exactly_the_turn_before(rows: list[Json]) -> Non
             assert turn["prompt_token_ids"][: len(seen)] == seen
 
 
-def test_between_two_turns_stands_nothing_but_the_environments_answer(rows: list[Json], engine: Engine) -> None:
+def test_between_two_turns_there_is_only_the_tool_output(rows: list[Json], engine: Engine) -> None:
     row = max(rows, key=lambda row: len(turns_of(row)))
     answers = [item["output"] for item in row["response"]["output"] if item["type"] == "function_call_output"]
     turns = turns_of(row)
@@ -111,24 +113,24 @@ def test_between_two_turns_stands_nothing_but_the_environments_answer(rows: list
         seen = len(before["prompt_token_ids"]) + len(before["generation_token_ids"])
         last = engine.post("/detokenize", {"model": "tiny", "tokens": before["generation_token_ids"][-1:]})["prompt"]
         between = engine.post("/detokenize", {"model": "tiny", "tokens": turn["prompt_token_ids"][seen:]})["prompt"]
-        # Random weights may stop by the other token that ends a text; the template's own then follows.
+        # Random weights may also end with the other end token; the template then adds its own.
         ended = "" if last == "<|im_end|>" else "<|im_end|>"
-        told = f"<|im_start|>user\n<tool_response>\n{answer}\n</tool_response><|im_end|>\n"
-        assert between == f"{ended}\n{told}<|im_start|>assistant\n"
+        tool_output = f"<|im_start|>user\n<tool_response>\n{answer}\n</tool_response><|im_end|>\n"
+        assert between == f"{ended}\n{tool_output}<|im_start|>assistant\n"
 
 
 def test_logprobs_equal_a_forward_pass_over_the_recorded_ids(rows: list[Json], tiny_model: Path) -> None:
     reference = Reference(tiny_model)
     for row in rows:
-        last = turns_of(row)[-1]  # one segment: the last turn's ids hold all turns before it
-        whole = reference.logits(last["prompt_token_ids"] + last["generation_token_ids"])
+        last = turns_of(row)[-1]  # with one segment, the ids of the last turn contain all earlier turns
+        logits = reference.logits(last["prompt_token_ids"] + last["generation_token_ids"])
         for item in turns_of(row):
             start, generated = len(item["prompt_token_ids"]), item["generation_token_ids"]
-            expected = reference.chosen(whole, start, generated, CALL, 0.8)
+            expected = reference.chosen(logits, start, generated, CALL, 0.8)
             assert item["generation_log_probs"] == pytest.approx(expected, abs=CLOSE)
 
 
-def test_the_sampling_that_was_really_used_stands_beside_the_tokens(rows: list[Json]) -> None:
+def test_the_sampling_parameters_that_were_used_are_recorded(rows: list[Json]) -> None:
     for item in (item for row in rows for item in turns_of(row)):
         assert item["token_trace"]["sampling"] == {
             "temperature": 0.8,
@@ -144,7 +146,7 @@ def test_the_sampling_that_was_really_used_stands_beside_the_tokens(rows: list[J
         }
 
 
-async def test_sent_as_messages_turns_drift_and_each_break_is_on_record(engine: Engine, tmp_path: Path) -> None:
+async def test_turns_sent_as_messages_drift_and_each_break_is_recorded(engine: Engine, tmp_path: Path) -> None:
     chosen = run_config(engine, tmp_path, token_in="off")
     async with colocated(chosen, tmp_path) as stack:
         state, progress = await collect(stack, tmp_path / "rollouts.jsonl", rows=EXAMPLES, repeats=2)
@@ -165,14 +167,14 @@ async def test_sent_as_messages_turns_drift_and_each_break_is_on_record(engine: 
             assert turn["token_trace"]["segment"] == segment
 
 
-async def test_a_cancelled_rollout_leaves_nothing_running_in_the_engine(engine: Engine, tmp_path: Path) -> None:
+async def test_cancelled_rollouts_leave_no_request_in_the_engine(engine: Engine, tmp_path: Path) -> None:
     endless = {"extra_body": {"ignore_eos": True, "min_tokens": 3000}}
     chosen = run_config(engine, tmp_path, **endless)
     row = EXAMPLES.read_bytes().split(b"\n")[0]
     async with colocated(chosen, tmp_path) as stack:
         rollouts = [asyncio.create_task(stack.client.post(AGENT, "/run", row, 600.0)) for _ in range(4)]
-        await asyncio.to_thread(eventually, "running", lambda: engine.gauge("vllm:num_requests_running") == 4)
+        await asyncio.to_thread(eventually, "running", lambda: engine.gauge(RUNNING) == 4)
         for rollout in rollouts:
             rollout.cancel()
         await asyncio.gather(*rollouts, return_exceptions=True)
-        await asyncio.to_thread(eventually, "aborted", lambda: engine.gauge("vllm:num_requests_running") == 0)
+        await asyncio.to_thread(eventually, "aborted", lambda: engine.gauge(RUNNING) == 0)

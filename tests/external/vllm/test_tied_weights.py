@@ -1,4 +1,4 @@
-"""A tied model on a real CPU engine: what vLLM makes of new weights for it, and that it is not asked to."""
+"""A model with tied embeddings on a CPU engine: vLLM loads new weights incorrectly, so updates are rejected."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.weight_engine import door
 
 
 def tied(model: Path, folder: Path) -> Path:
-    """The same weights, but for the head: it is the embeddings."""
+    """The same weights, with the embeddings as the output head."""
     shutil.copytree(model, folder)
     tensors = load_file(folder / "model.safetensors")
     del tensors["lm_head.weight"]
@@ -40,21 +40,19 @@ def tied_engine(models: tuple[Path, Path], tmp_path_factory: pytest.TempPathFact
         yield engine
 
 
-async def test_new_weights_for_a_tied_model_are_refused_and_the_engine_is_untouched(
+async def test_new_weights_for_a_tied_model_are_rejected_and_the_engine_is_unchanged(
     tied_engine: Engine, models: tuple[Path, Path]
 ) -> None:
     old, new = models
-    async with door(base_url=[f"{tied_engine.url}/v1"], weights_check="values") as made:
-        status, said = await made.update(str(new))
-        assert (status, "keeps the old output head" in said["detail"]) == (400, True)
+    async with door(base_url=[f"{tied_engine.url}/v1"], weights_check="values") as policy_server:
+        status, answer = await policy_server.update(str(new))
+        assert (status, "keeps the old output head" in answer["detail"]) == (400, True)
     output, logprobs, _ = sampled(tied_engine)
     assert Reference(old).logprobs(PROMPT, output) == pytest.approx(logprobs, abs=1e-4)
 
 
-def test_vllm_answers_through_the_old_head_after_a_reload_that_is_why(
-    tied_engine: Engine, models: tuple[Path, Path]
-) -> None:
-    """When this fails, vLLM has mended it and the refusal can go."""
+def test_vllm_keeps_the_old_head_after_a_reload(tied_engine: Engine, models: tuple[Path, Path]) -> None:
+    """The reason for the rejection. If this fails, vLLM has fixed it, and the rejection can be removed."""
     reload(tied_engine, models[1])
     output, logprobs, _ = sampled(tied_engine)
     assert Reference(models[1]).logprobs(PROMPT, output) != pytest.approx(logprobs, abs=1e-2)

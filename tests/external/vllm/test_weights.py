@@ -1,4 +1,4 @@
-"""New weights under a real engine, through the model server: what samples afterwards is exactly the new model."""
+"""Weight updates of a real engine through the model server: it then samples exactly from the new model."""
 
 from __future__ import annotations
 
@@ -15,22 +15,24 @@ from safetensors.torch import load_file, save_file
 
 from rollyard.services.types import Json
 from tests.external.vllm.calls import CALL, asking
-from tests.external.vllm.engine import Engine
+from tests.external.vllm.engine import Engine, in_flight
 from tests.external.vllm.reference import Reference
 from tests.external.vllm.test_rollouts import run_config, turns_of
 from tests.support.stacks import collect, colocated, read_rows
+from tests.support.waiting import eventually
 from tests.support.weight_engine import Door, door
 
 CLOSE = 1e-4
-"""Float32 sums in another order: 1e-5 is the largest difference seen."""
+"""Tolerance for float32 sums in another order; the largest observed difference is 1e-5."""
 GENERATE = "/inference/v1/generate"
+HITS, QUERIES = "vllm:prefix_cache_hits_total", "vllm:prefix_cache_queries_total"
 PROMPT = [5, 6, 7, 8, 9, 10] * 60
-"""Several blocks of the engine's cache."""
+"""Fills several blocks of the engine's cache."""
 
 
 @pytest.fixture(autouse=True)
 def unchanged(engine: Engine, tiny_model: Path) -> Iterator[None]:
-    """After a test, whatever it did, the engine has its own weights again, under vLLM's own name for them."""
+    """After each test, the engine has its original weights again, with vLLM's default version name."""
     yield
     load = {"method": "reload_weights", "kwargs": {"weights_path": str(tiny_model)}}
     for path, body in (
@@ -47,47 +49,44 @@ def unchanged(engine: Engine, tiny_model: Path) -> Iterator[None]:
 @contextlib.asynccontextmanager
 async def policy(engine: Engine, **settings: Any) -> AsyncIterator[Door]:
     """A model server with the trainer's endpoints in front of the engine."""
-    async with door(base_url=[f"{engine.url}/v1"], **{"weights_check": "values", **settings}) as made:
-        yield made
+    async with door(base_url=[f"{engine.url}/v1"], **{"weights_check": "values", **settings}) as policy_server:
+        yield policy_server
 
 
-async def sampled(made: Door, **params: Any) -> tuple[list[int], list[float], Any]:
-    """Token ids, logprobs and the engine's own versions of an answer at temperature 1."""
+async def sampled(policy_server: Door, **params: Any) -> tuple[list[int], list[float], Any]:
+    """Token ids, logprobs and the engine's weight versions of a response at temperature 1."""
     sampling = {"temperature": 1.0, "max_tokens": 16, "logprobs": 0, "ignore_eos": True, **params}
-    status, said = await made.post(GENERATE, {"token_ids": PROMPT, "sampling_params": sampling})
-    assert status == 200, said
-    (choice,) = said["choices"]
+    status, answer = await policy_server.post(GENERATE, {"token_ids": PROMPT, "sampling_params": sampling})
+    assert status == 200, answer
+    (choice,) = answer["choices"]
     return choice["token_ids"], [part["logprob"] for part in choice["logprobs"]["content"]], choice["weight_versions"]
 
 
-async def test_after_every_update_the_logprobs_are_exactly_the_new_models(
+async def test_after_every_update_the_logprobs_are_those_of_the_new_model(
     engine: Engine, tiny_model: Path, other_model: Path
 ) -> None:
-    async with policy(engine) as made:
+    async with policy(engine) as policy_server:
         for number, folder in enumerate((other_model, tiny_model, other_model), 1):
-            status, said = await made.update(str(folder))
-            assert (status, said["version"], said["engines"], said["warnings"]) == (200, str(number), 1, [])
-            output, logprobs, versions = await sampled(made)
+            status, answer = await policy_server.update(str(folder))
+            assert (status, answer["version"], answer["engines"], answer["warnings"]) == (200, str(number), 1, [])
+            output, logprobs, versions = await sampled(policy_server)
             assert Reference(folder).logprobs(PROMPT, output) == pytest.approx(logprobs, abs=CLOSE)
             assert versions == [{"version": str(number), "start": 0, "end": 16}]
 
 
-async def test_a_turn_in_flight_survives_and_each_of_its_tokens_is_by_the_version_on_record(
+async def test_a_turn_in_flight_survives_and_the_version_of_each_token_is_recorded(
     engine: Engine, tiny_model: Path, other_model: Path
 ) -> None:
-    async with policy(engine, return_token_id_information=True, logprobs_mode="processed_logprobs") as made:
+    async with policy(engine, return_token_id_information=True, logprobs_mode="processed_logprobs") as policy_server:
         request = asking(temperature=1.0, seed=None)
-        first = (await made.post("/v1/chat/completions", request))[1]["choices"][0]["message"]
+        first = (await policy_server.post("/v1/chat/completions", request))[1]["choices"][0]["message"]
         (call,) = first["tool_calls"]
-        said = {"role": "tool", "tool_call_id": call["id"], "content": "You moved."}
-        # Its regex would be part of the logprobs; free text is not.
-        longer: Json = {**request, "messages": [*request["messages"], first, said], "structured_outputs": None}
+        answer = {"role": "tool", "tool_call_id": call["id"], "content": "You moved."}
+        # Without the regex, which would change the logprobs.
+        longer: Json = {**request, "messages": [*request["messages"], first, answer], "structured_outputs": None}
         longer.update(max_tokens=1500, ignore_eos=True)
-        before = engine.gauge("vllm:generation_tokens_total")
-        calling = asyncio.create_task(made.post("/v1/chat/completions", longer))
-        while engine.gauge("vllm:generation_tokens_total") - before < 50:
-            await asyncio.sleep(0.02)
-        assert (await made.update(str(other_model), version="step-12"))[0] == 200
+        calling = await in_flight(engine, policy_server.post("/v1/chat/completions", longer))
+        assert (await policy_server.update(str(other_model), version="step-12"))[0] == 200
         status, answer = await calling
     assert status == 200, answer
     message = answer["choices"][0]["message"]
@@ -102,17 +101,17 @@ async def test_a_turn_in_flight_survives_and_each_of_its_tokens_is_by_the_versio
     of_old = Reference(tiny_model).logprobs(message["prompt_token_ids"], ids)
     of_new = Reference(other_model).logprobs(message["prompt_token_ids"], ids)
     assert logprobs[:switch] == pytest.approx(of_old[:switch], abs=CLOSE)
-    # The keys and values of the tokens before are the new model's, too: it computed them again.
+    # The new model has also recomputed the keys and values of the earlier tokens.
     assert logprobs[switch:] == pytest.approx(of_new[switch:], abs=CLOSE)
 
 
-async def test_rollouts_go_on_through_updates_and_each_token_is_by_the_version_on_record(
+async def test_rollouts_continue_during_updates_and_the_version_of_each_token_is_recorded(
     engine: Engine, tiny_model: Path, other_model: Path, tmp_path: Path
 ) -> None:
     folders = {"0": tiny_model}
-    # Without seeds: on a CPU vLLM 0.32 dies of a seeded request that is computed again in several pieces.
-    chosen = run_config(engine, tmp_path, trainer_endpoints=True, sampling_overrides={"seed": None})
-    async with colocated(chosen, tmp_path, token="the run's token") as stack:
+    # Without seeds, because vLLM 0.32 on CPU crashes if a seeded request is recomputed in several pieces.
+    config = run_config(engine, tmp_path, trainer_endpoints=True, sampling_overrides={"seed": None})
+    async with colocated(config, tmp_path, token="the run's token") as stack:
         collecting = asyncio.create_task(collect(stack, tmp_path / "rollouts.jsonl"))
         while not collecting.done():
             version = f"step-{len(folders)}"
@@ -128,7 +127,7 @@ async def test_rollouts_go_on_through_updates_and_each_token_is_by_the_version_o
         sampling, ids = turn["token_trace"]["sampling"], turn["generation_token_ids"]
         spans = [{"version": sampling["policy_version"], "start": 0, "end": len(ids)}]
         if "policy_version_end" in sampling:
-            spans = sampling["weight_versions"]  # of first turns, too
+            spans = sampling["weight_versions"]  # also recorded for first turns
         for span in spans:
             seen.add(span["version"])
             reference, within = references[folders[span["version"]]], slice(span["start"], span["end"])
@@ -137,123 +136,124 @@ async def test_rollouts_go_on_through_updates_and_each_token_is_by_the_version_o
     assert len(seen) > 3
 
 
-async def test_nothing_of_the_old_weights_is_left_in_the_prefix_cache(engine: Engine, other_model: Path) -> None:
-    async with policy(engine) as made:
-        await sampled(made)
-        hits = engine.gauge("vllm:prefix_cache_hits_total")
-        await sampled(made)
-        assert engine.gauge("vllm:prefix_cache_hits_total") > hits
-        await made.update(str(other_model))
-        hits = engine.gauge("vllm:prefix_cache_hits_total")
-        await sampled(made)
-        assert engine.gauge("vllm:prefix_cache_hits_total") == hits
+async def test_an_update_clears_the_prefix_cache(engine: Engine, other_model: Path) -> None:
+    async with policy(engine) as policy_server:
+        await cache_hits(engine, policy_server)
+        assert await cache_hits(engine, policy_server) > 0
+        await policy_server.update(str(other_model))
+        assert await cache_hits(engine, policy_server) == 0
 
 
-async def test_a_load_that_fails_ends_what_was_in_flight_and_not_the_engine(engine: Engine) -> None:
-    async with policy(engine, max_attempts=1, weights_check="off") as made:
-        before = engine.gauge("vllm:generation_tokens_total")
+async def cache_hits(engine: Engine, policy_server: Door) -> float:
+    """Prefix cache hits of one call. The engine counts them with the queries, after it has sent the response."""
+    hits, queries = engine.gauge(HITS), engine.gauge(QUERIES)
+    await sampled(policy_server)
+    await asyncio.to_thread(eventually, "the call is counted", lambda: engine.gauge(QUERIES) > queries)
+    return engine.gauge(HITS) - hits
+
+
+async def test_a_failed_load_aborts_requests_in_flight_but_not_the_engine(engine: Engine) -> None:
+    async with policy(engine, max_attempts=1, weights_check="off") as policy_server:
         request = {"token_ids": PROMPT, "sampling_params": {"max_tokens": 3000, "ignore_eos": True}}
 
         async def call_until_refused() -> int:
-            # One after the other: on a busy machine a single one may end before the update begins.
-            while (status := (await made.post(GENERATE, request))[0]) == 200:
+            # Repeated, because on a busy machine a single call may end before the update starts.
+            while (status := (await policy_server.post(GENERATE, request))[0]) == 200:
                 pass
             return status
 
-        calling = asyncio.create_task(call_until_refused())
-        while engine.gauge("vllm:generation_tokens_total") - before < 50:
-            await asyncio.sleep(0.02)
-        status, said = await made.update("/nowhere/to/be/seen")
-        assert (status, f"{engine.url}/v1 must be restarted" in said["detail"]) == (502, True)
+        calling = await in_flight(engine, call_until_refused())
+        status, answer = await policy_server.update("/no/such/folder")
+        assert (status, f"{engine.url}/v1 must be restarted" in answer["detail"]) == (502, True)
         assert await calling == 503
-        assert (await made.asked())[0] == 503
+        assert (await policy_server.asked())[0] == 503
         assert engine.client.get("/health").status_code == 200
 
 
-REFUSED = ("not there", "no head", "NaN", "cut short", "another shape", "no weights")
+INVALID = ("not there", "no head", "NaN", "cut short", "another shape", "no weights")
 
 
-def spoiled(good: Path, folder: Path, how: str) -> Path:
-    """A copy of a checkpoint that a real vLLM takes for good, or dies of."""
-    if how == "not there":
+def invalid_copy(checkpoint: Path, folder: Path, defect: str) -> Path:
+    """A copy of a checkpoint, made invalid in a way that vLLM itself accepts or crashes on."""
+    if defect == "not there":
         return folder / "nowhere"
-    shutil.copytree(good, folder / how)
-    file = folder / how / "model.safetensors"
+    shutil.copytree(checkpoint, folder / defect)
+    file = folder / defect / "model.safetensors"
     tensors = load_file(file)
-    if how == "no head":
+    if defect == "no head":
         del tensors["lm_head.weight"]
-    elif how == "NaN":
+    elif defect == "NaN":
         tensors["model.norm.weight"][-1] = float("nan")
-    elif how == "another shape":
+    elif defect == "another shape":
         tensors["lm_head.weight"] = tensors["lm_head.weight"][:-1].contiguous()
     save_file(tensors, file, {"format": "pt"})
-    if how == "cut short":
+    if defect == "cut short":
         file.write_bytes(file.read_bytes()[:-1])
-    elif how == "no weights":
+    elif defect == "no weights":
         file.unlink()
-    return folder / how
+    return folder / defect
 
 
-async def test_after_an_update_that_was_refused_the_engine_answers_bit_for_bit_as_before(
+async def test_after_a_rejected_update_the_responses_are_bitwise_the_same(
     engine: Engine, other_model: Path, tmp_path: Path
 ) -> None:
-    async with policy(engine) as made:
-        before = await sampled(made, temperature=0.0)
-        for how in REFUSED:
-            status, said = await made.update(str(spoiled(other_model, tmp_path, how)))
-            assert (status, "\n" in said["detail"], await made.version()) == (400, False, "0"), said
-            assert await sampled(made, temperature=0.0) == before, how
+    async with policy(engine) as policy_server:
+        before = await sampled(policy_server, temperature=0.0)
+        for defect in INVALID:
+            status, answer = await policy_server.update(str(invalid_copy(other_model, tmp_path, defect)))
+            assert (status, "\n" in answer["detail"], await policy_server.version()) == (400, False, "0"), answer
+            assert await sampled(policy_server, temperature=0.0) == before, defect
 
 
-async def test_a_pause_whose_trainer_died_ends_and_the_request_in_flight_goes_on(engine: Engine) -> None:
-    async with policy(engine) as made:
-        assert (await made.post("/pause?mode=keep&lease_s=0.5"))[0] == 200
-        assert (await sampled(made))[2] == [{"version": "0", "start": 0, "end": 16}]
-        assert (await made.get("/weights"))[1]["lease_expired"]["lease_s"] == 0.5
+async def test_a_pause_ends_with_its_lease_and_the_request_in_flight_continues(engine: Engine) -> None:
+    async with policy(engine) as policy_server:
+        assert (await policy_server.post("/pause?mode=keep&lease_s=0.5"))[0] == 200
+        assert (await sampled(policy_server))[2] == [{"version": "0", "start": 0, "end": 16}]
+        assert (await policy_server.get("/weights"))[1]["lease_expired"]["lease_s"] == 0.5
 
 
-async def test_a_request_with_a_seed_is_refused_and_the_engine_lives(engine: Engine) -> None:
-    async with policy(engine) as made:
-        status, said = await made.post("/v1/chat/completions", asking(seed=3))
-        assert (status, "found seed 3" in said["detail"]) == (400, True)
-        assert (await made.post("/v1/chat/completions", asking(seed=None)))[0] == 200
+async def test_a_request_with_a_seed_is_rejected_and_the_engine_survives(engine: Engine) -> None:
+    async with policy(engine) as policy_server:
+        status, answer = await policy_server.post("/v1/chat/completions", asking(seed=3))
+        assert (status, "found seed 3" in answer["detail"]) == (400, True)
+        assert (await policy_server.post("/v1/chat/completions", asking(seed=None)))[0] == 200
 
 
-async def test_a_server_that_is_started_again_knows_what_its_engine_holds(engine: Engine, other_model: Path) -> None:
-    async with policy(engine) as made:
-        await made.update(str(other_model), version="step-12")
-    async with policy(engine) as made:
-        assert await made.version() == "step-12"
+async def test_a_restarted_server_knows_the_version_of_its_engine(engine: Engine, other_model: Path) -> None:
+    async with policy(engine) as policy_server:
+        await policy_server.update(str(other_model), version="step-12")
+    async with policy(engine) as policy_server:
+        assert await policy_server.version() == "step-12"
 
 
-async def test_tokens_pass_in_and_out_as_the_engine_gives_them(engine: Engine) -> None:
-    async with policy(engine) as made:
+async def test_token_endpoints_are_forwarded_unchanged(engine: Engine) -> None:
+    async with policy(engine) as policy_server:
         for path, body in (
             ("/tokenize", {"prompt": "Solve this", "return_token_strs": True}),
             ("/detokenize", {"tokens": [5, 6, 7]}),
             ("/v1/chat/completions/render", asking()),
         ):
-            status, said = await made.post(path, {**body, "model": "another"})
-            assert status == 200, said
+            status, answer = await policy_server.post(path, {**body, "model": "another"})
+            assert status == 200, answer
             direct = engine.post(path, {**body, "model": "tiny"})
-            assert said.keys() == direct.keys()
-            assert {key: said[key] for key in ("tokens", "prompt", "token_ids") if key in said} == {
+            assert answer.keys() == direct.keys()
+            assert {key: answer[key] for key in ("tokens", "prompt", "token_ids") if key in answer} == {
                 key: direct[key] for key in ("tokens", "prompt", "token_ids") if key in direct
             }
         prompt = {"prompt": [5, 6, 7], "max_tokens": 4, "return_token_ids": True}
-        status, said = await made.post("/v1/completions", prompt)
-        assert (status, said["choices"][0]["prompt_token_ids"]) == (200, [5, 6, 7])
-        answer, _ = await made.send("POST", "/v1/completions", {**prompt, "stream": True})
+        status, answer = await policy_server.post("/v1/completions", prompt)
+        assert (status, answer["choices"][0]["prompt_token_ids"]) == (200, [5, 6, 7])
+        answer, _ = await policy_server.send("POST", "/v1/completions", {**prompt, "stream": True})
         assert answer.body.endswith(b"data: [DONE]\n\n")
 
 
-async def test_the_engines_control_calls_pass(engine: Engine) -> None:
-    async with policy(engine) as made:
-        assert await made.post("/pause?mode=keep") == (200, {"status": "paused"})
-        assert await made.get("/is_paused") == (200, {"is_paused": True})
-        assert await made.post("/resume") == (200, {"status": "resumed"})
-        assert await made.get("/get_world_size?include_dp=false") == (200, {"world_size": 1})
-        assert (await made.post("/update_weight_version", {"new_version": "sft"}))[0] == 200
-        assert await made.get("/weight_info") == (200, {"weight_version": "sft"})
-        status, said = await made.post("/sleep?level=9")
-        assert (status, "less than or equal to 2" in str(said)) == (400, True)
+async def test_control_calls_of_the_engine_are_forwarded(engine: Engine) -> None:
+    async with policy(engine) as policy_server:
+        assert await policy_server.post("/pause?mode=keep") == (200, {"status": "paused"})
+        assert await policy_server.get("/is_paused") == (200, {"is_paused": True})
+        assert await policy_server.post("/resume") == (200, {"status": "resumed"})
+        assert await policy_server.get("/get_world_size?include_dp=false") == (200, {"world_size": 1})
+        assert (await policy_server.post("/update_weight_version", {"new_version": "sft"}))[0] == 200
+        assert await policy_server.get("/weight_info") == (200, {"weight_version": "sft"})
+        status, answer = await policy_server.post("/sleep?level=9")
+        assert (status, "less than or equal to 2" in str(answer)) == (400, True)

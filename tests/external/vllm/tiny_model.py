@@ -2,9 +2,9 @@
 
     python -m tests.external.vllm.tiny_model FOLDER [SEED]
 
-Its head is not tied to its embeddings: vLLM on a CPU keeps the old head of a tied model when weights are reloaded. Its
-logits are spread, so that two samples differ; its tokens are one to several characters, so that the text of a sample is
-often tokenized otherwise than it was sampled. Another seed is other weights under the same tokenizer.
+The output head is not tied to the embeddings, because vLLM on a CPU keeps the old head of a tied model when weights are
+reloaded. The logits are spread, so that two samples differ. Tokens have one to several characters, so that the text of
+a sample is often tokenized differently than it was sampled. Another seed gives other weights with the same tokenizer.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from tests.external.vllm.corpus import corpus
 VOCABULARY = 1024
 SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 MARKS = ("<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>", "<think>", "</think>")
-"""One token each and yet text, as Qwen has them: a grammar may also spell them out."""
+"""Text tokens of their own, as in Qwen; a grammar may also spell them with several tokens."""
 TEMPLATE = Path(__file__).with_name("chat_template.jinja")
 
 
 def build(folder: Path, seed: int = 0) -> Path:
-    """Write the model of that seed into `folder`, which may exist, and return it."""
+    """Write the model of this seed into `folder`, which may exist, and return the folder."""
     tokenizer = _tokenizer()
     tokenizer.save_pretrained(folder)
     _model(tokenizer, seed).save_pretrained(folder)
@@ -79,15 +79,15 @@ def _model(tokenizer: PreTrainedTokenizerFast, seed: int) -> Qwen3ForCausalLM:
 
 
 def _draw(model: Qwen3ForCausalLM, seed: int) -> None:
-    """Weights of our own drawing: the same whatever the version of transformers does at its start."""
-    chance = torch.Generator().manual_seed(seed)
+    """Draw the weights independently of the initialization of transformers."""
+    generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, weights in sorted(model.named_parameters()):
-            if weights.dim() == 1:  # of a norm
-                weights.normal_(1.0, 0.1, generator=chance)
+            if weights.dim() == 1:  # a norm
+                weights.normal_(1.0, 0.1, generator=generator)
             else:
                 # Logits with a deviation of about 2: an entropy near 5 of at most 6.9 nats.
-                weights.normal_(0.0, 0.18 if name == "lm_head.weight" else 0.08, generator=chance)
+                weights.normal_(0.0, 0.18 if name == "lm_head.weight" else 0.08, generator=generator)
 
 
 if __name__ == "__main__":

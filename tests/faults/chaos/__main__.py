@@ -30,17 +30,17 @@ from tests.faults.chaos.result import Result
 from tests.faults.chaos.workspace import HERE
 
 LIMIT_S = 900.0
-"""Limit for one fault, so that the program ends; not a promise."""
+"""Limit for one fault, so that the program ends; not an expected duration."""
 
 
 async def play(fault: Fault, context: FaultContext, seed: int) -> Result:
     """Run one fault with one seed."""
-    chance = random.Random(f"{fault.name} {seed}")
-    begun = time.monotonic()
+    rng = random.Random(f"{fault.name} {seed}")
+    started = time.monotonic()
     verdict, why = "held", ""
     try:
         async with asyncio.timeout(LIMIT_S):
-            await fault.play(context, chance)
+            await fault.play(context, rng)
     except Broken as broken:
         verdict, why = "broken", str(broken)
     except NotInjected as missing:
@@ -49,8 +49,8 @@ async def play(fault: Fault, context: FaultContext, seed: int) -> Result:
         verdict, why = "broken", f"no end within {LIMIT_S:g} s"
     except Exception as error:
         verdict, why = "not injected", "".join(traceback.format_exception(error))[-1500:]
-    result = Result(fault, seed, verdict, why, time.monotonic() - begun)
-    print(result.shown(), flush=True)
+    result = Result(fault, seed, verdict, why, time.monotonic() - started)
+    print(result.summary(), flush=True)
     return result
 
 
@@ -58,12 +58,12 @@ async def play_all(faults: Sequence[Fault], context: FaultContext, seeds: Sequen
     """Run every fault with every seed: `parallel` at a time, then the faults that must run alone."""
     slots = asyncio.Semaphore(parallel)
 
-    async def one(fault: Fault, seed: int) -> Result:
+    async def limited(fault: Fault, seed: int) -> Result:
         async with slots:
             return await play(fault, context, seed)
 
-    beside = [one(fault, seed) for seed in seeds for fault in faults if not fault.alone]
-    results = list(await asyncio.gather(*beside))
+    concurrent = [limited(fault, seed) for seed in seeds for fault in faults if not fault.alone]
+    results = list(await asyncio.gather(*concurrent))
     for seed in seeds:
         results += [await play(fault, context, seed) for fault in faults if fault.alone]
     return results
@@ -103,7 +103,7 @@ async def main() -> int:
         print("\n".join(f"{fault.section}  {fault.name}" for fault in faults))
         return 0
     seeds = range(options.seed, options.seed + options.rounds)
-    begun = time.monotonic()
+    started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="rollyard-chaos-") as temporary:
         context = FaultContext(options.keep or Path(temporary), options.code.resolve(), short=options.short)
         try:
@@ -111,15 +111,17 @@ async def main() -> int:
         finally:
             await context.close()
         left = [] if not await context.left_behind() else ["processes were left behind"]
-    bad = [result for result in results if result.verdict != "held"]
-    print(f"\n{len(results)} rounds of {len(faults)} faults, {time.monotonic() - begun:.0f} s: {len(bad)} not held")
-    for result in bad:
+    not_held = [result for result in results if result.verdict != "held"]
+    print(
+        f"\n{len(results)} rounds of {len(faults)} faults, {time.monotonic() - started:.0f} s: {len(not_held)} not held"
+    )
+    for result in not_held:
         print(f"  {result.verdict}: {result.fault.name} (--seed {result.seed}): {result.why.strip()[:300]}")
     for what in left:
         print(f"  broken: {what}")
     if options.write:
         page.write(options.write, results)
-    return 1 if bad or left else 0
+    return 1 if not_held or left else 0
 
 
 if __name__ == "__main__":

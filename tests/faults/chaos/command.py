@@ -43,7 +43,7 @@ class Command:
         self.log = log
 
     @property
-    def said(self) -> str:
+    def output(self) -> str:
         """Output so far, of stdout and stderr."""
         return self.log.read_text(errors="replace") if self.log.exists() else ""
 
@@ -57,12 +57,12 @@ class Command:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.process.pid, number)
 
-    async def ends(self, limit_s: float = 600.0) -> int:
+    async def exit_status(self, limit_s: float = 600.0) -> int:
         """Wait for the exit status. Raises Broken after `limit_s`, which is far beyond every deadline of the stack."""
         try:
             return await asyncio.wait_for(asyncio.shield(self.process.wait()), limit_s)
         except TimeoutError:
-            raise Broken(f"a command did not end within {limit_s:g} s; its output:\n{self.said[-1500:]}") from None
+            raise Broken(f"a command did not end within {limit_s:g} s; its output:\n{self.output[-1500:]}") from None
 
 
 class Forked:
@@ -90,7 +90,7 @@ class Forks:
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
-        self._made: list[Forked] = []
+        self._forked: list[Forked] = []
         self._reading = asyncio.create_task(self._read())
 
     @classmethod
@@ -108,8 +108,8 @@ class Forks:
 
     async def fork(self, name: str, arguments: Sequence[str], here: Path, log: Path) -> Forked:
         """Start a command."""
-        made = Forked()
-        self._made.append(made)
+        forked = Forked()
+        self._forked.append(forked)
         order = {
             "name": name,
             "module": ENTRIES[name],
@@ -118,10 +118,10 @@ class Forks:
             "log": str(log),
         }
         assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps({**order, "number": len(self._made) - 1}).encode() + b"\n")
+        self._process.stdin.write(json.dumps({**order, "number": len(self._forked) - 1}).encode() + b"\n")
         await self._process.stdin.drain()
-        await made.started.wait()
-        return made
+        await forked.started.wait()
+        return forked
 
     async def close(self) -> None:
         """End the process."""
@@ -133,12 +133,12 @@ class Forks:
     async def _read(self) -> None:
         assert self._process.stdout is not None
         async for line in self._process.stdout:
-            word, number, value = line.split()
-            if word == b"started":
-                self._made[int(number)].pid = int(value)
-                self._made[int(number)].started.set()
+            event, number, value = line.split()
+            if event == b"started":
+                self._forked[int(number)].pid = int(value)
+                self._forked[int(number)].started.set()
             else:
-                self._made[int(number)].end(int(value))
-        for made in self._made:
-            made.started.set()
-            made.end(-signal.SIGKILL)
+                self._forked[int(number)].end(int(value))
+        for forked in self._forked:
+            forked.started.set()
+            forked.end(-signal.SIGKILL)

@@ -42,7 +42,7 @@ class Endpoint:
 
     def __init__(self, behaviour: Behaviour) -> None:
         self.behaviour = behaviour
-        self.asked = 0
+        self.requests = 0
         self.calls = 0
         """Requests for a model response."""
         self.connections: set[asyncio.Transport] = set()
@@ -94,8 +94,8 @@ class _Connection(asyncio.Protocol):
             if len(buffer) < end:
                 break
             head, body, buffer = buffer[:head_end], buffer[head_end + 4 : end], buffer[end:]
-            self._endpoint.asked += 1
-            request = Request(self._endpoint.asked, head, body)
+            self._endpoint.requests += 1
+            request = Request(self._endpoint.requests, head, body)
             if head.startswith((b"POST /v1/chat/completions", b"POST /v1/responses")):
                 self._endpoint.calls += 1
             self._endpoint.behaviour(request, self._transport)
@@ -111,7 +111,7 @@ def content_length(head: bytes) -> int:
 def http(body: Any, status: int = 200, headers: str = "", kind: str = "application/json") -> bytes:
     """An HTTP response; a body that is not bytes is encoded as JSON."""
     data = body if isinstance(body, bytes) else orjson.dumps(body)
-    lines = f"HTTP/1.1 {status} Said\r\ncontent-type: {kind}\r\n{headers}content-length: {len(data)}\r\n\r\n"
+    lines = f"HTTP/1.1 {status} Scripted\r\ncontent-type: {kind}\r\n{headers}content-length: {len(data)}\r\n\r\n"
     return lines.encode() + data
 
 

@@ -33,9 +33,9 @@ def refs(environment: str = ENVIRONMENT, model: str = MODEL) -> dict[str, Any]:
 
 def model_server(url: str | list[str], **settings: Any) -> dict[str, Any]:
     """A vllm_model for one or several endpoints."""
-    urls = f"{url}/v1" if isinstance(url, str) else [f"{one}/v1" for one in url]
-    chosen = {"base_url": urls, "api_key": "unused-key", "model": "script", **settings}
-    return {"responses_api_models": {"vllm_model": chosen}}
+    urls = f"{url}/v1" if isinstance(url, str) else [f"{endpoint}/v1" for endpoint in url]
+    options = {"base_url": urls, "api_key": "unused-key", "model": "script", **settings}
+    return {"responses_api_models": {"vllm_model": options}}
 
 
 def stack(
@@ -80,8 +80,8 @@ class FaultContext(Workspace):
         """Start what `make` creates once and share it until the end."""
         if name not in self._shared:
             self._shared[name] = asyncio.create_task(self._closing.enter_async_context(make()))
-        made: T = await asyncio.shield(self._shared[name])
-        return made
+        entered: T = await asyncio.shield(self._shared[name])
+        return entered
 
     async def plain(self) -> tuple[Run, Endpoint]:
         """The run that faults in files and rows share, because they do not affect it."""
@@ -98,20 +98,20 @@ class FaultContext(Workspace):
     ) -> Command:
         """Start a collection of TASKS x REPEATS rollouts, eight at a time."""
         given = {argument.partition("=")[0] for argument in arguments}
-        usual = [f"+num_repeats={REPEATS}", "+num_samples_in_parallel=8"]
-        chosen = [argument for argument in usual if argument.partition("=")[0] not in given]
-        return await self.collect(run, output, rows or self.rows, *chosen, *arguments, agent=agent)
+        defaults = [f"+num_repeats={REPEATS}", "+num_samples_in_parallel=8"]
+        options = [argument for argument in defaults if argument.partition("=")[0] not in given]
+        return await self.collect(run, output, rows or self.rows, *options, *arguments, agent=agent)
 
     async def completes(
         self, run: Run, output: Path, *arguments: str, rows: Path | None = None, agent: str = AGENT
     ) -> str:
         """Run a collection to its end, check that it is complete, and return its output."""
         command = await self.begin(run, output, *arguments, rows=rows, agent=agent)
-        status = await command.ends()
-        no_crash(command.said)
-        hold(status == 0, f"ended with {status}: {command.said[-700:]}")
+        status = await command.exit_status()
+        no_crash(command.output)
+        hold(status == 0, f"ended with {status}: {command.output[-700:]}")
         whole(output, TASKS, REPEATS)
-        return command.said
+        return command.output
 
     def output(self) -> Path:
         """Return a new output path in its own folder."""

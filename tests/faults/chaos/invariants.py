@@ -23,23 +23,23 @@ class NotInjected(Exception):
     """The fault did not take effect, so nothing was tested: never counted as held."""
 
 
-def hold(true: object, what: str) -> None:
-    """Raise Broken with the message `what` unless `true`."""
-    if not true:
-        raise Broken(what)
+def hold(condition: object, message: str) -> None:
+    """Raise Broken with `message` unless `condition`."""
+    if not condition:
+        raise Broken(message)
 
 
-def injected(true: object, what: str) -> None:
-    """Raise NotInjected with the message `what` unless `true`."""
-    if not true:
-        raise NotInjected(what)
+def injected(condition: object, message: str) -> None:
+    """Raise NotInjected with `message` unless `condition`."""
+    if not condition:
+        raise NotInjected(message)
 
 
-def no_crash(said: str) -> None:
+def no_crash(output: str) -> None:
     """Raise Broken if a command ended with a traceback or an internal error instead of a message."""
-    if found := CRASHES.search(said):
-        at = said.rfind("\n", 0, found.start()) + 1
-        raise Broken(f"the command crashed: {said[at : at + 300].strip()}")
+    if found := CRASHES.search(output):
+        at = output.rfind("\n", 0, found.start()) + 1
+        raise Broken(f"the command crashed: {output[at : at + 300].strip()}")
 
 
 def read(path: Path) -> list[dict[str, Any]]:

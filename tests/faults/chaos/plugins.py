@@ -22,7 +22,7 @@ class WitnessSettings(EnvironmentSettings):
     block_s: float = 0.0
     block_at: int = 60
     twice: bool = False
-    start_words: str = ""
+    start_error: str = ""
 
 
 class Witness(Environment[WitnessSettings]):
@@ -35,11 +35,11 @@ class Witness(Environment[WitnessSettings]):
 
     def _answer(self):
         self.turn_number += 1
-        return {"said_to": self.task["id"], "turn": self.turn_number, "pad": "x" * 200}
+        return {"task_id": self.task["id"], "turn": self.turn_number, "pad": "x" * 200}
 
     @tool
     async def step(self, actions: list[str]) -> dict:
-        """Look, or move."""
+        """Look or move."""
         Witness.calls += 1
         if self.settings.block_s and Witness.calls >= self.settings.block_at and not Witness.blocked:
             Witness.blocked = 1
@@ -47,18 +47,18 @@ class Witness(Environment[WitnessSettings]):
         return self._answer()
 
     async def verify(self, response: Verification) -> Verdict:
-        heard = []
+        received = []
         for item in response.response.get("output") or []:
             if item.get("type") == "function_call_output":
                 try:
-                    read = orjson.loads(item["output"])
+                    result = orjson.loads(item["output"])
                 except (ValueError, TypeError):
                     continue
-                if isinstance(read, dict) and "said_to" in read:
-                    heard.append((read["said_to"], read["turn"]))
-        expected = [(self.task["id"], turn + 1) for turn in range(len(heard))]
-        right = heard == expected and len(heard) == self.turn_number
-        wrong = "" if right else f"heard {heard}, played {self.turn_number}"
+                if isinstance(result, dict) and "task_id" in result:
+                    received.append((result["task_id"], result["turn"]))
+        expected = [(self.task["id"], turn + 1) for turn in range(len(received))]
+        right = received == expected and len(received) == self.turn_number
+        wrong = "" if right else f"received {received}, played {self.turn_number}"
         return Verdict(reward=REWARD if right else 0.0, success=right, wrong=wrong)
 
 
@@ -89,8 +89,8 @@ class Served(serve(Witness)):
 
     async def start(self):
         await super().start()
-        if self.settings.start_words:
-            raise RuntimeError(self.settings.start_words)
+        if self.settings.start_error:
+            raise RuntimeError(self.settings.start_error)
 
     async def __call__(self, scope, receive, send):
         if scope["type"] == "http" and self.settings.twice and scope["path"] == "/step":
@@ -148,12 +148,12 @@ class BlockingSettings(GameAgentSettings):
 
 class BlockingAgent(GameAgent):
     Settings = BlockingSettings
-    asked = 0
+    episodes = 0
     blocked = 0
 
     async def play(self, episode):
-        BlockingAgent.asked += 1
-        if BlockingAgent.asked in (self.settings.block_at, self.settings.block_at + 20):
+        BlockingAgent.episodes += 1
+        if BlockingAgent.episodes in (self.settings.block_at, self.settings.block_at + 20):
             time.sleep(self.settings.block_s)
         return await super().play(episode)
 
@@ -164,7 +164,7 @@ server = BlockingAgent
 STEP = {
     "type": "function",
     "name": "step",
-    "description": "Look, or move.",
+    "description": "Look or move.",
     "strict": False,
     "parameters": {
         "type": "object",

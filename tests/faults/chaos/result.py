@@ -17,6 +17,6 @@ class Result:
     why: str
     seconds: float
 
-    def shown(self) -> str:
+    def summary(self) -> str:
         line = f"{self.verdict:<12} {self.seconds:5.1f} s  {self.fault.section}  {self.fault.name} (seed {self.seed})"
         return line if self.verdict == "held" else f"{line}\n      {self.why.strip()}"

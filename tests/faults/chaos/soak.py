@@ -52,7 +52,7 @@ class Answers:
     def late(self) -> int:
         return sum(second > METRICS_WITHIN_S for second in self.seconds) + self.silent
 
-    def shown(self) -> str:
+    def summary(self) -> str:
         if not self.seconds:
             return f"no response to {self.silent} requests"
         ranked = sorted(self.seconds)
@@ -75,8 +75,8 @@ class Lateness:
             if (late := time.monotonic() - due) > 0.02:
                 self._late.append((due, late))
 
-    def within(self, begun: float, ended: float) -> float:
-        return sum(late for due, late in self._late if due + late >= begun and due <= ended)
+    def within(self, started: float, ended: float) -> float:
+        return sum(late for due, late in self._late if due + late >= started and due <= ended)
 
 
 async def soak(workspace: Workspace, options: argparse.Namespace) -> list[str]:
@@ -84,36 +84,47 @@ async def soak(workspace: Workspace, options: argparse.Namespace) -> list[str]:
     rows = workspace.folder / "rows.jsonl"
     rows.write_bytes(ROWS.read_bytes() * COPIES)
     async with policy(workspace, options) as url, workspace.run(config(url)) as run:
-        servers = {"head": run.head_url, **{shown["server_name"]: shown["url"] for shown in await run.servers()}}
-        pids = {shown["server_name"]: shown["pid"] for shown in await run.servers()}
+        servers = {
+            "head": run.head_url,
+            **{instance["server_name"]: instance["url"] for instance in await run.servers()},
+        }
+        pids = {instance["server_name"]: instance["pid"] for instance in await run.servers()}
         output = workspace.folder / "rollouts.jsonl"
-        wanted = [f"+num_repeats={REPEATS}", f"+num_samples_in_parallel={options.parallel}"]
-        collecting = await workspace.collect(run, output, rows, *wanted, "+max_attempts=3")
+        collect_options = [f"+num_repeats={REPEATS}", f"+num_samples_in_parallel={options.parallel}"]
+        collecting = await workspace.collect(run, output, rows, *collect_options, "+max_attempts=3")
         answers = {name: Answers() for name in servers}
         lateness = Lateness()
         watchers = [asyncio.create_task(lateness.watch())]
-        watchers += [asyncio.create_task(ask(target, answers[name], lateness)) for name, target in servers.items()]
+        watchers += [
+            asyncio.create_task(poll_metrics(target, answers[name], lateness)) for name, target in servers.items()
+        ]
         await watch(collecting, output, options, servers)
         collecting.signal(signal.SIGINT)
         print("draining ...", flush=True)
-        status = await collecting.ends(DRAIN_S)
+        status = await collecting.exit_status(DRAIN_S)
         for watcher in watchers:
             watcher.cancel()
         await asyncio.gather(*watchers, return_exceptions=True)
         faults = orjson.loads((await get(f"{url}/stats"))[1])
         print(f"the endpoint answered {sum(faults.values())} calls: {faults}")
-        broken = measured(output) + await left(run, list(servers)[1:]) + restarted(pids, await run.servers())
+        broken = (
+            check_files(output)
+            + await open_sessions(run, list(servers)[1:])
+            + restarted_servers(pids, await run.servers())
+        )
         print(f"ng_collect_rollouts ended with {status}; busy processes on the host: {options.busy}")
         if status not in (0, 130):
-            broken.append(f"exit status {status}: {collecting.said[-1500:]}")
+            broken.append(f"exit status {status}: {collecting.output[-1500:]}")
         if not sum(count for name, count in faults.items() if name != "none"):
             broken.append("the endpoint injected no fault")
-        for name, seen in answers.items():
-            print(f"/metrics of {name:<6} {seen.shown()}")
-            if seen.silent or (seen.late and not options.short):
-                broken.append(f"/metrics of {name}: {seen.late} of {len(seen.seconds) + seen.silent} later than 2 s")
+        for name, metrics in answers.items():
+            print(f"/metrics of {name:<6} {metrics.summary()}")
+            if metrics.silent or (metrics.late and not options.short):
+                broken.append(
+                    f"/metrics of {name}: {metrics.late} of {len(metrics.seconds) + metrics.silent} later than 2 s"
+                )
         run.command.signal(signal.SIGINT)
-        if ended := await run.command.ends(120.0):
+        if ended := await run.command.exit_status(120.0):
             broken.append(f"ng_run ended with {ended}")
     await workspace.stop_forking()
     left_behind = await workspace.left_behind()
@@ -137,7 +148,7 @@ def config(url: str) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def busy(processes: int) -> Iterator[None]:
-    """Processes that keep the CPU busy."""
+    """Keep the CPU busy with processes that only loop."""
     burning = [subprocess.Popen([sys.executable, "-c", BURN]) for _ in range(processes)]
     try:
         yield
@@ -165,20 +176,20 @@ async def policy(workspace: Workspace, options: argparse.Namespace) -> AsyncIter
         await process.wait()
 
 
-async def ask(url: str, answers: Answers, lateness: Lateness) -> None:
+async def poll_metrics(url: str, answers: Answers, lateness: Lateness) -> None:
     """Request /metrics once a second."""
     while True:
-        begun = time.monotonic()
+        started = time.monotonic()
         try:
             status, _ = await get(f"{url}/metrics", 30.0)
             ended = time.monotonic()
             if status == 200:
-                answers.seconds.append(max(ended - begun - lateness.within(begun, ended), 0.0))
+                answers.seconds.append(max(ended - started - lateness.within(started, ended), 0.0))
             else:
                 answers.silent += 1
         except Broken:
             answers.silent += 1
-        await asyncio.sleep(max(1.0 - (time.monotonic() - begun), 0.05))
+        await asyncio.sleep(max(1.0 - (time.monotonic() - started), 0.05))
 
 
 async def watch(collecting: Any, output: Path, options: argparse.Namespace, servers: dict[str, str]) -> None:
@@ -199,17 +210,17 @@ async def watch(collecting: Any, output: Path, options: argparse.Namespace, serv
 
 async def lags(servers: dict[str, str]) -> str:
     """The worst lag of each server's event loop."""
-    shown = []
+    parts = []
     for name, url in servers.items():
         with contextlib.suppress(Broken):
             _, text = await get(f"{url}/metrics", 10.0)
             if found := re.search(rb"^rollyard_event_loop_lag_worst_seconds (\S+)$", text, re.MULTILINE):
-                shown.append(f"{name} {float(found.group(1)):.1f}")
-    return f"lag s: {', '.join(shown)}"
+                parts.append(f"{name} {float(found.group(1)):.1f}")
+    return f"lag s: {', '.join(parts)}"
 
 
-def measured(output: Path) -> list[str]:
-    """What is wrong with the files of the collection."""
+def check_files(output: Path) -> list[str]:
+    """Problems in the files of the collection."""
     keys: set[tuple[int, int]] = set()
     rewards: dict[int, set[tuple[Any, ...]]] = {}
     twice = 0
@@ -219,19 +230,19 @@ def measured(output: Path) -> list[str]:
             key = (row["_ng_task_index"], row["_ng_rollout_index"])
             twice += key in keys
             keys.add(key)
-            # The script looks at the conversation alone: all rollouts of a puzzle are equal.
-            said = (row["reward"], row["finish_reason"], row["moves"], len(row["response"]["output"]))
-            rewards.setdefault(key[0] % 200, set()).add(said)
+            # The script only depends on the conversation, so all rollouts of a puzzle are equal.
+            outcome = (row["reward"], row["finish_reason"], row["moves"], len(row["response"]["output"]))
+            rewards.setdefault(key[0] % 200, set()).add(outcome)
     failed = read_lines(output.with_name("rollouts_failures.jsonl"))
     kinds = Counter((row["failure_kind"], row["server"]) for row in failed)
     attempts = Counter((row["_ng_task_index"], row["_ng_rollout_index"]) for row in failed)
-    given_up = [key for key, tried in attempts.items() if tried >= MAX_ATTEMPTS and key not in keys]
-    # A call that met three faults in a row is the endpoint's doing.
+    abandoned = [key for key, tried in attempts.items() if tried >= MAX_ATTEMPTS and key not in keys]
+    # Three faults of the endpoint in a row fail a call; that is not an error of the stack.
     own = Counter((row["failure_kind"], row["server"]) for row in failed if not is_endpoints(row))
-    print(f"measured {len(keys)}, failed attempts {len(failed)}: {dict(kinds)}, given up {len(given_up)}")
+    print(f"measured {len(keys)}, failed attempts {len(failed)}: {dict(kinds)}, given up {len(abandoned)}")
     for row in {(row["failure_kind"], row["server"]): row for row in failed}.values():
         print(f"  {row['failure_kind']} at {row['server']}: {row['detail'][:300]}")
-    broken = [f"{len(given_up)} rollouts abandoned"] if given_up else []
+    broken = [f"{len(abandoned)} rollouts abandoned"] if abandoned else []
     broken += [f"{twice} rollouts are in the file twice"] if twice else []
     broken += [f"{count} attempts failed with {kind} at {server}" for (kind, server), count in own.items()]
     different = sum(len(found) > 1 for found in rewards.values())
@@ -245,21 +256,23 @@ def is_endpoints(row: dict[str, Any]) -> bool:
     return bool(row["server"] == POLICY and (of_a_call or "/v1/chat/completions" in row["detail"]))
 
 
-async def left(run: Run, servers: list[str]) -> list[str]:
-    """Sessions that stay open after everything has ended."""
-    still: dict[str, float] = {}
+async def open_sessions(run: Run, servers: list[str]) -> list[str]:
+    """Servers with sessions that are still open 30 s after the end."""
+    open_now: dict[str, float] = {}
     for _ in range(60):
-        still = {name: count for name in servers if (count := await run.gauge(name, "rollyard_sessions"))}
-        if not still:
+        open_now = {name: count for name in servers if (count := await run.gauge(name, "rollyard_sessions"))}
+        if not open_now:
             return []
         await asyncio.sleep(0.5)
-    return [f"{count:.0f} sessions are left at {name}" for name, count in still.items()]
+    return [f"{count:.0f} sessions are left at {name}" for name, count in open_now.items()]
 
 
-def restarted(before: dict[str, int], now: list[dict[str, Any]]) -> list[str]:
-    """Servers that are not the processes they were."""
+def restarted_servers(before: dict[str, int], now: list[dict[str, Any]]) -> list[str]:
+    """Servers whose process was replaced."""
     return [
-        f"{shown['server_name']} was started again" for shown in now if before[shown["server_name"]] != shown["pid"]
+        f"{instance['server_name']} was restarted"
+        for instance in now
+        if before[instance["server_name"]] != instance["pid"]
     ]
 
 
@@ -268,9 +281,9 @@ def read_options() -> argparse.Namespace:
     parser.add_argument("--short", action="store_true", help="512 in flight, 30 s")
     parser.add_argument("--minutes", type=float, default=8.0)
     parser.add_argument("--parallel", type=int, default=4096, help="episodes in flight")
-    parser.add_argument("--latency-ms", type=float, default=200.0, help="of each answer of the model")
+    parser.add_argument("--latency-ms", type=float, default=200.0, help="latency of each model response")
     parser.add_argument("--fault-rate", type=float, default=0.05, help="share of faulty model responses")
-    parser.add_argument("--busy", type=int, default=2, help="processes of others that only burn CPU")
+    parser.add_argument("--busy", type=int, default=2, help="other processes that keep the CPU busy")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--code", type=Path, default=HERE, help="checkout whose servers and commands are tested")
     parser.add_argument("--keep", type=Path, help="folder in which files are kept; default: a temporary one")
@@ -281,7 +294,7 @@ def read_options() -> argparse.Namespace:
 
 
 async def main() -> int:
-    """0 when everything held, 1 otherwise."""
+    """Return 0 if everything held, else 1."""
     options = read_options()
     with tempfile.TemporaryDirectory(prefix="rollyard-soak-") as temporary:
         folder = options.keep or Path(temporary)
@@ -290,7 +303,7 @@ async def main() -> int:
             broken = await soak(Workspace(folder, options.code.resolve()), options)
     for what in broken:
         print(f"broken: {what}")
-    print("soak: " + (f"{len(broken)} promises broken" if broken else "held"))
+    print("soak: " + (f"{len(broken)} checks failed" if broken else "held"))
     return 1 if broken else 0
 
 

@@ -1,6 +1,6 @@
-"""The soak's model endpoint: the script, so late, with so many answers of 100 spoilt in one of six ways.
+"""The model endpoint of the soak test: the script with a latency and six kinds of faults at a given rate.
 
-`GET /stats` counts what was done. Faults are drawn by the request's number, so that one seed is one sequence.
+`GET /stats` returns how often each fault was injected. A seed determines the sequence of faults.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ SLOW_S = 3.0
 
 
 class Faulty:
-    """The script with faults."""
+    """The script with random faults."""
 
     def __init__(self, latency_s: float, rate: float, seed: int) -> None:
         self._script = Script(latency_s=latency_s)
         self._rate = rate
-        self._chance = random.Random(seed)
-        self.done: Counter[str] = Counter()
+        self._rng = random.Random(seed)
+        self.injected: Counter[str] = Counter()
 
     def __call__(self, request: Request, transport: asyncio.Transport) -> None:
         if request.head.startswith(b"GET /stats"):
-            transport.write(http(dict(self.done)))
+            transport.write(http(dict(self.injected)))
             return
-        fault = self._chance.choice(FAULTS) if self._chance.random() < self._rate else "none"
-        self.done[fault] += 1
+        fault = self._rng.choice(FAULTS) if self._rng.random() < self._rate else "none"
+        self.injected[fault] += 1
         latency_s = self._script.latency_s
         match fault:
             case "error":
@@ -57,7 +57,7 @@ class Faulty:
 
 
 async def serve(latency_s: float, rate: float, seed: int) -> None:
-    """Answer until ended; the first line printed is the address."""
+    """Print the address, then serve until the process ends."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     async with Endpoint(Faulty(latency_s, rate, seed)).up() as endpoint:
@@ -67,7 +67,6 @@ async def serve(latency_s: float, rate: float, seed: int) -> None:
 
 
 def main() -> None:
-    """Serve until ended."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--latency-ms", type=float, default=200.0)
     parser.add_argument("--fault-rate", type=float, default=0.05)

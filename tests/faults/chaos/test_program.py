@@ -22,11 +22,11 @@ def context(tmp_path: Path) -> FaultContext:
 
 
 def fault(error: Exception | None) -> Fault:
-    async def play_it(context: FaultContext, chance: random.Random) -> None:
+    async def raise_error(context: FaultContext, rng: random.Random) -> None:
         if error is not None:
             raise error
 
-    return Fault("a | fault\x1b", 2, "lost <b>", "kept", play_it)
+    return Fault("a | fault\x1b", 2, "lost <b>", "kept", raise_error)
 
 
 @pytest.mark.parametrize(
@@ -64,28 +64,28 @@ WRONG = {
 }
 
 
-def written(path: Path, rows: list[dict[str, object]]) -> Path:
+def write_rows(path: Path, rows: list[dict[str, object]]) -> Path:
     path.write_bytes(b"".join(orjson.dumps(row) + b"\n" for row in rows))
     return path
 
 
 def test_the_output_of_an_uninterrupted_run_is_complete(tmp_path: Path) -> None:
-    assert incomplete(written(tmp_path / "x.jsonl", WHOLE), 3, 2) == ""
+    assert incomplete(write_rows(tmp_path / "x.jsonl", WHOLE), 3, 2) == ""
 
 
 @pytest.mark.parametrize("rows", WRONG.values(), ids=WRONG.keys())
 def test_an_output_that_differs_from_an_uninterrupted_run_is_not_complete(
     rows: list[dict[str, object]], tmp_path: Path
 ) -> None:
-    assert incomplete(written(tmp_path / "x.jsonl", rows), 3, 2)
+    assert incomplete(write_rows(tmp_path / "x.jsonl", rows), 3, 2)
 
 
 @pytest.mark.parametrize(
-    "said", ["ng_run: a bug of ours: KeyError", "Traceback (most recent call last):", "internal error"]
+    "crash", ["ng_run: a bug of ours: KeyError", "Traceback (most recent call last):", "internal error"]
 )
-def test_a_command_that_crashes_is_broken_regardless_of_its_other_output(said: str) -> None:
+def test_a_command_that_crashes_is_broken_regardless_of_its_other_output(crash: str) -> None:
     with pytest.raises(Broken):
-        no_crash(f"collected: 5 of 5\n{said}\n")
+        no_crash(f"collected: 5 of 5\n{crash}\n")
 
 
 def test_the_table_has_a_row_for_each_fault_and_shows_failures() -> None:

@@ -19,6 +19,7 @@ from omegaconf import OmegaConf
 
 from tests.faults.chaos.command import ENTRIES, Command, Forks
 from tests.faults.chaos.invariants import Broken
+from tests.support.processes import processes_with
 
 HERE = Path(__file__).resolve().parents[3]
 """The checkout of this program."""
@@ -42,21 +43,21 @@ class Run:
 
     async def servers(self) -> list[dict[str, Any]]:
         """The head's `/server_instances`."""
-        listed: list[dict[str, Any]] = orjson.loads((await get(f"{self.head_url}/server_instances"))[1])
-        return listed
+        instances: list[dict[str, Any]] = orjson.loads((await get(f"{self.head_url}/server_instances"))[1])
+        return instances
 
     async def url(self, server: str) -> str:
         """Base URL of the ready instance of `server`."""
-        for shown in await self.servers():
-            if shown["server_name"] == server and shown["ready"]:
-                return str(shown["url"])
+        for instance in await self.servers():
+            if instance["server_name"] == server and instance["ready"]:
+                return str(instance["url"])
         raise Broken(f"no ready instance of {server}")
 
     async def pid(self, server: str) -> int | None:
         """Process id of the ready instance of `server`."""
-        for shown in await self.servers():
-            if shown["server_name"] == server and shown["ready"]:
-                return int(shown["pid"])
+        for instance in await self.servers():
+            if instance["server_name"] == server and instance["ready"]:
+                return int(instance["pid"])
         return None
 
     async def gauge(self, server: str, name: str) -> float:
@@ -86,8 +87,8 @@ class Workspace:
     def environment(self) -> dict[str, str]:
         """Environment variables with the tested checkout first on Python's path."""
         unwanted = ("policy_", "rollyard", "pythonpath")
-        kept = {name: value for name, value in os.environ.items() if not name.lower().startswith(unwanted)}
-        return {**kept, "PYTHONPATH": str(self.code / "src"), "PYTHONUNBUFFERED": "1", MARK: self.mark}
+        variables = {name: value for name, value in os.environ.items() if not name.lower().startswith(unwanted)}
+        return {**variables, "PYTHONPATH": str(self.code / "src"), "PYTHONUNBUFFERED": "1", MARK: self.mark}
 
     async def start(self, name: str, *arguments: str, here: Path | None = None, before: Sequence[str] = ()) -> Command:
         """Start a command. `before` is a program that runs it; without one, it is forked from a warm process."""
@@ -119,12 +120,12 @@ class Workspace:
     ) -> AsyncIterator[Run]:
         """Start `ng_run` with `config`, wait until it is ready, and stop it with SIGINT."""
         if isinstance(config, str):
-            named = config
+            paths = config
         else:
             path = self.path("run.yaml")
             path.write_text(OmegaConf.to_yaml(OmegaConf.create(dict(config))))
-            named = str(path)
-        command = await self.start("ng_run", f"+config_paths=[{named}]", "+head_port=0", *overrides, here=here)
+            paths = str(path)
+        command = await self.start("ng_run", f"+config_paths=[{paths}]", "+head_port=0", *overrides, here=here)
         try:
             yield Run(command, self.folder, await _ready(command))
         finally:
@@ -142,21 +143,15 @@ class Workspace:
 
     async def says_url(self, command: Command) -> str:
         """Wait until the command prints an address. Raises Broken if it ends before."""
-        while not (found := re.search(r"http://127\.0\.0\.1:\d+", command.said)):
+        while not (found := re.search(r"http://127\.0\.0\.1:\d+", command.output)):
             if command.ended:
-                raise Broken(f"it ended with {command.process.returncode}: {command.said[-1000:]}")
+                raise Broken(f"it ended with {command.process.returncode}: {command.output[-1000:]}")
             await asyncio.sleep(0.05)
         return found.group()
 
     def processes(self) -> list[int]:
         """Ids of all live processes of this workspace, including descendants."""
-        wanted = f"{MARK}={self.mark}".encode()
-        found = []
-        for process in Path("/proc").glob("[0-9]*"):
-            with contextlib.suppress(OSError):
-                if wanted in (process / "environ").read_bytes().split(b"\0") and alive(int(process.name)):
-                    found.append(int(process.name))
-        return found
+        return list(processes_with(MARK, self.mark))
 
     async def left_behind(self) -> int:
         """End the processes that are still alive after 20 s, and return their number."""
@@ -172,15 +167,15 @@ class Workspace:
 
 async def _ready(command: Command) -> str:
     for _ in range(int(READY_S / 0.05)):
-        said = command.said
-        if re.search(r"All (\d+) / \1 servers ready!", said):
-            found = re.search(r"head (http://\S+)", said)
+        output = command.output
+        if re.search(r"All (\d+) / \1 servers ready!", output):
+            found = re.search(r"head (http://\S+)", output)
             assert found is not None
             return found.group(1)
         if command.ended:
-            raise Broken(f"ng_run ended with {command.process.returncode}:\n{said[-2000:]}")
+            raise Broken(f"ng_run ended with {command.process.returncode}:\n{output[-2000:]}")
         await asyncio.sleep(0.05)
-    raise Broken(f"ng_run is not ready:\n{command.said[-2000:]}")
+    raise Broken(f"ng_run is not ready:\n{command.output[-2000:]}")
 
 
 async def get(url: str, limit_s: float = 60.0, headers: Mapping[str, str] | None = None) -> tuple[int, bytes]:
@@ -200,15 +195,6 @@ async def send(
             return answer.status, await answer.read()
     except (aiohttp.ClientError, TimeoutError, OSError) as error:
         raise Broken(f"{method} {url}: {type(error).__name__}: {error}") from error
-
-
-def alive(pid: int) -> bool:
-    """True for a running process; a zombie does not count."""
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return False
-    return state not in "ZX"
 
 
 def read_lines(path: Path) -> Sequence[dict[str, Any]]:

@@ -122,27 +122,27 @@ def main() -> None:
     """Run docker-compose.yml in a folder: `up`, then a second collection. Print the observations as JSON."""
     compose, folder, programs = map(Path, sys.argv[1:4])
     environ = json.loads(sys.argv[4])
-    others: list[dict[str, str]] = json.loads(sys.argv[5])
+    second_settings: list[dict[str, str]] = json.loads(sys.argv[5])
     parts = services(compose, environ)
     become_a_machine([*parts], folder)
-    host, seen = Host(folder, programs), dict[str, Any]()
+    host, observed = Host(folder, programs), dict[str, Any]()
     with ExitStack() as up:
         for name in ("head", "policy", "environment", "agent"):
             up.enter_context(host.running(name, parts[name]))
-        began = time.monotonic()
+        started = time.monotonic()
         while "servers ready!" not in (folder / "head.log").read_text():
-            if time.monotonic() > began + HANG_S:
+            if time.monotonic() > started + HANG_S:
                 sys.exit("never ready")
             time.sleep(0.1)
         kind, *check = parts["head"]["healthcheck"]["test"]
-        seen["health"] = (kind, host.run("health", parts["head"], check, container="head"))
-        seen["collected"] = [host.run("collector", parts["collector"], parts["collector"]["command"])]
-        for other in others:
+        observed["health"] = (kind, host.run("health", parts["head"], check, container="head"))
+        observed["collected"] = [host.run("collector", parts["collector"], parts["collector"]["command"])]
+        for other in second_settings:
             again = services(compose, {**environ, **other})["collector"]
-            seen["collected"].append(host.run("collector", again, again["command"]))
+            observed["collected"].append(host.run("collector", again, again["command"]))
         up.enter_context(host.running("viewer", parts["viewer"]))
-        seen["page"] = _page(parts["viewer"])
-    print(json.dumps(seen))
+        observed["page"] = _page(parts["viewer"])
+    print(json.dumps(observed))
 
 
 def _page(viewer: Service) -> dict[str, Any]:
@@ -153,18 +153,18 @@ def _page(viewer: Service) -> dict[str, Any]:
     request = urllib.request.Request(
         f"http://{address}:{outer}/api/overview", headers={"Authorization": f"Bearer {token}"}
     )
-    began = time.monotonic()
+    started = time.monotonic()
     while True:
         try:
             with urllib.request.urlopen(request, timeout=HANG_S) as answer:
                 return {"status": answer.status, "body": json.load(answer)}
         except ConnectionError:
-            if time.monotonic() > began + HANG_S:
+            if time.monotonic() > started + HANG_S:
                 raise
         except urllib.error.HTTPError as error:
             return {"status": error.code, "body": error.read().decode()}
         except urllib.error.URLError:
-            if time.monotonic() > began + HANG_S:
+            if time.monotonic() > started + HANG_S:
                 raise
         time.sleep(0.1)
 

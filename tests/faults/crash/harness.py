@@ -33,7 +33,7 @@ from rollyard.services.runtime.stack import Stack, new_keys
 from rollyard.services.types import Json
 from tests.support.stacks import essence, keys_of, read_rows
 
-WORLD = "grl_sokoban_resources_server"
+ENVIRONMENT = "grl_sokoban_resources_server"
 POLICY = "policy_model"
 COLLECT = (sys.executable, "-c", "from rollyard.services.cli.collect_rollouts import main; main()")
 RUN = (sys.executable, "-c", "from rollyard.services.cli.run import main; main()")
@@ -162,7 +162,8 @@ async def forked(
 def ready_pid(stack: Stack, server: str) -> int | None:
     """Process id of the ready instance of `server`."""
     return next(
-        (shown.pid for shown in stack.registry.instances() if shown.server_name == server and shown.ready), None
+        (instance.pid for instance in stack.registry.instances() if instance.server_name == server and instance.ready),
+        None,
     )
 
 
@@ -184,21 +185,12 @@ async def falls_to_zero(stack: Stack, server: str, name: str, seconds: float = 1
         await asyncio.sleep(0.05)
 
 
-async def until(true: Callable[[], bool], what: str, seconds: float = 120.0) -> None:
+async def until(condition: Callable[[], bool], description: str, seconds: float = 120.0) -> None:
     """Wait until the condition holds."""
     deadline = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < deadline, f"not within {seconds:g} s: {what}"
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {seconds:g} s: {description}"
         await asyncio.sleep(0.01)
-
-
-def alive(pid: int) -> bool:
-    """True for a running process; a zombie does not count."""
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return False
-    return state not in "ZX"
 
 
 def environment() -> dict[str, str]:

@@ -12,10 +12,12 @@ from pathlib import Path
 
 import orjson
 
-from .harness import RUN, alive, environment, forked_status, until
+from tests.support.processes import processes_with
+
+from .harness import RUN, environment, forked_status, until
 
 MARK = "ROLLYARD_CRASH_TEST"
-"""A variable that every process of a run inherits, so that none can hide."""
+"""A variable that every process of a run inherits, by which all are found."""
 
 
 class Running:
@@ -23,7 +25,7 @@ class Running:
 
     def __init__(self, process: asyncio.subprocess.Process, here: Path, mark: str) -> None:
         self.here = here
-        self.said = ""
+        self.output = ""
         self._process = process
         self._mark = mark
         self._reading = asyncio.create_task(self._read())
@@ -32,10 +34,10 @@ class Running:
     def pid(self) -> int:
         return self._process.pid
 
-    async def says(self, text: str) -> None:
+    async def prints(self, text: str) -> None:
         """Wait until it has printed `text`."""
-        await until(lambda: text in self.said or self._reading.done(), f"ng_run prints {text!r}", 90.0)
-        assert text in self.said, self.said
+        await until(lambda: text in self.output or self._reading.done(), f"ng_run prints {text!r}", 90.0)
+        assert text in self.output, self.output
 
     async def pids(self) -> set[int]:
         """The servers, as reported by `ng_status +json=true`."""
@@ -55,21 +57,15 @@ class Running:
 
     def left_behind(self) -> list[int]:
         """Live processes of this run, including itself."""
-        wanted = f"{MARK}={self._mark}".encode()
-        found = []
-        for process in Path("/proc").glob("[0-9]*"):
-            with contextlib.suppress(OSError):
-                if wanted in (process / "environ").read_bytes().split(b"\0") and alive(int(process.name)):
-                    found.append(int(process.name))
-        return found
+        return list(processes_with(MARK, self._mark))
 
     async def leaves_nothing(self) -> None:
-        await until(lambda: not self.left_behind(), "every process of the run is gone", 15.0)
+        await until(lambda: not self.left_behind(), "every process of the run is gone")
 
     async def _read(self) -> None:
         assert self._process.stdout is not None
         async for line in self._process.stdout:
-            self.said += line.decode()
+            self.output += line.decode()
 
 
 @contextlib.asynccontextmanager

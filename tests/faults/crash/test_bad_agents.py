@@ -63,10 +63,10 @@ async def collected(
     """Collect `input_file` from an agent that responds to task n with `answer(n)`."""
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        said = answer(orjson.loads((await receive())["body"])["_ng_task_index"])
-        headers = [(name.encode(), value.encode()) for name, value in {**said.headers, RUN_HEADER: "run"}.items()]
-        await send({"type": "http.response.start", "status": said.status, "headers": headers})
-        await send({"type": "http.response.body", "body": said.body})
+        response = answer(orjson.loads((await receive())["body"])["_ng_task_index"])
+        headers = [(name.encode(), value.encode()) for name, value in {**response.headers, RUN_HEADER: "run"}.items()]
+        await send({"type": "http.response.start", "status": response.status, "headers": headers})
+        await send({"type": "http.response.body", "body": response.body})
 
     async def directory() -> Directory:
         return Directory(run_id="run", servers={"agent": ["http://agent"]}, families={"agent": "agents"}, settings={})
@@ -157,11 +157,11 @@ async def test_a_row_that_cannot_be_seeded_does_not_abort_a_collection(metadata:
 
 async def test_permanently_failed_rollouts_do_not_stop_a_resume_at_its_first_failure(tmp_path: Path) -> None:
     """A resume counts them as failed; the failure rate only covers what it collects itself."""
-    asked: list[int] = []
+    requests: list[int] = []
 
     def answer(task: int) -> HttpResponse:
-        asked.append(task)
-        return HttpResponse(200, {}, GOOD) if len(asked) > 1 else HttpResponse(500, {}, b"once")
+        requests.append(task)
+        return HttpResponse(200, {}, GOOD) if len(requests) > 1 else HttpResponse(500, {}, b"once")
 
     state, progress = await collected(tmp_path / "rollouts.jsonl", rows(tmp_path), answer, failed_before=25)
     assert (state, progress.measured) == ("complete", TASKS)

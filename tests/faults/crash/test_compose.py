@@ -22,7 +22,7 @@ GSM8K = {"AGENT": "gsm8k_agent", "INPUT": "resources_servers/gsm8k/data/example.
 
 
 @pytest.fixture(scope="module")
-def played(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+def compose_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
     """The folder of a host on which the compose file ran, and the observations."""
     folder = tmp_path_factory.mktemp("host")
     command = [
@@ -43,29 +43,29 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, An
     return folder, json.loads(done.stdout.splitlines()[-1])
 
 
-def test_two_environments_are_collected_across_the_parts(played: tuple[Path, dict[str, Any]]) -> None:
-    folder, seen = played
-    assert seen["collected"] == [0, 0], (folder / "collector.log").read_text()
+def test_two_environments_are_collected_across_the_parts(compose_run: tuple[Path, dict[str, Any]]) -> None:
+    folder, observed = compose_run
+    assert observed["collected"] == [0, 0], (folder / "collector.log").read_text()
 
 
-def test_the_head_is_healthy_when_all_servers_are_ready(played: tuple[Path, dict[str, Any]]) -> None:
-    assert played[1]["health"] == ["CMD", 0]
+def test_the_head_is_healthy_when_all_servers_are_ready(compose_run: tuple[Path, dict[str, Any]]) -> None:
+    assert compose_run[1]["health"] == ["CMD", 0]
 
 
 @pytest.mark.parametrize("name", ["rollouts", "gsm8k"])
-def test_every_rollout_is_in_the_hosts_folder(played: tuple[Path, dict[str, Any]], name: str) -> None:
-    rows = read_rows(played[0] / f"results/{name}.jsonl")
+def test_every_rollout_is_in_the_hosts_folder(compose_run: tuple[Path, dict[str, Any]], name: str) -> None:
+    rows = read_rows(compose_run[0] / f"results/{name}.jsonl")
     assert keys_of(rows) == [(task, repeat) for task in range(5) for repeat in range(2)]
 
 
-def test_the_page_shows_them_through_the_published_port(played: tuple[Path, dict[str, Any]]) -> None:
-    page = played[1]["page"]
+def test_the_page_shows_them_through_the_published_port(compose_run: tuple[Path, dict[str, Any]]) -> None:
+    page = compose_run[1]["page"]
     (run,) = page["body"]["runs"]
     assert (page["status"], run["path"]) == (200, "results/rollouts.jsonl") and run["size"] > 0
 
 
-def test_every_part_ran_in_its_own_container(played: tuple[Path, dict[str, Any]]) -> None:
-    logs = {path.stem: path.read_text() for path in played[0].glob("*.log")}
+def test_every_part_ran_in_its_own_container(compose_run: tuple[Path, dict[str, Any]]) -> None:
+    logs = {path.stem: path.read_text() for path in compose_run[0].glob("*.log")}
     assert re.search(r"policy_model +ready +http://policy:", logs["head"])
     assert re.search(r"gsm8k_agent +ready +http://agent:", logs["head"])
     assert all(logs[name].rstrip().endswith("stopped") for name in ("head", "policy", "environment", "agent"))

@@ -34,7 +34,7 @@ def failed(task: int, *, terminal: bool) -> FailureRow:
         attempt_index=0,
         agent_ref={"name": "agent"},
         failure_kind="bad_task",
-        server="world",
+        server="environment",
         status=422,
         upstream_status=None,
         detail="",
@@ -157,7 +157,7 @@ def test_a_line_that_is_not_json_is_named_with_what_to_do(output: Path) -> None:
     again.close()
 
 
-HOLD = """
+HOLD_FILE = """
 import sys
 from pathlib import Path
 from rollyard.services.rollouts.appender import JsonLines
@@ -172,7 +172,7 @@ def test_a_second_writer_is_refused_and_changes_nothing(output: Path, overwrite:
     first = store(output)
     first.append((0, 0), row(0, 0))
     first.close()
-    holder = [sys.executable, "-c", HOLD, str(output)]
+    holder = [sys.executable, "-c", HOLD_FILE, str(output)]
     before = {path: path.read_bytes() for path in output.parent.iterdir()}
     with subprocess.Popen(holder, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdin is not None and process.stdout is not None
@@ -200,9 +200,9 @@ def test_a_writer_that_waited_through_an_overwrite_does_not_write_to_the_old_fil
         return opened
 
     monkeypatch.setattr(os, "open", open_then_lose_the_race)
-    late = JsonLines(output)
-    late.append(row(0, 1))
-    late.close()
+    second_writer = JsonLines(output)
+    second_writer.append(row(0, 1))
+    second_writer.close()
     assert keys_of(read_rows(output)) == [(0, 1)]
 
 
@@ -211,14 +211,14 @@ def test_overwrite_renames_every_file_and_loses_nothing(output: Path) -> None:
     first.append((0, 0), row(0, 0))
     first.append_failure(failed(1, terminal=True))
     first.close()
-    kept = {path.read_bytes() for path in output.parent.iterdir()}
+    contents_before = {path.read_bytes() for path in output.parent.iterdir()}
     for number in range(3):
         again = store(output, {"agent": f"new {number}"}, overwrite=True)
         again.load()
         assert len(again.done) == len(again.permanently_failed) == 0
         again.append((number, 0), row(number, 0))
         again.close()
-    assert kept <= {path.read_bytes() for path in output.parent.iterdir()}
+    assert contents_before <= {path.read_bytes() for path in output.parent.iterdir()}
     assert keys_of([line for path in output.parent.glob("rollouts.jsonl*") for line in read_rows(path)]) == [
         (0, 0),
         (0, 0),

@@ -15,7 +15,8 @@ import pytest
 from rollyard.responses_api_models.local_vllm_model import orphaned_processes
 from rollyard.services.errors import RunError
 from rollyard.services.io.search_path import INSTALLED
-from tests.support.local_engines import LONG_S, MARK, alive, all_gone, bearers, bench, parent_of
+from tests.support.local_engines import LONG_S, MARK, all_gone, bearers, bench
+from tests.support.processes import alive, parent_of
 
 
 def kill(pid: int) -> None:
@@ -23,11 +24,11 @@ def kill(pid: int) -> None:
 
 
 async def test_a_running_engine_answers_every_caller_with_its_key(tmp_path: Path) -> None:
-    async with bench(tmp_path) as made:
-        await made.engine.start()
-        (url,) = made.up
-        assert url == f"http://127.0.0.1:{made.started(1)['port']}/v1"
-        transport = made.plan.transport
+    async with bench(tmp_path) as engine_bench:
+        await engine_bench.engine.start()
+        (url,) = engine_bench.up
+        assert url == f"http://127.0.0.1:{engine_bench.started(1)['port']}/v1"
+        transport = engine_bench.plan.transport
         for key, status in (("a key", 200), ("a guess", 401)):
             headers = {"authorization": f"Bearer {key}"}
             answer = await transport.send("POST", f"{url}/chat/completions", b"{}", headers, LONG_S)
@@ -36,42 +37,42 @@ async def test_a_running_engine_answers_every_caller_with_its_key(tmp_path: Path
 
 async def test_the_log_of_the_server_contains_the_phases(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
-    async with bench(tmp_path) as made:
-        assert made.engine.phase == "importing vLLM"
-        await made.engine.start()
-        assert made.engine.phase == ""
+    async with bench(tmp_path) as engine_bench:
+        assert engine_bench.engine.phase == "importing vLLM"
+        await engine_bench.engine.start()
+        assert engine_bench.engine.phase == ""
     assert "is up at http://127.0.0.1:" in caplog.text
-    assert "Loading safetensors checkpoint shards" in made.plan.log_file.read_text()
+    assert "Loading safetensors checkpoint shards" in engine_bench.plan.log_file.read_text()
 
 
 async def test_stopping_ends_processes_that_ignore_sigterm(tmp_path: Path) -> None:
-    async with bench(tmp_path) as made:
-        await made.engine.start()
-        assert len(list(bearers(made.mark))) == 5  # keeper, API server, EngineCore, Worker, resource tracker
-        await made.engine.stop()
-        assert list(bearers(made.mark)) == []
-        assert made.down == made.up
+    async with bench(tmp_path) as engine_bench:
+        await engine_bench.engine.start()
+        assert len(list(bearers(engine_bench.mark))) == 5  # keeper, API server, EngineCore, Worker, resource tracker
+        await engine_bench.engine.stop()
+        assert list(bearers(engine_bench.mark)) == []
+        assert engine_bench.down == engine_bench.up
 
 
 @pytest.mark.parametrize("victim", ["api", "core", "worker", "keeper"])
 async def test_kill_9_of_any_process_leaves_nothing_and_the_engine_restarts(victim: str, tmp_path: Path) -> None:
-    async with bench(tmp_path) as made:
-        await made.engine.start()
-        first, keeper = made.started(1), made.keeper()
+    async with bench(tmp_path) as engine_bench:
+        await engine_bench.engine.start()
+        first, keeper = engine_bench.started(1), engine_bench.keeper()
         kill(keeper if victim == "keeper" else first[victim])
-        await made.comes_up(2)
+        await engine_bench.comes_up(2)
         assert not any(alive(pid) for pid in (keeper, first["api"], first["core"], first["worker"]))
         assert not (Path("/dev/shm") / first["memory"]).exists()
-        assert made.down == made.up[:1]
-        assert made.up[0] != made.up[1]
+        assert engine_bench.down == engine_bench.up[:1]
+        assert engine_bench.up[0] != engine_bench.up[1]
 
 
 async def test_an_api_server_that_closes_its_port_before_it_ends_is_dead(tmp_path: Path) -> None:
-    async with bench(tmp_path, environment={"FAKE_CLOSES": "1"}) as made:
-        await made.engine.start()
-        kill(made.started(1)["core"])
-        await made.comes_up(2)
-        assert not alive(made.started(1)["api"])
+    async with bench(tmp_path, environment={"FAKE_CLOSES": "1"}) as engine_bench:
+        await engine_bench.engine.start()
+        kill(engine_bench.started(1)["core"])
+        await engine_bench.comes_up(2)
+        assert not alive(engine_bench.started(1)["api"])
 
 
 SERVER = """
@@ -91,8 +92,8 @@ asyncio.run(main())
 
 @pytest.mark.parametrize("with_keeper", [False, True], ids=["the server", "the server and the keeper at once"])
 async def test_kill_9_of_the_engines_owner_leaves_nothing(with_keeper: bool, tmp_path: Path) -> None:
-    words = [sys.executable, "-c", SERVER, str(tmp_path), MARK, tmp_path.name]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, cwd=INSTALLED) as server:
+    command = [sys.executable, "-c", SERVER, str(tmp_path), MARK, tmp_path.name]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=INSTALLED) as server:
         assert server.stdout is not None
         assert await asyncio.to_thread(server.stdout.readline) == b"up\n"
         started = json.loads((tmp_path / "notes/start-1.json").read_text())
@@ -113,9 +114,9 @@ async def test_an_environments_own_sitecustomize_still_runs(tmp_path: Path) -> N
     (own / "sitecustomize.py").write_text(
         "import os, sys; print('my own was run', os.environ['ROLLYARD_ENGINE'], file=sys.stderr)"
     )
-    async with bench(tmp_path, environment={"PYTHONPATH": str(own)}) as made:
-        await made.engine.start()
-        assert f"my own was run {made.folder()}" in made.plan.log_file.read_text()
+    async with bench(tmp_path, environment={"PYTHONPATH": str(own)}) as engine_bench:
+        await engine_bench.engine.start()
+        assert f"my own was run {engine_bench.folder()}" in engine_bench.plan.log_file.read_text()
 
 
 def _sleeper(folder: Path) -> subprocess.Popen[bytes]:
@@ -126,27 +127,27 @@ async def test_a_process_whose_reaper_has_exited_is_ended_when_a_server_starts_a
     gone = tmp_path / "rollyard-engine-gone"
     gone.mkdir()
     (gone / "alive").touch()
-    async with bench(tmp_path) as made:
-        await made.engine.start()
-        with _sleeper(gone) as orphan, _sleeper(made.folder()) as kept:
+    async with bench(tmp_path) as engine_bench:
+        await engine_bench.engine.start()
+        with _sleeper(gone) as orphan, _sleeper(engine_bench.folder()) as running:
             assert orphan.pid in orphaned_processes.end_orphans()
             assert orphan.wait() == -signal.SIGKILL
-            assert kept.poll() is None
-            kept.kill()
+            assert running.poll() is None
+            running.kill()
 
 
 async def test_only_the_folders_of_dead_engines_are_removed_and_not_of_starting_ones(tmp_path: Path) -> None:
     old, young = tmp_path / "rollyard-engine-old", tmp_path / "rollyard-engine-young"
-    async with bench(tmp_path) as made:
-        await made.engine.start()
+    async with bench(tmp_path) as engine_bench:
+        await engine_bench.engine.start()
         for folder in (old, young):
             folder.mkdir()
             (folder / "alive").touch()
-        for folder in (old, made.folder()):
+        for folder in (old, engine_bench.folder()):
             os.utime(folder, (0, 0))
         orphaned_processes.remove_folders(tmp_path)
-        orphaned_processes.remove_folders(made.folder().parent)
-        assert (old.exists(), young.exists(), made.folder().exists()) == (False, True, True)
+        orphaned_processes.remove_folders(engine_bench.folder().parent)
+        assert (old.exists(), young.exists(), engine_bench.folder().exists()) == (False, True, True)
 
 
 CRASH = """\
@@ -165,62 +166,62 @@ def crash(tmp_path: Path) -> str:
 
 
 async def test_a_first_start_that_fails_names_phase_cause_and_log(crash: str, tmp_path: Path) -> None:
-    async with bench(tmp_path, environment={"FAKE_FAILS": crash}) as made:
+    async with bench(tmp_path, environment={"FAKE_FAILS": crash}) as engine_bench:
         with pytest.raises(RunError) as raised:
-            await made.engine.start()
-        assert list(bearers(made.mark)) == []
-        assert made.up == []
-    told = str(raised.value)
-    assert "engine 0 exited with status 1 while importing vLLM" in told
-    assert "the GPU ran out of memory: lower max_model_len" in told
-    assert "  | (APIServer pid=1) RuntimeError" in told
-    assert str(made.plan.log_file) in told
+            await engine_bench.engine.start()
+        assert list(bearers(engine_bench.mark)) == []
+        assert engine_bench.up == []
+    message = str(raised.value)
+    assert "engine 0 exited with status 1 while importing vLLM" in message
+    assert "the GPU ran out of memory: lower max_model_len" in message
+    assert "  | (APIServer pid=1) RuntimeError" in message
+    assert str(engine_bench.plan.log_file) in message
 
 
 async def test_a_failed_restart_is_retried(crash: str, tmp_path: Path) -> None:
-    async with bench(tmp_path, environment={"FAKE_FAILS": crash, "FAKE_FAILS_AT": "2,3"}) as made:
-        await made.engine.start()
-        kill(made.started(1)["api"])
-        await made.comes_up(2)
-        assert made.started(4)["api"]
+    async with bench(tmp_path, environment={"FAKE_FAILS": crash, "FAKE_FAILS_AT": "2,3"}) as engine_bench:
+        await engine_bench.engine.start()
+        kill(engine_bench.started(1)["api"])
+        await engine_bench.comes_up(2)
+        assert engine_bench.started(4)["api"]
 
 
 async def test_an_engine_that_rejects_the_weights_is_ended_and_restarted(tmp_path: Path) -> None:
-    async with bench(tmp_path) as made:
-        await made.engine.start()
-        made.refusals = 1
-        kill(made.started(1)["api"])
-        await made.comes_up(2)
-        assert not alive(made.started(2)["api"])
-        assert made.up[1] == f"http://127.0.0.1:{made.started(3)['port']}/v1"
+    async with bench(tmp_path) as engine_bench:
+        await engine_bench.engine.start()
+        engine_bench.refusals = 1
+        kill(engine_bench.started(1)["api"])
+        await engine_bench.comes_up(2)
+        assert not alive(engine_bench.started(2)["api"])
+        assert engine_bench.up[1] == f"http://127.0.0.1:{engine_bench.started(3)['port']}/v1"
 
 
 async def test_a_port_that_was_taken_meanwhile_is_not_a_failure(tmp_path: Path) -> None:
     taken = tmp_path / "taken.txt"
     taken.write_text("OSError: [Errno 98] Address already in use")
-    async with bench(tmp_path, environment={"FAKE_FAILS": str(taken), "FAKE_FAILS_AT": "1"}) as made:
-        await made.engine.start()
-        assert made.started(2)["api"]
+    async with bench(tmp_path, environment={"FAKE_FAILS": str(taken), "FAKE_FAILS_AT": "1"}) as engine_bench:
+        await engine_bench.engine.start()
+        assert engine_bench.started(2)["api"]
 
 
 async def test_an_engine_that_never_becomes_ready_is_abandoned_and_ended(tmp_path: Path) -> None:
-    async with bench(tmp_path, environment={"FAKE_HANGS": "1"}, start_timeout_s=3.0) as made:
+    async with bench(tmp_path, environment={"FAKE_HANGS": "1"}, start_timeout_s=3.0) as engine_bench:
         with pytest.raises(RunError, match="was not ready within start_timeout_s=3 while starting the API server"):
-            await made.engine.start()
-        assert list(bearers(made.mark)) == []
+            await engine_bench.engine.start()
+        assert list(bearers(engine_bench.mark)) == []
 
 
 async def test_a_missing_command_is_named(tmp_path: Path) -> None:
-    async with bench(tmp_path, vllm_command=["/nowhere/vllm"]) as made:
+    async with bench(tmp_path, vllm_command=["/nowhere/vllm"]) as engine_bench:
         with pytest.raises(RunError, match=r"there is no command /nowhere/vllm \(No such file or directory\): install"):
-            await made.engine.start()
+            await engine_bench.engine.start()
 
 
 async def test_an_interrupted_start_leaves_nothing(tmp_path: Path) -> None:
-    async with bench(tmp_path, environment={"FAKE_HANGS": "1"}) as made:
-        starting = asyncio.create_task(made.engine.start())
-        while not list(bearers(made.mark)):
+    async with bench(tmp_path, environment={"FAKE_HANGS": "1"}) as engine_bench:
+        starting = asyncio.create_task(engine_bench.engine.start())
+        while not list(bearers(engine_bench.mark)):
             await asyncio.sleep(0.01)
         starting.cancel()
-        await made.engine.stop()
-        assert list(bearers(made.mark)) == []
+        await engine_bench.engine.stop()
+        assert list(bearers(engine_bench.mark)) == []

@@ -20,8 +20,8 @@ from tests.support.stacks import AGENT, PUZZLES, collect, colocated, configured
 
 from .harness import (
     COLLECT,
+    ENVIRONMENT,
     POLICY,
-    WORLD,
     command,
     essences,
     failures,
@@ -34,17 +34,17 @@ from .harness import (
 KILLS = 50
 TASKS, REPEATS = 30, 3
 SLOW_POLICY = "policy_model.responses_api_models.builtin_model.latency_s=0.02"
-"""An episode of some seven turns then lasts long enough to be hit."""
+"""Makes an episode of about seven turns last long enough to be hit by a kill."""
 
 AMPLE = Limits(parallel=8, max_attempts=1000, first_pause_s=0.01, longest_pause_s=0.05, max_failure_rate=1.0)
-"""Fifty kills within seconds hit the same rollout again and again; to use up three attempts would be right, and is
-tested elsewhere. Here every rollout has to come through."""
+"""Fifty kills within seconds hit the same rollouts repeatedly and would use up three attempts, which other tests cover.
+Here every rollout must be measured."""
 
 Essences = dict[tuple[int, int], Json]
 
 
 @pytest_asyncio.fixture(scope="module")
-async def unbroken(tmp_path_factory: pytest.TempPathFactory) -> Essences:
+async def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Essences:
     """The output of an uninterrupted run."""
     folder = tmp_path_factory.mktemp("unbroken")
     async with colocated(configured(), folder) as stack:
@@ -59,53 +59,53 @@ async def stack(tmp_path: Path) -> AsyncIterator[Stack]:
         yield running
 
 
-@pytest.mark.parametrize("victim", [AGENT, WORLD, POLICY])
+@pytest.mark.parametrize("victim", [AGENT, ENVIRONMENT, POLICY])
 async def test_a_server_killed_fifty_times_changes_no_rollout(
-    victim: str, stack: Stack, tmp_path: Path, unbroken: Essences
+    victim: str, stack: Stack, tmp_path: Path, uninterrupted: Essences
 ) -> None:
     killing = asyncio.create_task(_kill_again_and_again(stack, victim, random.Random(f"kill {victim}")))
-    hit = 0
+    failed_attempts = 0
     for number in itertools.count():
         output = tmp_path / f"rollouts{number}.jsonl"
         state, _ = await collect(stack, output, rows=PUZZLES, limit=TASKS, repeats=REPEATS, limits=AMPLE)
         assert state == "complete"
-        assert essences(output) == unbroken
-        hit += len(failures(output))
+        assert essences(output) == uninterrupted
+        failed_attempts += len(failures(output))
         if killing.done():
             break
     await killing
-    assert hit > KILLS / 2, "most kills are to hit an episode"
+    assert failed_attempts > KILLS / 2, "most kills should hit an episode"
 
 
-async def _kill_again_and_again(stack: Stack, victim: str, chance: random.Random) -> None:
+async def _kill_again_and_again(stack: Stack, victim: str, rng: random.Random) -> None:
     for number in range(KILLS):
         await until(lambda: ready_pid(stack, victim) is not None, f"{victim} is back after {number} kills")
-        await asyncio.sleep(chance.uniform(0.0, 0.15))
+        await asyncio.sleep(rng.uniform(0.0, 0.15))
         pid = ready_pid(stack, victim)
-        assert pid is not None, f"{victim} died of something else"
+        assert pid is not None, f"{victim} died for another reason"
         os.kill(pid, signal.SIGKILL)
-        await until(lambda gone=pid: ready_pid(stack, victim) != gone, f"{victim} is known to be gone")  # type: ignore[misc]
+        await until(lambda gone=pid: ready_pid(stack, victim) != gone, f"{victim} is reported as gone")  # type: ignore[misc]
 
 
 async def test_a_collector_killed_fifty_times_and_resumed_loses_nothing_and_repeats_nothing(
-    stack: Stack, tmp_path: Path, unbroken: Essences
+    stack: Stack, tmp_path: Path, uninterrupted: Essences
 ) -> None:
-    chance = random.Random("kill the collector")
+    rng = random.Random("kill the collector")
     kills, numbers = 0, itertools.count()
     output = tmp_path / f"rollouts{next(numbers)}.jsonl"
     while kills < KILLS:
         collector = forked_collect(_arguments(stack, output), tmp_path / "collector.log")
-        await collector.ended_within(chance.uniform(0.0, 0.4))
+        await collector.ended_within(rng.uniform(0.0, 0.4))
         collector.kill()
-        if (ended := await collector.wait()) == -signal.SIGKILL:
+        if (exit_status := await collector.wait()) == -signal.SIGKILL:
             kills += 1
             continue
-        assert ended == 0, (tmp_path / "collector.log").read_text()
-        assert essences(output) == unbroken
+        assert exit_status == 0, (tmp_path / "collector.log").read_text()
+        assert essences(output) == uninterrupted
         output = tmp_path / f"rollouts{next(numbers)}.jsonl"
-    exit_status, said = await command(*COLLECT, *_arguments(stack, output), here=tmp_path)
-    assert exit_status == 0, said
-    assert essences(output) == unbroken
+    exit_status, output_text = await command(*COLLECT, *_arguments(stack, output), here=tmp_path)
+    assert exit_status == 0, output_text
+    assert essences(output) == uninterrupted
     assert failures(output) == []
 
 

@@ -15,11 +15,12 @@ from rollyard.services.config.load import RunConfig
 from rollyard.services.errors import OperatorError, RunError
 from rollyard.services.runtime.stack import Stack
 from tests.support.fixtures import closed_port, until
-from tests.support.local_engines import FAKE, LONG_S, MARK, alive, all_gone
+from tests.support.local_engines import FAKE, LONG_S, MARK, all_gone
+from tests.support.processes import alive
 from tests.support.stacks import configured, processes
 
 
-def a_run(folder: Path, environment: dict[str, str] | None = None, **more: Any) -> RunConfig:
+def run_config(folder: Path, environment: dict[str, str] | None = None, **more: Any) -> RunConfig:
     """One local_vllm_model with the fake vLLM, whose processes carry the folder's name as mark."""
     (folder / "notes").mkdir()
     (folder / "model").mkdir()
@@ -29,7 +30,7 @@ def a_run(folder: Path, environment: dict[str, str] | None = None, **more: Any) 
     return configured(config=tree, tmp_path=folder)
 
 
-async def asked(stack: Stack) -> int:
+async def engine_pid(stack: Stack) -> int:
     """Process id of the engine that responded."""
     (url,) = stack.registry.directory().servers["policy_model"]
     body = orjson.dumps({"messages": [{"role": "user", "content": "who are you?"}]})
@@ -41,31 +42,31 @@ async def asked(stack: Stack) -> int:
 
 
 async def test_a_run_responds_through_its_engines_and_leaves_none(tmp_path: Path) -> None:
-    async with processes(a_run(tmp_path, engine_replicas=2, served_model_name="tiny"), tmp_path) as stack:
-        assert alive(await asked(stack))
+    async with processes(run_config(tmp_path, engine_replicas=2, served_model_name="tiny"), tmp_path) as stack:
+        assert alive(await engine_pid(stack))
         logs = sorted(path.name for path in stack.folder.logs.iterdir())
         assert logs == ["policy_model-engine-0.log", "policy_model-engine-1.log", "policy_model.log"]
     await all_gone(tmp_path.name)
 
 
 async def test_calls_wait_for_a_restarting_engine(tmp_path: Path) -> None:
-    async with processes(a_run(tmp_path), tmp_path) as stack:
-        first = await asked(stack)
+    async with processes(run_config(tmp_path), tmp_path) as stack:
+        first = await engine_pid(stack)
         os.kill(first, signal.SIGKILL)
         await until(lambda: not alive(first), LONG_S)
-        assert await asked(stack) not in (0, first)
+        assert await engine_pid(stack) not in (0, first)
     await all_gone(tmp_path.name)
 
 
 async def test_kill_9_of_the_model_server_ends_its_engine_and_both_restart(tmp_path: Path) -> None:
-    async with processes(a_run(tmp_path), tmp_path) as stack:
-        first = await asked(stack)
+    async with processes(run_config(tmp_path), tmp_path) as stack:
+        first = await engine_pid(stack)
         (server,) = stack.registry.instances()
         assert server.pid is not None
         os.kill(server.pid, signal.SIGKILL)
         await until(lambda: not alive(first), LONG_S)
         await until(lambda: stack.registry.directory().servers["policy_model"] not in ([], [server.url]), LONG_S)
-        assert await asked(stack) != first
+        assert await engine_pid(stack) != first
     await all_gone(tmp_path.name)
 
 
@@ -73,7 +74,7 @@ async def test_a_start_that_fails_shows_cause_and_log_to_the_user_who_started_th
     crash = tmp_path / "crash.txt"
     crash.write_text("(EngineCore pid=2) ERROR [core.py:1201] torch.OutOfMemoryError: CUDA out of memory.")
     with pytest.raises(RunError) as raised:
-        async with processes(a_run(tmp_path, {"FAKE_FAILS": str(crash)}), tmp_path):
+        async with processes(run_config(tmp_path, {"FAKE_FAILS": str(crash)}), tmp_path):
             pass
     assert "engine 0 exited with status 1 while importing vLLM" in str(raised.value)
     assert "the GPU ran out of memory" in str(raised.value)
@@ -82,11 +83,11 @@ async def test_a_start_that_fails_shows_cause_and_log_to_the_user_who_started_th
 
 
 async def test_a_slow_start_reports_its_phase_and_is_abandoned_at_its_own_deadline(tmp_path: Path) -> None:
-    said: list[str] = []
+    lines: list[str] = []
     with pytest.raises(RunError) as raised:
-        async with processes(a_run(tmp_path, {"FAKE_HANGS": "1"}, start_timeout_s=4.0), tmp_path, said=said):
+        async with processes(run_config(tmp_path, {"FAKE_HANGS": "1"}, start_timeout_s=4.0), tmp_path, said=lines):
             pass
-    assert any("policy_model" in line and "starting the API server, " in line for line in said), said
+    assert any("policy_model" in line and "starting the API server, " in line for line in lines), lines
     assert "was not ready within start_timeout_s=4 while starting the API server" in str(raised.value)
     await all_gone(tmp_path.name)
 
@@ -94,14 +95,14 @@ async def test_a_slow_start_reports_its_phase_and_is_abandoned_at_its_own_deadli
 async def test_a_missing_ray_cluster_is_named_before_vllm_is_started(tmp_path: Path) -> None:
     address = closed_port().removeprefix("http://")
     with pytest.raises(RunError, match=f"no Ray cluster at ray_address={address}"):
-        async with processes(a_run(tmp_path, ray_address=address), tmp_path):
+        async with processes(run_config(tmp_path, ray_address=address), tmp_path):
             pass
     assert list((tmp_path / "notes").iterdir()) == []
 
 
 async def test_a_model_that_is_not_a_folder_is_named_before_vllm_is_started(tmp_path: Path) -> None:
     with pytest.raises(OperatorError) as raised:
-        async with processes(a_run(tmp_path, model="/nowhere/tiny"), tmp_path):
+        async with processes(run_config(tmp_path, model="/nowhere/tiny"), tmp_path):
             pass
     assert "found '/nowhere/tiny', which is not a local folder" in str(raised.value)
     assert list((tmp_path / "notes").iterdir()) == []

@@ -25,7 +25,7 @@ from rollyard.services.rollouts.rollout_keys import Expected
 from rollyard.services.rollouts.store import RolloutStore, StorePaths
 from rollyard.services.tracking.reservoir_sample import RolloutSample
 from rollyard.services.tracking.rollout_metrics import RolloutMetrics
-from rollyard.services.tracking.tail import rows as followed
+from rollyard.services.tracking.tail import rows as tail_rows
 from rollyard.services.types import Json
 from rollyard.services.viewer.api.rollout_list import SORTS, Query
 from rollyard.services.viewer.api.rollout_view import rollout_view, task_rollouts
@@ -68,7 +68,7 @@ VALUE = st.recursive(
 ITEM = st.dictionaries(st.sampled_from(ITEM_KEYS), VALUE | st.sampled_from(["message", "reasoning", "function_call"]))
 
 
-def placed(row: Json, path: str, value: Any) -> None:
+def put(row: Json, path: str, value: Any) -> None:
     """`value` at a dotted path; `item` appends to a list."""
     *above, last = path.split(".") if path else [""]
     node: Any = row
@@ -85,13 +85,13 @@ def placed(row: Json, path: str, value: Any) -> None:
 @st.composite
 def rows(draw: st.DrawFn) -> list[Json]:
     """Four rollouts of two tasks, each with unexpected values in a few places."""
-    made = []
+    rollouts = []
     for number in range(4):
         row: Json = {}
         for path in draw(st.lists(st.sampled_from((*KEYS, *DOTTED)), max_size=4)):
-            placed(row, path, draw(ITEM if path.endswith("item") else VALUE))
-        made.append({**row, "reward": 0.5, "_ng_task_index": number // 2, "_ng_rollout_index": number % 2})
-    return made
+            put(row, path, draw(ITEM if path.endswith("item") else VALUE))
+        rollouts.append({**row, "reward": 0.5, "_ng_task_index": number // 2, "_ng_rollout_index": number % 2})
+    return rollouts
 
 
 def encoded(row: Json) -> bytes | None:
@@ -105,7 +105,7 @@ def encoded(row: Json) -> bytes | None:
             return None
 
 
-def taken_by_every_reader(lines: list[bytes]) -> None:
+def check_every_reader(lines: list[bytes]) -> None:
     """Pass the rows through the store and through every reader of its files."""
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder) / "rollouts.jsonl"
@@ -119,13 +119,13 @@ def taken_by_every_reader(lines: list[bytes]) -> None:
         store.write_status(progress.status("complete"))
         store.verify()
         store.close()
-        resumed(output, expected)
-        profiled(output)
-        viewed(output)
-        tracked(output)
+        check_resume(output, expected)
+        check_profile(output)
+        check_viewer(output)
+        check_tracking(output)
 
 
-def resumed(output: Path, expected: Expected) -> None:
+def check_resume(output: Path, expected: Expected) -> None:
     progress = CollectionProgress(4)
     store = RolloutStore(StorePaths(output), {"rows": 2, "num_repeats": 2}, {}, resume=True, overwrite=False)
     store.load(progress.count, expected)
@@ -133,7 +133,7 @@ def resumed(output: Path, expected: Expected) -> None:
     assert len(store.done) == progress.measured == 4
 
 
-def profiled(output: Path) -> None:
+def check_profile(output: Path) -> None:
     run = load(output)
     report = Report(version="0", runs=[run.profile, run.profile], differences=[difference(run, run)])
     assert markdown(report) and html(report)
@@ -142,7 +142,7 @@ def profiled(output: Path) -> None:
     ids_of(output)
 
 
-def viewed(output: Path) -> None:
+def check_viewer(output: Path) -> None:
     library = FileIndex([("a", output), ("b", output)], workers=1)
     library.read_through()
     assert library.overview().model_dump_json()
@@ -157,12 +157,12 @@ def viewed(output: Path) -> None:
     library.close()
 
 
-def tracked(output: Path) -> None:
-    figures, sample = RolloutMetrics(), RolloutSample(3)
-    for row in followed(output, follow=False):
-        if row is not None and figures.add(row):
+def check_tracking(output: Path) -> None:
+    metrics, sample = RolloutMetrics(), RolloutSample(3)
+    for row in tail_rows(output, follow=False):
+        if row is not None and metrics.add(row):
             sample.offer(row)
-    assert orjson.dumps(figures.metrics({}))
+    assert orjson.dumps(metrics.metrics({}))
     assert orjson.dumps(sample.rows)
 
 
@@ -172,17 +172,17 @@ def test_every_reader_accepts_any_value_of_an_optional_key(path: str) -> None:
         lines = []
         for number, value in enumerate((ODD * 2)[start : start + 4]):
             row: Json = {}
-            placed(row, path, value)
+            put(row, path, value)
             row |= {"reward": 0.5, "_ng_task_index": number // 2, "_ng_rollout_index": number % 2}
             line = encoded(row)
             assert line is not None
             lines.append(line)
-        taken_by_every_reader(lines)
+        check_every_reader(lines)
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(rows())
-def test_every_reader_accepts_rows_of_any_shape(made: list[Json]) -> None:
-    lines = [line for row in made if (line := encoded(row)) is not None]
+def test_every_reader_accepts_rows_of_any_shape(rollouts: list[Json]) -> None:
+    lines = [line for row in rollouts if (line := encoded(row)) is not None]
     if len(lines) == 4:
-        taken_by_every_reader(lines)
+        check_every_reader(lines)

@@ -32,7 +32,7 @@ def output(tmp_path: Path) -> Path:
     return tmp_path / "results" / "run.jsonl"
 
 
-def begun(stack: Stack, output: Path, rows: Path = PUZZLES, log: str = "log", *more: str) -> Forked:
+def start(stack: Stack, output: Path, rows: Path = PUZZLES, log: str = "log", *more: str) -> Forked:
     options = {
         "head": stack.head_url.removeprefix("http://"),
         "agent_name": AGENT,
@@ -50,42 +50,42 @@ def lines(path: Path) -> int:
     return path.read_bytes().count(b"\n") if path.exists() else 0
 
 
-async def attacked(stack: Stack, output: Path, act: Callable[[], object], rows: Path = PUZZLES) -> str:
+async def interfere(stack: Stack, output: Path, act: Callable[[], object], rows: Path = PUZZLES) -> str:
     """The message of a collection that `act` stops."""
-    command = begun(stack, output, rows)
+    command = start(stack, output, rows)
     await until(lambda: lines(output) >= 20, "20 rollouts", 60.0)
     act()
     exit_status = await asyncio.wait_for(command.wait(), 120.0)
-    said = (output.parent.parent / "log").read_text()
-    assert exit_status == 1, said
-    return said
+    log = (output.parent.parent / "log").read_text()
+    assert exit_status == 1, log
+    return log
 
 
-async def goes_on(stack: Stack, output: Path) -> None:
+async def check_resume(stack: Stack, output: Path) -> None:
     """Run the same command again and check that every rollout occurs once."""
-    command = begun(stack, output, log="again")
+    command = start(stack, output, log="again")
     assert await asyncio.wait_for(command.wait(), 300.0) == 0, (output.parent.parent / "again").read_text()
     assert keys_of(read_rows(output)) == [(task, repeat) for task in range(200) for repeat in range(REPEATS)]
 
 
 async def test_a_removed_output_is_recovered_and_resumed(stack: Stack, output: Path) -> None:
-    said = await attacked(stack, output, lambda: shutil.rmtree(output.parent))
+    log = await interfere(stack, output, lambda: shutil.rmtree(output.parent))
     recovered = output.with_name("run_recovered.jsonl")
-    assert str(recovered) in said and len(read_rows(recovered)) >= 20
+    assert str(recovered) in log and len(read_rows(recovered)) >= 20
     recovered.rename(output)
-    await goes_on(stack, output)
+    await check_resume(stack, output)
 
 
 async def test_a_truncated_output_has_neither_holes_nor_joined_lines(stack: Stack, output: Path) -> None:
-    said = await attacked(stack, output, lambda: os.truncate(output, output.stat().st_size // 2))
-    assert "was cut from" in said and b"\0" not in output.read_bytes()
-    await goes_on(stack, output)
+    log = await interfere(stack, output, lambda: os.truncate(output, output.stat().st_size // 2))
+    assert "was cut from" in log and b"\0" not in output.read_bytes()
+    await check_resume(stack, output)
 
 
 async def test_a_moved_output_is_named(stack: Stack, output: Path) -> None:
-    there = output.with_name("old.jsonl")
-    said = await attacked(stack, output, lambda: output.rename(there))
-    assert f"moved to {there}" in said and len(read_rows(there)) >= 20 and not output.exists()
+    moved = output.with_name("old.jsonl")
+    log = await interfere(stack, output, lambda: output.rename(moved))
+    assert f"moved to {moved}" in log and len(read_rows(moved)) >= 20 and not output.exists()
 
 
 async def test_an_input_that_is_edited_while_it_is_read_stops_before_the_row(stack: Stack, output: Path) -> None:
@@ -93,8 +93,8 @@ async def test_an_input_that_is_edited_while_it_is_read_stops_before_the_row(sta
     shutil.copy(PUZZLES, rows)
     lines = rows.read_bytes().splitlines(keepends=True)
     lines[150] = lines[149]
-    said = await attacked(stack, output, lambda: rows.write_bytes(b"".join(lines)), rows)
-    assert "rows.jsonl: line 151 changed" in said
+    log = await interfere(stack, output, lambda: rows.write_bytes(b"".join(lines)), rows)
+    assert "rows.jsonl: line 151 changed" in log
     assert {row["_ng_task_index"] for row in read_rows(output)} == set(range(150))
 
 
@@ -127,9 +127,9 @@ def coin(folder: Path) -> Json:
 
 
 async def test_a_server_that_restarts_with_other_code_stops_the_collection_and_mixes_nothing(tmp_path: Path) -> None:
-    mine, output = tmp_path / "mine", tmp_path / "results" / "run.jsonl"
-    tree, app = coin(mine), mine / "resources_servers" / "coin" / "app.py"
-    config = configured(config=tree, roots=[mine], tmp_path=tmp_path)
+    project, output = tmp_path / "mine", tmp_path / "results" / "run.jsonl"
+    tree, app = coin(project), project / "resources_servers" / "coin" / "app.py"
+    config = configured(config=tree, roots=[project], tmp_path=tmp_path)
     async with forked(config, tmp_path, ForkLauncher()) as stack:
 
         def edit_and_kill() -> None:
@@ -138,27 +138,27 @@ async def test_a_server_that_restarts_with_other_code_stops_the_collection_and_m
             assert pid is not None
             os.kill(pid, 9)
 
-        said = await attacked(stack, output, edit_and_kill)
-    assert "coin was restarted with different code (changed resources_servers/coin/app.py)" in said
+        log = await interfere(stack, output, edit_and_kill)
+    assert "coin was restarted with different code (changed resources_servers/coin/app.py)" in log
     assert {row["reward"] for row in read_rows(output)} == {1.0}
 
-    (mine / "resources_servers" / "unrelated" / "app.py").write_text(COIN + "# more")
+    (project / "resources_servers" / "unrelated" / "app.py").write_text(COIN + "# more")
     app.write_text(COIN)
     async with forked(config, tmp_path / "second", ForkLauncher()) as stack:
-        await goes_on(stack, output)
+        await check_resume(stack, output)
     app.write_text(COIN.replace("1.0", "100.0"))
     async with forked(config, tmp_path / "third", ForkLauncher()) as stack:
-        command = begun(stack, output, log="third.log")
+        command = start(stack, output, log="third.log")
         assert await asyncio.wait_for(command.wait(), 60.0) == 2
         assert "coin: changed resources_servers/coin/app.py" in (tmp_path / "third.log").read_text()
 
 
 async def test_code_that_is_reloaded_during_a_collection_marks_each_row_or_stops_it(tmp_path: Path) -> None:
-    mine, output = tmp_path / "mine", tmp_path / "results" / "run.jsonl"
-    tree, app = coin(mine), mine / "resources_servers" / "coin" / "app.py"
-    config = configured(config=tree, roots=[mine], tmp_path=tmp_path)
+    project, output = tmp_path / "mine", tmp_path / "results" / "run.jsonl"
+    tree, app = coin(project), project / "resources_servers" / "coin" / "app.py"
+    config = configured(config=tree, roots=[project], tmp_path=tmp_path)
     async with forked(config, tmp_path, ForkLauncher(), reloads=True) as stack:
-        command = begun(stack, output, PUZZLES, "log", "+accept_changed_code=true")
+        command = start(stack, output, PUZZLES, "log", "+accept_changed_code=true")
         rows = 0
         for reward in ("100.0", "1.0", "10.0"):
             least = rows + 20
@@ -174,11 +174,11 @@ async def test_code_that_is_reloaded_during_a_collection_marks_each_row_or_stops
         assert {mark for _, mark in marks} - {""} == {version["digest"] for version in manifest["code"][1:]}
 
         second = output.with_name("second.jsonl")
-        command = begun(stack, second, log="second")
+        command = start(stack, second, log="second")
         await until(lambda: lines(second) >= 20, "20 rollouts")
         app.write_text(COIN.replace("1.0", "7.0"))
         await stack.reload("coin")
         assert await asyncio.wait_for(command.wait(), 120.0) == 1
-        said = (tmp_path / "second").read_text()
-        assert "ng_run reloaded servers with different code (coin: changed resources_servers/coin/app.py)" in said
+        log = (tmp_path / "second").read_text()
+        assert "ng_run reloaded servers with different code (coin: changed resources_servers/coin/app.py)" in log
         assert {row["reward"] for row in read_rows(second)} == {10.0}

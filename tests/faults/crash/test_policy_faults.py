@@ -21,37 +21,48 @@ from rollyard.services.runtime.stack import Stack
 from rollyard.services.types import Json
 from tests.support.stacks import AGENT, EXAMPLES, PUZZLES, collect, configured, read_rows
 
-from .harness import POLICY, WORLD, essences, failures, falls_to_zero, forked, forked_collect, gauge, status, until
+from .harness import (
+    ENVIRONMENT,
+    POLICY,
+    essences,
+    failures,
+    falls_to_zero,
+    forked,
+    forked_collect,
+    gauge,
+    status,
+    until,
+)
 
 ENGINE = "engine"
 FAULTS = {"error_rate": 0.1, "hang_rate": 0.1, "garbage_rate": 0.1, "rate_limit_rate": 0.1, "retry_after_s": 0}
 HANGING = {"hang_rate": 1.0}
-PATIENCE_S = 0.4
+TIMEOUT_S = 0.4
 QUICK = Limits(parallel=32, max_attempts=3, first_pause_s=0.01, longest_pause_s=0.05, max_failure_rate=1.0)
 TASKS, REPEATS = 15, 2
 KEYS = {(task, repeat) for task in range(TASKS) for repeat in range(REPEATS)}
 
 
-def world_and_agent(patience_s: float) -> Json:
+def environment_and_agent(timeout_s: float) -> Json:
     world = {"grl_sokoban": {"entrypoint": "app.py"}}
     agent = {
         "max_steps": 10,
-        "model_timeout_s": patience_s,
-        "resources_server": {"name": WORLD},
+        "model_timeout_s": timeout_s,
+        "resources_server": {"name": ENVIRONMENT},
         "model_server": {"name": POLICY},
     }
-    return {WORLD: {"resources_servers": world}, AGENT: {"agents": {"game_agent": agent}}}
+    return {ENVIRONMENT: {"resources_servers": world}, AGENT: {"agents": {"game_agent": agent}}}
 
 
-def direct(faults: Mapping[str, float], patience_s: float = PATIENCE_S) -> Json:
+def direct(faults: Mapping[str, float], timeout_s: float = TIMEOUT_S) -> Json:
     """The agent calls the failing policy directly."""
     return {
         POLICY: {"responses_api_models": {"builtin_model": {"faults": dict(faults)}}},
-        **world_and_agent(patience_s),
+        **environment_and_agent(timeout_s),
     }
 
 
-def behind_vllm(faults: Mapping[str, float], patience_s: float = PATIENCE_S) -> Json:
+def behind_vllm(faults: Mapping[str, float], timeout_s: float = TIMEOUT_S) -> Json:
     """The failing policy is the engine of a vllm_model, which retries."""
     sock = bind("127.0.0.1", 0)
     port = sock.getsockname()[1]
@@ -60,7 +71,7 @@ def behind_vllm(faults: Mapping[str, float], patience_s: float = PATIENCE_S) -> 
         "base_url": f"http://127.0.0.1:{port}/v1",
         "api_key": "",
         "model": "builtin",
-        "request_timeout_s": patience_s,
+        "request_timeout_s": timeout_s,
         "max_attempts": 8,
         "retry_pause_s": 0.01,
     }
@@ -68,7 +79,7 @@ def behind_vllm(faults: Mapping[str, float], patience_s: float = PATIENCE_S) -> 
     return {
         ENGINE: {"responses_api_models": {"builtin_model": engine}},
         POLICY: {"responses_api_models": {"vllm_model": vllm}},
-        **world_and_agent(60.0),
+        **environment_and_agent(60.0),
     }
 
 
@@ -79,7 +90,7 @@ def arguments(stack: Stack, rows: Path, output: Path, **options: object) -> list
 
 
 async def test_with_retries_behind_vllm_model_faults_change_no_rollout(tmp_path: Path) -> None:
-    found = []
+    outputs = []
     for name, faults in (("calm", {}), ("faulty", FAULTS)):
         folder = tmp_path / name
         folder.mkdir()
@@ -87,10 +98,10 @@ async def test_with_retries_behind_vllm_model_faults_change_no_rollout(tmp_path:
             output = folder / "rollouts.jsonl"
             state, _ = await collect(stack, output, rows=PUZZLES, limit=TASKS, repeats=REPEATS, limits=QUICK)
             assert state == "complete", failures(output)
-            found.append(essences(output))
-            await falls_to_zero(stack, WORLD, "rollyard_sessions")
+            outputs.append(essences(output))
+            await falls_to_zero(stack, ENVIRONMENT, "rollyard_sessions")
             await falls_to_zero(stack, ENGINE, "rollyard_in_flight")
-    assert found[0] == found[1]
+    assert outputs[0] == outputs[1]
 
 
 @pytest_asyncio.fixture(scope="module")
@@ -98,7 +109,7 @@ async def faulty(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[tupl
     """A stack, a finished collection with its failing policy, the command's exit status and output."""
     folder = tmp_path_factory.mktemp("faulty")
     async with forked(configured(config=direct(FAULTS), tmp_path=folder), folder) as stack:
-        output, log = folder / "rollouts.jsonl", folder / "said.log"
+        output, log = folder / "rollouts.jsonl", folder / "collect.log"
         options = {"limit": TASKS, "num_repeats": REPEATS, "max_failure_rate": 1.0}
         exit_status = await forked_collect(arguments(stack, PUZZLES, output, **options), log).wait()
         yield stack, output, exit_status, log.read_text()
@@ -108,12 +119,12 @@ Faulty = tuple[Stack, Path, int, str]
 
 
 async def test_missing_rollouts_are_counted_and_set_the_exit_status(faulty: Faulty) -> None:
-    _, output, exit_status, said = faulty
+    _, output, exit_status, output_text = faulty
     measured = len(essences(output))
-    assert measured < len(KEYS), "without a retry in the model server some are to fail"
+    assert measured < len(KEYS), "without retries in the model server some rollouts must fail"
     assert exit_status == 1
-    assert f"{measured} of {len(KEYS)} rollouts measured" in said
-    assert f"the {len(KEYS) - measured} that are missing" in said
+    assert f"{measured} of {len(KEYS)} rollouts measured" in output_text
+    assert f"the {len(KEYS) - measured} that are missing" in output_text
     assert (status(output)["measured"], status(output)["expected"]) == (measured, len(KEYS))
 
 
@@ -129,8 +140,8 @@ async def test_every_missing_rollout_is_recorded_with_all_its_attempts(faulty: F
 
 async def test_every_failure_has_the_right_kind(faulty: Faulty) -> None:
     _, output, _, _ = faulty
-    named = {(row["failure_kind"], row["upstream_status"]) for row in failures(output)}
-    assert named == {("server_error", 500), ("rate_limited", 429), ("timeout", None), ("malformed_answer", None)}
+    kinds = {(row["failure_kind"], row["upstream_status"]) for row in failures(output)}
+    assert kinds == {("server_error", 500), ("rate_limited", 429), ("timeout", None), ("malformed_answer", None)}
     assert {row["server"] for row in failures(output)} == {POLICY}
 
 
@@ -143,7 +154,7 @@ async def test_no_stored_rollout_contains_a_failure(faulty: Faulty) -> None:
 
 async def test_after_the_failures_no_session_and_no_request_is_left(faulty: Faulty) -> None:
     stack, _, _, _ = faulty
-    await falls_to_zero(stack, WORLD, "rollyard_sessions")
+    await falls_to_zero(stack, ENVIRONMENT, "rollyard_sessions")
     await falls_to_zero(stack, POLICY, "rollyard_in_flight")
 
 
@@ -169,38 +180,38 @@ async def test_a_cancelled_collection_leaves_no_request_and_no_session(
         assert await running == "interrupted"
         store.close()
         await falls_to_zero(stack, engine, "rollyard_in_flight")
-        await falls_to_zero(stack, WORLD, "rollyard_sessions")
+        await falls_to_zero(stack, ENVIRONMENT, "rollyard_sessions")
 
 
 async def test_a_collection_cancelled_at_any_moment_leaves_no_session(tmp_path: Path) -> None:
-    chance = random.Random("cancel")
+    rng = random.Random("cancel")
     async with forked(configured(), tmp_path) as stack:
         for number in range(60):
             collector, store = collector_of(stack, tmp_path / f"rollouts{number}.jsonl", Limits(parallel=16))
             running = asyncio.create_task(collector.run())
-            await asyncio.sleep(chance.uniform(0.0, 0.05))
+            await asyncio.sleep(rng.uniform(0.0, 0.05))
             collector.cancel()
             assert await running == "interrupted"
             store.close()
-        await falls_to_zero(stack, WORLD, "rollyard_sessions", 5.0)
+        await falls_to_zero(stack, ENVIRONMENT, "rollyard_sessions")
 
 
 async def test_a_policy_that_always_fails_stops_the_run_with_the_reason(tmp_path: Path) -> None:
     config = direct({"error_rate": 1.0})
-    output, log = tmp_path / "rollouts.jsonl", tmp_path / "said.log"
+    output, log = tmp_path / "rollouts.jsonl", tmp_path / "collect.log"
     async with forked(configured(config=config, tmp_path=tmp_path), tmp_path) as stack:
         exit_status = await forked_collect(arguments(stack, PUZZLES, output, max_attempts=2), log).wait()
-    said = log.read_text()
+    output_text = log.read_text()
     assert exit_status == 1
-    assert "more than max_failure_rate=0.5" in said
-    assert "The server had an error while processing your request." in said
+    assert "more than max_failure_rate=0.5" in output_text
+    assert "The server had an error while processing your request." in output_text
     assert read_rows(output) == []
     assert status(output)["state"] == "stopped"
-    assert len({row["_ng_task_index"] for row in failures(output)}) < 200, "it did not go on to the end"
+    assert len({row["_ng_task_index"] for row in failures(output)}) < 200, "the collection must stop before the end"
 
 
 async def test_an_impossible_row_is_tried_only_once_and_counted_as_missing(tmp_path: Path) -> None:
-    rows, output, log = tmp_path / "input.jsonl", tmp_path / "rollouts.jsonl", tmp_path / "said.log"
+    rows, output, log = tmp_path / "input.jsonl", tmp_path / "rollouts.jsonl", tmp_path / "collect.log"
     impossible = {**read_rows(EXAMPLES)[0], "dim_room": [4, 4]}
     rows.write_bytes(EXAMPLES.read_bytes() + orjson.dumps(impossible) + b"\n")
     async with forked(configured(), tmp_path) as stack:
@@ -210,8 +221,8 @@ async def test_an_impossible_row_is_tried_only_once_and_counted_as_missing(tmp_p
             assert await forked_collect(command, log).wait() == 1
             assert "5 of 6 rollouts measured" in log.read_text()
             (failed,) = failures(output)
-            assert (failed["_ng_task_index"], failed["failure_kind"], failed["server"]) == (5, "bad_task", WORLD)
+            assert (failed["_ng_task_index"], failed["failure_kind"], failed["server"]) == (5, "bad_task", ENVIRONMENT)
             assert failed["terminal"] is True
         await until(lambda: stack.registry.instances() != [], "the stack is up")
-        await falls_to_zero(stack, WORLD, "rollyard_sessions")
+        await falls_to_zero(stack, ENVIRONMENT, "rollyard_sessions")
     assert len(essences(output)) == 5

@@ -22,7 +22,7 @@ CONFIG_WITH_TWO_AGENTS = [
 ]
 ROLLOUTS = 10
 LIMITED = ("sh", "-c", 'ulimit -f "$1"; shift; exec "$@"', "sh")
-"""Runs a command that may write files of so many blocks only: the disk is full there. Python ignores SIGXFSZ."""
+"""Runs a command with a limit of so many blocks per file, which acts like a full disk; Python ignores SIGXFSZ."""
 
 
 @pytest_asyncio.fixture(scope="module")
@@ -41,8 +41,8 @@ def output(tmp_path: Path) -> Path:
 async def finished(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the files of a complete collection."""
     folder = tmp_path_factory.mktemp("finished")
-    exit_status, said = await collected(stack, folder / "rollouts.jsonl")
-    assert exit_status == 0, said
+    exit_status, output_text = await run_collect(stack, folder / "rollouts.jsonl")
+    assert exit_status == 0, output_text
     return folder
 
 
@@ -67,8 +67,8 @@ def arguments(stack: Stack, output: Path, **changed: object) -> list[str]:
     return [f"+{name}={value}" for name, value in options.items()]
 
 
-async def collected(stack: Stack, output: Path, **changed: object) -> tuple[int, str]:
-    log = output.with_name("said.log")
+async def run_collect(stack: Stack, output: Path, **changed: object) -> tuple[int, str]:
+    log = output.with_name("collect.log")
     log.unlink(missing_ok=True)
     exit_status = await forked_collect(arguments(stack, output, **changed), log).wait()
     return exit_status, log.read_text()
@@ -77,7 +77,7 @@ async def collected(stack: Stack, output: Path, **changed: object) -> tuple[int,
 async def test_the_shortest_command_collects_and_resumes(stack: Stack, output: Path) -> None:
     """A row without create parameters."""
     shortest = [text for text in arguments(stack, output) if "temperature" not in text and "seed" not in text]
-    log = output.with_name("said.log")
+    log = output.with_name("collect.log")
     for _ in range(2):
         assert await forked_collect(shortest, log).wait() == 0, log.read_text()
         assert len(essences(output)) == ROLLOUTS
@@ -85,9 +85,9 @@ async def test_the_shortest_command_collects_and_resumes(stack: Stack, output: P
 
 async def test_repeating_a_finished_command_collects_nothing(stack: Stack, collection: Path) -> None:
     before = collection.read_bytes()
-    exit_status, said = await collected(stack, collection)
+    exit_status, output_text = await run_collect(stack, collection)
     assert exit_status == 0
-    assert "resuming: 10 of 10" in said
+    assert "resuming: 10 of 10" in output_text
     assert collection.read_bytes() == before
 
 
@@ -107,48 +107,48 @@ async def test_a_changed_command_is_refused_with_the_difference(
     stack: Stack, collection: Path, changed: dict[str, object], difference: str
 ) -> None:
     before = collection.read_bytes()
-    exit_status, said = await collected(stack, collection, **changed)
+    exit_status, output_text = await run_collect(stack, collection, **changed)
     assert exit_status == 2
-    assert difference in said
-    assert "+overwrite=true" in said
+    assert difference in output_text
+    assert "+overwrite=true" in output_text
     assert collection.read_bytes() == before
 
 
 async def test_a_changed_row_of_the_input_is_refused(stack: Stack, output: Path) -> None:
     rows = output.with_name("input.jsonl")
     rows.write_bytes(EXAMPLES.read_bytes())
-    assert (await collected(stack, output, input_jsonl_fpath=rows))[0] == 0
+    assert (await run_collect(stack, output, input_jsonl_fpath=rows))[0] == 0
     changed = read_rows(rows)
     changed[2]["seed"] += 1
     rows.write_bytes(b"".join(orjson.dumps(row) + b"\n" for row in changed))
-    exit_status, said = await collected(stack, output, input_jsonl_fpath=rows)
+    exit_status, output_text = await run_collect(stack, output, input_jsonl_fpath=rows)
     assert exit_status == 2
-    assert "input_sha256" in said
+    assert "input_sha256" in output_text
 
 
 async def test_a_changed_config_is_refused(stack: Stack, collection: Path, tmp_path: Path) -> None:
-    moves = f"{AGENT}.agents.game_agent.max_steps=11"
-    async with forked(configured(*CONFIG_WITH_TWO_AGENTS, moves), tmp_path) as other:
-        exit_status, said = await collected(other, collection)
+    max_steps = f"{AGENT}.agents.game_agent.max_steps=11"
+    async with forked(configured(*CONFIG_WITH_TWO_AGENTS, max_steps), tmp_path) as other:
+        exit_status, output_text = await run_collect(other, collection)
     assert exit_status == 2
-    assert "settings.grl_sokoban_game_agent.max_steps: " in said
+    assert "settings.grl_sokoban_game_agent.max_steps: " in output_text
 
 
 async def test_overwrite_renames_the_old_files(stack: Stack, collection: Path) -> None:
     old = collection.read_bytes()
-    exit_status, said = await collected(stack, collection, num_repeats=3, overwrite="true")
+    exit_status, output_text = await run_collect(stack, collection, num_repeats=3, overwrite="true")
     assert exit_status == 0
-    assert "was renamed to" in said
+    assert "was renamed to" in output_text
     assert len(essences(collection)) == 15
     assert old in [path.read_bytes() for path in collection.parent.glob("rollouts.jsonl.*")]
 
 
 async def test_a_file_of_unknown_origin_is_refused_and_not_changed(stack: Stack, output: Path) -> None:
-    output.write_bytes(b'{"somebody": "elses"}\n')
-    exit_status, said = await collected(stack, output)
+    output.write_bytes(b'{"unknown": "origin"}\n')
+    exit_status, output_text = await run_collect(stack, output)
     assert exit_status == 2
-    assert "_manifest.json cannot be read" in said
-    assert output.read_bytes() == b'{"somebody": "elses"}\n'
+    assert "_manifest.json cannot be read" in output_text
+    assert output.read_bytes() == b'{"unknown": "origin"}\n'
 
 
 async def test_failures_of_a_lost_collection_cannot_block_its_rows(stack: Stack, collection: Path) -> None:
@@ -157,8 +157,8 @@ async def test_failures_of_a_lost_collection_cannot_block_its_rows(stack: Stack,
     sidecar.write_bytes(orjson.dumps(row) + b"\n")
     collection.unlink()
     collection.with_name("rollouts_manifest.json").unlink()
-    exit_status, said = await collected(stack, collection)
-    assert exit_status == 0, said
+    exit_status, output_text = await run_collect(stack, collection)
+    assert exit_status == 0, output_text
     assert len(essences(collection)) == ROLLOUTS
 
 
@@ -169,18 +169,18 @@ async def test_a_full_disk_stops_with_one_message_and_the_same_command_completes
     undisturbed = collection.with_name("undisturbed.jsonl")
     collection.rename(undisturbed)
     collection.with_name("rollouts_manifest.json").unlink()
-    exit_status, said = await command(
+    exit_status, output_text = await command(
         *LIMITED, str(blocks), *COLLECT, *arguments(stack, collection), here=collection.parent
     )
     assert exit_status == 1
-    assert said.splitlines()[-1].startswith(f"ng_collect_rollouts: cannot write {collection}: File too large")
-    assert "Traceback" not in said
+    assert output_text.splitlines()[-1].startswith(f"ng_collect_rollouts: cannot write {collection}: File too large")
+    assert "Traceback" not in output_text
     assert collection.read_bytes().endswith(b"\n")
     kept = essences(collection)
     assert 0 < len(kept) < ROLLOUTS
     assert status(collection)["state"] == "stopped"
-    exit_status, said = await collected(stack, collection)
-    assert exit_status == 0, said
+    exit_status, output_text = await run_collect(stack, collection)
+    assert exit_status == 0, output_text
     assert essences(collection) == whole
     assert failures(collection) == []
 
@@ -188,11 +188,11 @@ async def test_a_full_disk_stops_with_one_message_and_the_same_command_completes
 async def test_a_disk_that_is_full_from_the_start_is_reported_with_the_file_name_and_leaves_no_files(
     stack: Stack, output: Path
 ) -> None:
-    exit_status, said = await command(*LIMITED, "0", *COLLECT, *arguments(stack, output), here=output.parent)
+    exit_status, output_text = await command(*LIMITED, "0", *COLLECT, *arguments(stack, output), here=output.parent)
     assert exit_status == 1
-    assert "Traceback" not in said
-    assert "rollouts_manifest.json" in said
+    assert "Traceback" not in output_text
+    assert "rollouts_manifest.json" in output_text
     assert not list(output.parent.glob(".*"))
-    exit_status, said = await collected(stack, output)
-    assert exit_status == 0, said
+    exit_status, output_text = await run_collect(stack, output)
+    assert exit_status == 0, output_text
     assert keys_of(read_rows(output)) == [(task, repeat) for task in range(5) for repeat in range(2)]

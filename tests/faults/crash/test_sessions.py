@@ -20,7 +20,7 @@ from rollyard.services.runtime.stack import Stack
 from rollyard.services.types import Json
 from tests.support.stacks import AGENT, PUZZLES, colocated, configured, read_rows
 
-from .harness import POLICY, WORLD, falls_to_zero, forked, gauge, ready_pid
+from .harness import ENVIRONMENT, POLICY, falls_to_zero, forked, gauge, ready_pid
 
 EPISODES = 64
 STEPS = 12
@@ -33,20 +33,20 @@ async def stack(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stack
         yield running
 
 
-class Played:
+class EpisodePlayer:
     """Play one episode with moves determined by its number."""
 
     def __init__(self, stack: Stack, number: int) -> None:
-        self.session = Session(stack.client, WORLD)
+        self.session = Session(stack.client, ENVIRONMENT)
         self._row = orjson.dumps(read_rows(PUZZLES)[number])
-        self._chance = random.Random(number)
+        self._rng = random.Random(number)
         self.answers: list[Json] = []
 
     async def seed(self) -> None:
         await self._post("/seed_session", self._row)
 
     async def step(self) -> None:
-        await self._post("/step", orjson.dumps({"actions": self._chance.choices(MOVES, k=2)}))
+        await self._post("/step", orjson.dumps({"actions": self._rng.choices(MOVES, k=2)}))
 
     async def verify(self) -> None:
         await self._post("/verify", orjson.dumps({"response": {"output": []}}))
@@ -59,24 +59,24 @@ class Played:
 
 
 async def test_interleaved_episodes_behave_like_sequential_ones(stack: Stack) -> None:
-    serial = [Played(stack, number) for number in range(EPISODES)]
+    serial = [EpisodePlayer(stack, number) for number in range(EPISODES)]
     for episode in serial:
         for act in [episode.seed, *[episode.step] * STEPS, episode.verify, episode.close]:
             await act()
-    interleaved = [Played(stack, number) for number in range(EPISODES)]
+    interleaved = [EpisodePlayer(stack, number) for number in range(EPISODES)]
     await asyncio.gather(*(episode.seed() for episode in interleaved))
-    assert await gauge(stack, WORLD, "rollyard_sessions") == EPISODES
-    chance = random.Random("shuffle")
+    assert await gauge(stack, ENVIRONMENT, "rollyard_sessions") == EPISODES
+    rng = random.Random("shuffle")
     for _ in range(STEPS):
-        await asyncio.gather(*(episode.step() for episode in chance.sample(interleaved, EPISODES)))
-    await asyncio.gather(*(episode.verify() for episode in chance.sample(interleaved, EPISODES)))
-    await asyncio.gather(*(episode.close() for episode in chance.sample(interleaved, EPISODES)))
+        await asyncio.gather(*(episode.step() for episode in rng.sample(interleaved, EPISODES)))
+    await asyncio.gather(*(episode.verify() for episode in rng.sample(interleaved, EPISODES)))
+    await asyncio.gather(*(episode.close() for episode in rng.sample(interleaved, EPISODES)))
     assert [episode.answers for episode in interleaved] == [episode.answers for episode in serial]
-    assert await gauge(stack, WORLD, "rollyard_sessions") == 0
+    assert await gauge(stack, ENVIRONMENT, "rollyard_sessions") == 0
 
 
 async def test_concurrent_calls_of_one_episode_are_executed_sequentially(stack: Stack) -> None:
-    episode = Played(stack, 0)
+    episode = EpisodePlayer(stack, 0)
     await episode.seed()
     await asyncio.gather(*(episode.step() for _ in range(STEPS)))
     assert [answer["steps"] for answer in episode.answers[1:]] == list(range(2, 2 * STEPS + 1, 2))
@@ -84,17 +84,17 @@ async def test_concurrent_calls_of_one_episode_are_executed_sequentially(stack: 
 
 
 async def _cookie(stack: Stack) -> str:
-    answer = await Session(stack.client, WORLD).send("/seed_session", orjson.dumps(read_rows(PUZZLES)[0]), 10.0)
+    answer = await Session(stack.client, ENVIRONMENT).send("/seed_session", orjson.dumps(read_rows(PUZZLES)[0]), 10.0)
     return answer.cookies[0].partition(";")[0]
 
 
-async def _asked_with(stack: Stack, cookie: str, path: str) -> FailureKind:
-    session = Session(stack.client, WORLD, cookie)
-    with pytest.raises(Failure) as refused:
+async def _failure_kind(stack: Stack, cookie: str, path: str) -> FailureKind:
+    session = Session(stack.client, ENVIRONMENT, cookie)
+    with pytest.raises(Failure) as raised:
         await session.post(path, b'{"actions": []}', 10.0)
-    assert refused.value.problem.status == 410
-    assert refused.value.problem.server == WORLD
-    return refused.value.kind
+    assert raised.value.problem.status == 410
+    assert raised.value.problem.server == ENVIRONMENT
+    return raised.value.kind
 
 
 @pytest.mark.parametrize("path", ["/step", "/verify", "/close", "/no_such_tool"])
@@ -110,28 +110,28 @@ async def test_a_forged_cookie_opens_nothing(stack: Stack, path: str) -> None:
         f"{name}={session_id}.\xe9\xe9",
         f"another={value}",
     ]
-    kinds = [await _asked_with(stack, cookie, path) for cookie in forged]
+    kinds = [await _failure_kind(stack, cookie, path) for cookie in forged]
     assert set(kinds) == {FailureKind.SESSION_LOST}
-    await Session(stack.client, WORLD, f"{name}={value}").post("/close", b"{}", 10.0)
+    await Session(stack.client, ENVIRONMENT, f"{name}={value}").post("/close", b"{}", 10.0)
 
 
 async def test_a_cookie_of_another_run_opens_nothing(stack: Stack, tmp_path: Path) -> None:
     async with colocated(configured(), tmp_path) as other:
         cookie = await _cookie(other)
-        assert await _asked_with(stack, cookie, "/step") is FailureKind.SESSION_LOST
+        assert await _failure_kind(stack, cookie, "/step") is FailureKind.SESSION_LOST
 
 
 async def test_a_session_without_activity_is_closed(tmp_path: Path) -> None:
-    idle = f"+{WORLD}.resources_servers.grl_sokoban.session_idle_s=0.2"
+    idle = f"+{ENVIRONMENT}.resources_servers.grl_sokoban.session_idle_s=0.2"
     async with colocated(configured(idle), tmp_path) as stack:
         cookie = await _cookie(stack)
-        assert await gauge(stack, WORLD, "rollyard_sessions") == 1
-        await falls_to_zero(stack, WORLD, "rollyard_sessions")
-        assert await _asked_with(stack, cookie, "/step") is FailureKind.SESSION_LOST
+        assert await gauge(stack, ENVIRONMENT, "rollyard_sessions") == 1
+        await falls_to_zero(stack, ENVIRONMENT, "rollyard_sessions")
+        assert await _failure_kind(stack, cookie, "/step") is FailureKind.SESSION_LOST
 
 
 async def test_closing_twice_is_fine(stack: Stack) -> None:
-    episode = Played(stack, 0)
+    episode = EpisodePlayer(stack, 0)
     await episode.seed()
     await episode.close()
     await episode.close()
@@ -139,11 +139,11 @@ async def test_closing_twice_is_fine(stack: Stack) -> None:
 
 
 async def test_an_invalid_row_leaves_no_session(stack: Stack) -> None:
-    before = await gauge(stack, WORLD, "rollyard_sessions")
-    with pytest.raises(Failure) as refused:
-        await Session(stack.client, WORLD).post("/seed_session", b'{"seed": 1, "dim_room": [4, 4]}', 10.0)
-    assert refused.value.kind is FailureKind.BAD_TASK
-    assert await gauge(stack, WORLD, "rollyard_sessions") == before
+    before = await gauge(stack, ENVIRONMENT, "rollyard_sessions")
+    with pytest.raises(Failure) as raised:
+        await Session(stack.client, ENVIRONMENT).post("/seed_session", b'{"seed": 1, "dim_room": [4, 4]}', 10.0)
+    assert raised.value.kind is FailureKind.BAD_TASK
+    assert await gauge(stack, ENVIRONMENT, "rollyard_sessions") == before
 
 
 async def test_the_model_server_keeps_no_sessions(stack: Stack) -> None:
@@ -154,7 +154,7 @@ async def _playing(stack: Stack, episodes: int) -> list[asyncio.Task[object]]:
     """Rollouts that wait for the policy, each with an open session."""
     rows = read_rows(PUZZLES)[:episodes]
     running = [asyncio.create_task(stack.client.post(AGENT, "/run", orjson.dumps(row), 60.0)) for row in rows]
-    while await gauge(stack, WORLD, "rollyard_sessions") < episodes:
+    while await gauge(stack, ENVIRONMENT, "rollyard_sessions") < episodes:
         await asyncio.sleep(0.02)
     return [*running]
 
@@ -167,23 +167,23 @@ async def test_a_caller_that_disconnects_leaves_no_session(tmp_path: Path) -> No
     async with forked(_slow(), tmp_path) as stack:
         for task in await _playing(stack, 20):
             task.cancel()
-        await falls_to_zero(stack, WORLD, "rollyard_sessions")
+        await falls_to_zero(stack, ENVIRONMENT, "rollyard_sessions")
 
 
 async def test_an_agent_that_is_killed_leaves_no_session(tmp_path: Path) -> None:
-    async with forked(_slow(f"+{WORLD}.resources_servers.grl_sokoban.orphan_s=0.5"), tmp_path) as stack:
+    async with forked(_slow(f"+{ENVIRONMENT}.resources_servers.grl_sokoban.orphan_s=0.5"), tmp_path) as stack:
         running = await _playing(stack, 20)
         pid = ready_pid(stack, AGENT)
         assert pid is not None
         os.kill(pid, signal.SIGKILL)
         await asyncio.gather(*running, return_exceptions=True)
-        await falls_to_zero(stack, WORLD, "rollyard_sessions")
+        await falls_to_zero(stack, ENVIRONMENT, "rollyard_sessions")
 
 
 async def test_no_agent_waits_for_the_sessions_of_a_killed_environment(tmp_path: Path) -> None:
     async with forked(_slow(), tmp_path) as stack:
         running = await _playing(stack, 5)
-        pid = ready_pid(stack, WORLD)
+        pid = ready_pid(stack, ENVIRONMENT)
         assert pid is not None
         os.kill(pid, signal.SIGKILL)
         for task in running:

@@ -1,4 +1,4 @@
-"""The agents' loops, against a scripted model and small worlds."""
+"""The agents' loops, against a scripted model and small environments."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ROW: Json = {"responses_create_params": {"input": "Play."}, "level": 3}
 class Counter(Environment[EnvironmentSettings]):
     """Counts up to the row's level."""
 
-    closed: list[str] = []  # noqa: RUF012 - what a test looks at
+    closed: list[str] = []  # noqa: RUF012 - read by tests
 
     def __init__(self, task: Any, settings: EnvironmentSettings) -> None:
         super().__init__(task, settings)
@@ -37,38 +37,36 @@ class Counter(Environment[EnvironmentSettings]):
 
     @tool
     async def add(self, amount: int = 1) -> Json:
-        """Count on."""
+        """Add to the count."""
         self.count += amount
         return {"count": self.count, "done": self.count >= self.task["level"]}
 
     @tool
     async def cheer(self) -> str:
-        """Words."""
+        """Plain text with quotes."""
         return 'well "done"'
 
     @tool
     async def explode(self) -> Json:
-        """A bug in the world."""
-        raise RuntimeError("the world is broken")
+        """A bug in the environment."""
+        raise RuntimeError("the environment is broken")
 
     async def verify(self, response: Verification) -> Verdict:
-        """The count is the reward."""
         reward = float("nan") if self.task.get("nan") else float(self.count)
         return Verdict(reward=reward, success=self.count >= self.task["level"])
 
     async def close(self) -> None:
-        """Remember it."""
         self.closed.append("closed")
 
 
-def playing(script: Script, kind: Any = GameAgent, **settings: Any) -> Any:
+def counting(script: Script, kind: Any = GameAgent, **settings: Any) -> Any:
     Counter.closed.clear()
     return wired({"world": environment(Counter), "model": script.model, "agent": agent(kind, **settings)})
 
 
-async def test_a_rollout_holds_the_request_the_whole_episode_the_verdict_and_the_rows_own_keys() -> None:
+async def test_a_rollout_holds_the_request_the_whole_episode_the_verdict_and_the_keys_of_the_row() -> None:
     script = Script([[calls("add", {"amount": 2}, "a")], [says("thinking"), calls("add", {"amount": 1}, "b")]])
-    async with playing(script) as stack:
+    async with counting(script) as stack:
         rollout = await stack.run(ROW)
     kinds = [item["type"] for item in rollout["response"]["output"]]
     assert kinds == ["function_call", "function_call_output", "message", "function_call", "function_call_output"]
@@ -77,22 +75,22 @@ async def test_a_rollout_holds_the_request_the_whole_episode_the_verdict_and_the
     assert (rollout["finish_reason"], rollout["truncated"]) == ("done", False)
 
 
-async def test_the_response_stands_at_the_end_of_the_rollout_with_its_length_in_a_header() -> None:
-    async with playing(Script([[calls("roll", {})], [says("4")]])) as stack:
-        answer = await stack.post("agent", "/run", {**ROW, "response": "of an older rollout"})
+async def test_the_response_is_at_the_end_of_the_rollout_and_a_header_holds_its_length() -> None:
+    async with counting(Script([[calls("roll", {})], [says("4")]])) as stack:
+        answer = await stack.post("agent", "/run", {**ROW, "response": "from an earlier rollout"})
     length = int(answer.headers[RESPONSE_BYTES_HEADER])
     assert orjson.loads(answer.body[-1 - length : -1]) == orjson.loads(answer.body)["response"]
 
 
 async def test_usage_is_summed_over_the_turns() -> None:
-    async with playing(Script([[calls("add", {})], [calls("add", {})], [calls("add", {})]])) as stack:
+    async with counting(Script([[calls("add", {})], [calls("add", {})], [calls("add", {})]])) as stack:
         rollout = await stack.run(ROW)
     assert rollout["response"]["usage"] == {"input_tokens": 30, "output_tokens": 6, "total_tokens": 36}
 
 
-async def test_every_turn_is_asked_with_the_whole_conversation_so_far() -> None:
+async def test_every_turn_sends_the_whole_conversation_so_far() -> None:
     script = Script([[calls("add", {}, "a")], [says("enough")]])
-    async with playing(script) as stack:
+    async with counting(script) as stack:
         await stack.run(ROW)
     start, call, output = script.asked[1]["input"]
     assert start == {"role": "user", "content": "Play."}
@@ -100,46 +98,46 @@ async def test_every_turn_is_asked_with_the_whole_conversation_so_far() -> None:
     assert orjson.loads(output["output"]) == {"count": 1, "done": False}
 
 
-async def test_the_game_agent_stops_when_the_environment_says_done_after_running_all_calls_of_the_turn() -> None:
-    both = [calls("add", {"amount": 3}, "a"), calls("add", {"amount": 5}, "b")]
-    async with playing(Script([both])) as stack:
+async def test_the_game_agent_runs_all_calls_of_the_turn_before_it_stops_on_done() -> None:
+    two_calls = [calls("add", {"amount": 3}, "a"), calls("add", {"amount": 5}, "b")]
+    async with counting(Script([two_calls])) as stack:
         rollout = await stack.run(ROW)
     assert (rollout["reward"], rollout["finish_reason"], rollout["timings"]["tool_calls"]) == (8.0, "done", 2)
 
 
 async def test_the_game_agent_counts_tool_calls_and_the_simple_agent_counts_turns() -> None:
-    two = [calls("add", {"amount": 0}, "a"), calls("add", {"amount": 0}, "b")]
-    ended = {}
+    two_calls = [calls("add", {"amount": 0}, "a"), calls("add", {"amount": 0}, "b")]
+    endings = {}
     for kind in (GameAgent, SimpleAgent):
-        async with playing(Script([two]), kind, max_steps=4) as stack:
+        async with counting(Script([two_calls]), kind, max_steps=4) as stack:
             rollout = await stack.run(ROW)
-        ended[kind.__name__] = (rollout["finish_reason"], rollout["truncated"], rollout["timings"]["model_calls"])
-    assert ended == {"GameAgent": ("max_steps", True, 2), "SimpleAgent": ("max_steps", True, 4)}
+        endings[kind.__name__] = (rollout["finish_reason"], rollout["truncated"], rollout["timings"]["model_calls"])
+    assert endings == {"GameAgent": ("max_steps", True, 2), "SimpleAgent": ("max_steps", True, 4)}
 
 
-async def test_a_model_that_never_stops_calling_tools_ends_its_episode_and_fails_no_rollout() -> None:
+async def test_a_model_that_never_stops_calling_tools_ends_the_episode_without_a_failure() -> None:
     script = Script([[calls("cheer", {})]])
-    async with playing(script, SimpleAgent) as stack:
+    async with counting(script, SimpleAgent) as stack:
         rollout = await stack.run(ROW)
     assert (rollout["finish_reason"], rollout["timings"]["model_calls"]) == ("max_steps", MOST_STEPS)
 
 
 @pytest.mark.parametrize("kind", [GameAgent, SimpleAgent])
 async def test_both_agents_stop_when_the_model_calls_no_tool(kind: Any) -> None:
-    async with playing(Script([[says("no")]]), kind) as stack:
+    async with counting(Script([[says("no")]]), kind) as stack:
         rollout = await stack.run(ROW)
     assert (rollout["finish_reason"], rollout["reward"], rollout["success"]) == ("answered", 0.0, False)
 
 
-async def test_output_cut_by_its_token_limit_is_an_ending_with_a_name() -> None:
+async def test_output_cut_off_at_the_token_limit_has_its_own_finish_reason() -> None:
     script = Script([[says("I was about to")]], status="incomplete", incomplete={"reason": "max_output_tokens"})
-    async with playing(script) as stack:
+    async with counting(script) as stack:
         rollout = await stack.run(ROW)
     assert (rollout["finish_reason"], rollout["truncated"]) == ("length", True)
 
 
 @pytest.mark.parametrize(
-    ("call", "words"),
+    ("call", "error"),
     [
         (calls("add", {"amount": "many"}), "amount"),
         (calls("add", "{not json"), "Invalid"),
@@ -151,12 +149,12 @@ async def test_output_cut_by_its_token_limit_is_an_ending_with_a_name() -> None:
         (calls("", {}), "There is no tool"),
     ],
 )
-async def test_a_bad_tool_call_comes_back_to_the_model_as_words(call: Json, words: str) -> None:
+async def test_a_bad_tool_call_returns_an_error_message_to_the_model(call: Json, error: str) -> None:
     script = Script([[call], [says("I see")]])
-    async with playing(script) as stack:
+    async with counting(script) as stack:
         rollout = await stack.run(ROW)
     answer = orjson.loads(rollout["response"]["output"][1]["output"])
-    assert words in answer["error"]
+    assert error in answer["error"]
     assert rollout["reward"] == 0.0
 
 
@@ -166,52 +164,52 @@ async def failure_of(stack: Wired, row: Json) -> Failure:
     return raised.value
 
 
-async def test_of_a_tools_string_the_model_reads_the_text() -> None:
-    async with playing(Script([[calls("cheer", {})], [says("thanks")]])) as stack:
+async def test_a_string_that_a_tool_returns_reaches_the_model_unquoted() -> None:
+    async with counting(Script([[calls("cheer", {})], [says("thanks")]])) as stack:
         rollout = await stack.run(ROW)
     assert rollout["response"]["output"][1]["output"] == 'well "done"'
     assert rollout["finish_reason"] == "answered"
 
 
 async def test_a_bug_in_the_environment_is_a_failure_that_names_the_environment() -> None:
-    async with playing(Script([[calls("explode", {})]])) as stack:
+    async with counting(Script([[calls("explode", {})]])) as stack:
         failure = await failure_of(stack, ROW)
     assert (failure.kind, failure.problem.server) == (FailureKind.SERVER_ERROR, "world")
-    assert "the world is broken" in failure.problem.detail
+    assert "the environment is broken" in failure.problem.detail
     assert not failure.terminal
 
 
-async def test_a_row_the_environment_refuses_is_a_terminal_failure() -> None:
-    async with playing(Script([[says("hm")]])) as stack:
+async def test_a_row_that_the_environment_rejects_is_a_terminal_failure() -> None:
+    async with counting(Script([[says("hm")]])) as stack:
         failure = await failure_of(stack, {**ROW, "level": 13})
     assert (failure.kind, failure.terminal, failure.problem.status) == (FailureKind.BAD_TASK, True, 422)
 
 
-async def test_a_reward_that_is_no_finite_number_is_a_failure_and_not_a_reward() -> None:
-    async with playing(Script([[says("hm")]])) as stack:
+async def test_a_reward_that_is_not_finite_is_a_failure() -> None:
+    async with counting(Script([[says("hm")]])) as stack:
         failure = await failure_of(stack, {**ROW, "nan": True})
     assert (failure.kind, failure.terminal, failure.problem.server) == (FailureKind.MALFORMED_ANSWER, False, "world")
     assert failure.problem.detail == "/verify returned reward nan; expected a finite number of at most 1e+60"
 
 
 @pytest.mark.parametrize("row", [{}, {"responses_create_params": {}}, {"responses_create_params": []}])
-async def test_a_row_without_a_request_is_refused(row: Json) -> None:
-    async with playing(Script([[says("hm")]])) as stack:
+async def test_a_row_without_a_request_is_rejected(row: Json) -> None:
+    async with counting(Script([[says("hm")]])) as stack:
         failure = await failure_of(stack, row)
     assert failure.kind is FailureKind.BAD_TASK
 
 
 @pytest.mark.parametrize("turn", [[says("bye")], [calls("explode", {})], [calls("add", {"amount": 9})]])
-async def test_the_session_is_closed_exactly_once_whatever_happened(turn: list[Json]) -> None:
-    async with playing(Script([turn])) as stack:
+async def test_the_session_is_closed_exactly_once_however_the_episode_ends(turn: list[Json]) -> None:
+    async with counting(Script([turn])) as stack:
         with contextlib.suppress(Failure):
             await stack.run(ROW)
         assert stack.servers["world"].sessions == 0
         assert Counter.closed == ["closed"]
 
 
-async def test_responses_plays_in_the_session_that_the_caller_holds() -> None:
-    async with playing(Script([[calls("add", {"amount": 2})], [says("done")]])) as stack:
+async def test_responses_plays_in_the_session_of_the_caller() -> None:
+    async with counting(Script([[calls("add", {"amount": 2})], [says("done")]])) as stack:
         seeded = await stack.post("world", "/seed_session", ROW)
         cookie = {"cookie": seeded.cookies[0].partition(";")[0]}
         played = orjson.loads((await stack.post("agent", "/v1/responses", {"input": "Play."}, cookie)).body)
@@ -223,8 +221,8 @@ async def test_responses_plays_in_the_session_that_the_caller_holds() -> None:
         assert stack.servers["world"].sessions == 0
 
 
-async def test_an_environment_of_another_stack_that_echoes_the_row_and_knows_no_close_is_played() -> None:
-    """NeMo Gym's worlds keep their session in a cookie, echo the request in /verify and have no /close."""
+async def test_a_foreign_environment_that_echoes_the_row_and_has_no_close_is_played() -> None:
+    """NeMo Gym's environments keep their session in a cookie, echo the request in /verify and have no /close."""
 
     class Foreign(Server):
         def __init__(self, context: Context) -> None:
@@ -253,31 +251,31 @@ async def test_an_environment_of_another_stack_that_echoes_the_row_and_knows_no_
         rollout = orjson.loads(answer.body)
         foreign = stack.servers["world"]
         assert isinstance(foreign, Foreign)
-        assert RESPONSE_BYTES_HEADER not in answer.headers  # the verdict's response counts, wherever it stands
+        assert RESPONSE_BYTES_HEADER not in answer.headers  # its response is anywhere in the body
         assert foreign.seen == ["opaque", "opaque"]
     assert (rollout["reward"], rollout["extra"], len(rollout["response"]["output"])) == (1.0, "kept", 3)
 
 
-ODD: list[Json] = [{"sampling": 1}, {"sampling": {"constrained": 1}}, {"sampling": {"constrained": [[]]}}]
+MALFORMED_TRACES: list[Json] = [{"sampling": 1}, {"sampling": {"constrained": 1}}, {"sampling": {"constrained": [[]]}}]
 
 
 @pytest.mark.parametrize(
-    "trace", [{"segment": "x"}, {"segment": None}, {"segment": [1]}, {"break": {}}, {}, "x", 5, *ODD]
+    "trace", [{"segment": "x"}, {"segment": None}, {"segment": [1]}, {"break": {}}, {}, "x", 5, *MALFORMED_TRACES]
 )
-async def test_an_odd_token_trace_of_another_stacks_model_server_is_no_failure(trace: Any) -> None:
-    async with playing(Script([[{**says("bye"), "token_trace": trace}]])) as stack:
+async def test_a_malformed_token_trace_from_a_foreign_model_server_is_not_a_failure(trace: Any) -> None:
+    async with counting(Script([[{**says("bye"), "token_trace": trace}]])) as stack:
         assert (await stack.run(ROW))["reward"] == 0.0
 
 
 @pytest.mark.parametrize("first", [False, True])
-async def test_an_answer_too_deep_to_be_written_is_a_failure_of_the_model_server(first: bool) -> None:
+async def test_a_response_nested_too_deeply_to_serialize_is_a_failure_of_the_model_server(first: bool) -> None:
     kinds = set()
     for depth in range(240, 252):
         nested: Any = 1
         for _ in range(depth):
             nested = [nested]
         turns = [[{**calls("add", {}), "x": nested}], [says("bye")]] if first else [[{**says("bye"), "x": nested}]]
-        async with playing(Script(turns)) as stack:
+        async with counting(Script(turns)) as stack:
             try:
                 kinds.add(str((await stack.run(ROW))["reward"]))
             except Failure as failure:
@@ -286,29 +284,28 @@ async def test_an_answer_too_deep_to_be_written_is_a_failure_of_the_model_server
 
 
 class LimitSettings(AgentSettings):
-    """Settings of an agent that asks a few times."""
+    """Settings of an agent that asks the model a fixed number of times."""
 
     questions: int = 2
 
 
 class Limited(Agent[LimitSettings]):
-    """An agent is its loop: its settings come from the type argument."""
+    """Takes its settings from the type argument."""
 
     async def play(self, episode: Episode) -> FinishReason:
-        """Ask a few times."""
         for _ in range(self.settings.questions):
             await episode.ask()
         return FinishReason.MAX_STEPS
 
 
-async def test_an_agent_finds_the_settings_of_its_type_argument_at_self_settings() -> None:
+async def test_self_settings_has_the_type_of_the_agents_type_argument() -> None:
     script = Script([[says("thinking")]])
-    async with playing(script, Limited, questions=3) as stack:
+    async with counting(script, Limited, questions=3) as stack:
         rollout = await stack.run(ROW)
     assert (rollout["finish_reason"], len(script.asked)) == ("max_steps", 3)
 
 
-def test_an_agent_that_extends_another_keeps_its_settings_or_names_its_own() -> None:
+def test_an_agent_subclass_inherits_its_settings_or_overrides_them() -> None:
     class Kept(Limited):
         pass
 

@@ -1,4 +1,4 @@
-"""An answer that is lost leaks no session, and nothing that a model writes as a tool call repeats its rollout."""
+"""A lost response leaks no session, and no malformed tool call of a model fails its rollout."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ROW: Json = {"responses_create_params": {"input": "Go."}}
 
 
 class Slow(Environment[EnvironmentSettings]):
-    """Its seed takes as long as the test wants."""
+    """Its seed takes as long as the test needs."""
 
     seeding = 0
     closed = 0
@@ -29,7 +29,6 @@ class Slow(Environment[EnvironmentSettings]):
     model_may = asyncio.Event()
 
     async def seed(self) -> list[Json]:
-        """Wait."""
         Slow.seeding += 1
         if self.task.get("slow"):
             await Slow.go.wait()
@@ -37,54 +36,52 @@ class Slow(Environment[EnvironmentSettings]):
 
     @tool
     async def echo(self, value: Any = None) -> Any:
-        """Gives it back."""
+        """Returns its argument."""
         return value
 
     async def verify(self, response: Verification) -> Verdict:
-        """Good."""
         return Verdict(reward=1.0)
 
     async def close(self) -> None:
-        """Counted."""
         Slow.closed += 1
 
 
 @pytest.fixture(autouse=True)
-def fresh() -> None:
+def reset_counters() -> None:
     Slow.seeding = Slow.closed = 0
     Slow.go = asyncio.Event()
 
 
-def loses(stack: Wired, path: str, kind: FailureKind) -> list[str]:
-    """From now on the world does what is asked of it at `path`, and its answer is lost."""
+def lose_response(stack: Wired, path: str, kind: FailureKind) -> list[str]:
+    """From now on the environment handles the next request to `path`, but its response is lost."""
     send, lost = stack.transport.send, list[str]()
 
-    async def torn(method: str, url: str, *rest: Any) -> Any:
+    async def send_and_lose(method: str, url: str, *rest: Any) -> Any:
         answer = await send(method, url, *rest)
         if url == f"http://world:1{path}" and not lost:
             lost.append(url)
-            raise Failure(kind, "the answer was lost")
+            raise Failure(kind, "the response was lost")
         return answer
 
-    stack.transport.send = torn  # type: ignore[method-assign, assignment]
+    stack.transport.send = send_and_lose  # type: ignore[method-assign, assignment]
     return lost
 
 
 @pytest.mark.parametrize("path", ["/seed_session", "/verify", "/echo", "/close"])
 @pytest.mark.parametrize("kind", [FailureKind.CONNECTION_LOST, FailureKind.TIMEOUT])
-async def test_an_answer_that_is_lost_leaks_no_session(path: str, kind: FailureKind) -> None:
+async def test_a_lost_response_leaks_no_session(path: str, kind: FailureKind) -> None:
     script = Script([[calls("echo", {"value": 1})], [calls("echo", "{")], [says("done")]])
     async with wired({"world": environment(Slow), "model": script.model, "agent": agent(SimpleAgent)}) as stack:
         if path == "/close":
-            loses(stack, "/verify", kind)
-        lost = loses(stack, path, kind)
+            lose_response(stack, "/verify", kind)
+        lost = lose_response(stack, path, kind)
         with pytest.raises(Failure):
             await stack.run(ROW)
         assert lost
         await until(lambda: stack.servers["world"].sessions == 0 and Slow.closed == 1)
 
 
-async def test_an_agent_that_is_cancelled_while_it_seeds_closes_the_session_by_its_name() -> None:
+async def test_an_agent_cancelled_while_it_seeds_closes_the_session_by_its_name() -> None:
     script = Script([[says("done")]])
     async with wired({"world": environment(Slow), "model": script.model, "agent": agent(SimpleAgent)}) as stack:
         running = asyncio.create_task(stack.run({**ROW, "slow": True}))
@@ -93,7 +90,7 @@ async def test_an_agent_that_is_cancelled_while_it_seeds_closes_the_session_by_i
         await until(lambda: stack.servers["world"].sessions == 0 and Slow.closed == 1)
 
 
-async def test_a_seed_that_outlasts_the_agents_deadline_leaks_no_session() -> None:
+async def test_a_seed_that_exceeds_the_agents_timeout_leaks_no_session() -> None:
     script = Script([[says("done")]])
     settings = {"tool_timeout_s": 0.05}
     async with wired(
@@ -115,7 +112,7 @@ async def test_a_session_that_no_request_reached_has_nothing_to_close() -> None:
         assert not refused.may_be_open
 
 
-ODD = [
+MALFORMED_CALLS = [
     calls("echo", '{"value": NaN}'),
     calls("echo", '{"value": 1e999}'),
     calls("echo", '{"value": "\\ud800"}'),
@@ -137,8 +134,8 @@ ODD = [
 ]
 
 
-@pytest.mark.parametrize("call", ODD)
-async def test_no_tool_call_of_any_shape_costs_the_rollout_its_one_try(call: Json) -> None:
+@pytest.mark.parametrize("call", MALFORMED_CALLS)
+async def test_a_malformed_tool_call_never_fails_the_rollout(call: Json) -> None:
     script = Script([[call], [says("I see")]])
     async with wired({"world": environment(Slow), "model": script.model, "agent": agent(SimpleAgent)}) as stack:
         rollout = await stack.run(ROW)
@@ -148,7 +145,7 @@ async def test_no_tool_call_of_any_shape_costs_the_rollout_its_one_try(call: Jso
 
 
 @pytest.mark.parametrize("call_id", [None, "", 7, {"a": 1}])
-async def test_a_call_without_a_usable_id_is_given_one(call_id: Any) -> None:
+async def test_a_call_without_a_usable_id_gets_one(call_id: Any) -> None:
     script = Script([[{**calls("echo", {"value": 1}), "call_id": call_id}], [says("I see")]])
     async with wired({"world": environment(Slow), "model": script.model, "agent": agent(SimpleAgent)}) as stack:
         rollout = await stack.run(ROW)

@@ -28,7 +28,7 @@ KINDS = ["function_call", "function_call_output", "message", "function_call", "f
 
 @contextlib.asynccontextmanager
 async def playing(model: Any) -> AsyncIterator[tuple[AsyncOpenAI, Wired, str]]:
-    """The client in front of an agent, and the cookie of a session that is open."""
+    """The client in front of an agent, the stack, and the cookie of an open session."""
     async with wired({"world": environment(Counter), "model": model, "agent": agent(GameAgent)}) as stack:
         cookie = (await stack.post("world", "/seed_session", {"level": 3})).cookies[0].partition(";")[0]
         async with (
@@ -45,7 +45,7 @@ async def verdict(stack: Wired, cookie: str, response: Json) -> float:
     return float(orjson.loads(answer.body)["reward"])
 
 
-async def test_the_client_plays_an_episode_in_the_session_it_holds() -> None:
+async def test_the_client_plays_an_episode_in_its_own_session() -> None:
     script = Script(TURNS)
     async with playing(script.model) as (client, stack, cookie):
         raw = await client.responses.with_raw_response.create(model="any", input="Play.")
@@ -66,16 +66,19 @@ async def test_the_client_reads_an_episode_as_a_stream() -> None:
     done = [cast(Any, event).item.type for event in events if event.type == "response.output_item.done"]
     assert done == KINDS
     assert cookie in stream.response.headers["set-cookie"]
-    assert not any("stream" in asked for asked in script.asked)
+    assert not any("stream" in request for request in script.asked)
 
 
-async def test_the_clients_accumulator_ends_with_the_whole_episode() -> None:
-    async with playing(Script(TURNS).model) as (client, _, _), client.responses.stream(model="any", input="Play.") as s:
-        final = await s.get_final_response()
+async def test_the_final_response_of_the_clients_stream_is_the_whole_episode() -> None:
+    async with (
+        playing(Script(TURNS).model) as (client, _, _),
+        client.responses.stream(model="any", input="Play.") as stream,
+    ):
+        final = await stream.get_final_response()
     assert [item.type for item in final.output] == KINDS
 
 
-async def test_a_dataset_row_that_asks_for_a_stream_is_played_all_the_same() -> None:
+async def test_a_dataset_row_that_requests_a_stream_is_still_played() -> None:
     script = Script(TURNS)
     async with playing(script.model) as (_, stack, _):
         row = {"responses_create_params": {"input": "Play.", "stream": True}, "level": 3}
@@ -83,14 +86,16 @@ async def test_a_dataset_row_that_asks_for_a_stream_is_played_all_the_same() -> 
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_failure_of_the_policy_is_the_clients_exception_and_no_episode_is_played_twice(stream: bool) -> None:
-    asked: list[Json] = []
+async def test_a_failure_of_the_policy_raises_the_clients_exception_without_a_retry(
+    stream: bool,
+) -> None:
+    requests: list[Json] = []
 
     def failing(context: Context) -> Server:
         server = Script([]).model(context)
 
         async def refuse(request: Json, call: RawRequest) -> Json:
-            asked.append(request)
+            requests.append(request)
             problem = Failure(FailureKind.RATE_LIMITED, "slow down", upstream_status=429).problem
             raise Failure.of(problem.model_copy(update={"retry_after": "7", "request_id": "req-9"}))
 
@@ -98,8 +103,8 @@ async def test_a_failure_of_the_policy_is_the_clients_exception_and_no_episode_i
         return server
 
     async with playing(failing) as (client, _, _):
-        with pytest.raises(openai.RateLimitError, match="slow down") as caught:
+        with pytest.raises(openai.RateLimitError, match="slow down") as raised:
             await client.responses.create(model="any", input="Play.", stream=cast(Any, stream))
-    assert (caught.value.request_id, caught.value.response.headers["retry-after"]) == ("req-9", "7")
-    assert cast(Json, caught.value.body)["server"] == "model"
-    assert len(asked) == 1
+    assert (raised.value.request_id, raised.value.response.headers["retry-after"]) == ("req-9", "7")
+    assert cast(Json, raised.value.body)["server"] == "model"
+    assert len(requests) == 1

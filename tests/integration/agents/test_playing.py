@@ -1,4 +1,4 @@
-"""Where the episodes of an agent stand while they are played."""
+"""What an agent reports about its running episodes."""
 
 from __future__ import annotations
 
@@ -22,30 +22,28 @@ ROW: Json = {"responses_create_params": {"input": "Play."}, "_ng_task_index": 7,
 
 
 class Gates(Environment[EnvironmentSettings]):
-    """A world whose every answer waits until the test lets it go."""
+    """An environment in which every call waits until the test opens the gate."""
 
     reached: ClassVar[asyncio.Queue[str]]
     open: ClassVar[asyncio.Event]
 
-    async def _pass(self, name: str) -> None:
+    async def _wait(self, name: str) -> None:
         self.reached.put_nowait(name)
         await self.open.wait()
         self.open.clear()
 
     async def seed(self) -> list[Json]:
-        """Wait."""
-        await self._pass("seed")
+        await self._wait("seed")
         return []
 
     @tool
     async def look(self) -> Json:
-        """Wait."""
-        await self._pass("tool")
+        """Look."""
+        await self._wait("tool")
         return {"done": True}
 
     async def verify(self, response: Verification) -> Verdict:
-        """Wait."""
-        await self._pass("verify")
+        await self._wait("verify")
         return Verdict(reward=1.0)
 
 
@@ -60,37 +58,37 @@ async def stack(**settings: Any) -> AsyncIterator[Wired]:
     script = Script([[calls("look", {})], [says("bye")]])
     async with wired(
         {"world": environment(Gates), "model": script.model, "agent": agent(GameAgent, **settings)}
-    ) as made:
-        yield made
+    ) as wired_stack:
+        yield wired_stack
 
 
-async def asked(made: Wired, query: str = "") -> RunningEpisodes:
-    answer = await made.transport.send("GET", f"http://agent:1/episodes{query}", b"", {}, 5.0)
+async def running_episodes(wired_stack: Wired, query: str = "") -> RunningEpisodes:
+    answer = await wired_stack.transport.send("GET", f"http://agent:1/episodes{query}", b"", {}, 5.0)
     return RunningEpisodes.model_validate_json(answer.body)
 
 
-async def test_an_episode_tells_its_row_its_stage_its_turn_and_whom_it_waits_for() -> None:
-    seen: list[tuple[str, str, int]] = []
-    async with stack() as made:
-        playing = asyncio.create_task(made.run(ROW))
+async def test_an_episode_reports_its_row_stage_turn_and_the_server_it_waits_for() -> None:
+    stages: list[tuple[str, str, int]] = []
+    async with stack() as wired_stack:
+        playing = asyncio.create_task(wired_stack.run(ROW))
         for _ in range(3):
             await Gates.reached.get()
-            now = await asked(made)
+            now = await running_episodes(wired_stack)
             (episode,) = now.episodes
             assert (episode.agent, episode.task, episode.repeat, now.total) == ("agent", 7, 2, 1)
-            seen.append((episode.stage, episode.server, episode.turn))
+            stages.append((episode.stage, episode.server, episode.turn))
             Gates.open.set()
         await playing
-        assert await asked(made) == RunningEpisodes(agent="agent", total=0, stages=[], episodes=[])
-    assert seen == [("seed", "world", 0), ("tool", "world", 1), ("verify", "world", 1)]
+        assert await running_episodes(wired_stack) == RunningEpisodes(agent="agent", total=0, stages=[], episodes=[])
+    assert stages == [("seed", "world", 0), ("tool", "world", 1), ("verify", "world", 1)]
 
 
-async def test_the_oldest_come_first_and_a_limit_leaves_the_total_and_the_stages_whole() -> None:
-    async with stack() as made:
-        playing = [asyncio.create_task(made.run({**ROW, "_ng_rollout_index": n})) for n in range(5)]
+async def test_the_oldest_come_first_and_a_limit_does_not_change_the_total_or_the_stages() -> None:
+    async with stack() as wired_stack:
+        playing = [asyncio.create_task(wired_stack.run({**ROW, "_ng_rollout_index": n})) for n in range(5)]
         for _ in playing:
             await Gates.reached.get()
-        now = await asked(made, "?limit=2")
+        now = await running_episodes(wired_stack, "?limit=2")
         assert [episode.repeat for episode in now.episodes] == [0, 1]
         assert now.total == 5 and [(stage.stage, stage.episodes) for stage in now.stages] == [("seed", 5)]
         assert now.stages[0].slowest.repeat == 0
@@ -101,35 +99,35 @@ async def test_the_oldest_come_first_and_a_limit_leaves_the_total_and_the_stages
 
 
 @pytest.mark.parametrize("query", ["?limit=-1", "?limit=many"])
-async def test_a_limit_that_is_no_count_is_refused(query: str) -> None:
-    async with stack() as made:
-        answer = await made.transport.send("GET", f"http://agent:1/episodes{query}", b"", {}, 5.0)
+async def test_an_invalid_limit_is_rejected(query: str) -> None:
+    async with stack() as wired_stack:
+        answer = await wired_stack.transport.send("GET", f"http://agent:1/episodes{query}", b"", {}, 5.0)
     assert answer.status == 400 and b"limit" in answer.body
 
 
-async def test_an_episode_that_failed_is_not_running_any_more() -> None:
-    async with stack() as made:
+async def test_a_failed_episode_is_no_longer_listed() -> None:
+    async with stack() as wired_stack:
         with pytest.raises(Failure):
-            await made.run({"responses_create_params": "no"})
-        assert (await asked(made)).total == 0
+            await wired_stack.run({"responses_create_params": "no"})
+        assert (await running_episodes(wired_stack)).total == 0
 
 
-async def test_an_episode_in_the_callers_session_is_known_by_the_id_that_the_caller_gave() -> None:
-    async with stack() as made:
+async def test_an_episode_in_the_callers_session_has_the_callers_id() -> None:
+    async with stack() as wired_stack:
         Gates.open.set()
-        seeded = await made.post("world", "/seed_session", ROW)
+        seeded = await wired_stack.post("world", "/seed_session", ROW)
         Gates.reached.get_nowait()
         headers = {"cookie": seeded.cookies[0].partition(";")[0], "x-session-id": "mine"}
-        playing = asyncio.create_task(made.post("agent", "/v1/responses", {"input": "Play."}, headers))
+        playing = asyncio.create_task(wired_stack.post("agent", "/v1/responses", {"input": "Play."}, headers))
         await Gates.reached.get()
-        (episode,) = (await asked(made)).episodes
+        (episode,) = (await running_episodes(wired_stack)).episodes
         assert (episode.episode, episode.task, episode.stage) == ("mine", None, "tool")
         Gates.open.set()
         await playing
 
 
 @pytest.mark.parametrize("index", ["7", True, 1.5, None, [7], {}])
-async def test_an_index_that_is_no_number_is_none(index: Any) -> None:
+async def test_an_index_that_is_not_an_integer_becomes_none(index: Any) -> None:
     playing = ActiveEpisodes("agent", environment="world", model="model")
     with playing.one("e", {"_ng_task_index": index}):
         assert playing.now(None).episodes[0].task is None
@@ -143,32 +141,32 @@ async def test_an_index_that_is_no_number_is_none(index: Any) -> None:
         *((299.0, None, False), (301.0, None, True)),
     ],
 )
-def test_stuck_is_over_30_s_and_over_ten_times_the_median_or_five_minutes_without_one(
+def test_stuck_means_over_30_s_and_over_ten_times_the_median_or_over_five_minutes_without_a_median(
     stage_s: float, median_s: float | None, stuck: bool
 ) -> None:
     assert is_stuck(stage_s, median_s) is stuck
 
 
-def test_the_median_is_of_what_ended_lately_and_of_that_stage_alone() -> None:
+def test_the_median_covers_the_last_256_durations_of_that_stage() -> None:
     playing = ActiveEpisodes("agent", environment="world", model="model")
     with playing.one("e", {}) as place:
-        ended(place, "tool", [1.0] * 300 + [4.0] * 256)
-        ended(place, "model", [9.0])
+        record_durations(place, "tool", [1.0] * 300 + [4.0] * 256)
+        record_durations(place, "model", [9.0])
         place.enter("tool", "world")
         (stage,) = playing.now(None).stages
     assert stage.median_s == pytest.approx(4.0, abs=0.1)
 
 
-def ended(place: EpisodeState, stage: Stage, seconds: list[float]) -> None:
-    for took in seconds:
-        place.ended(stage, place.enter(stage, "world") - took)
+def record_durations(place: EpisodeState, stage: Stage, seconds: list[float]) -> None:
+    for duration in seconds:
+        place.ended(stage, place.enter(stage, "world") - duration)
 
 
 async def test_metrics_count_the_running_episodes_by_stage() -> None:
-    async with stack() as made:
-        playing = asyncio.create_task(made.run(ROW))
+    async with stack() as wired_stack:
+        playing = asyncio.create_task(wired_stack.run(ROW))
         await Gates.reached.get()
-        text = (await made.transport.send("GET", "http://agent:1/metrics", b"", {}, 5.0)).body
+        text = (await wired_stack.transport.send("GET", "http://agent:1/metrics", b"", {}, 5.0)).body
         assert b'rollyard_episodes{stage="seed",waits_for="world"} 1.0' in text
         assert b'rollyard_episodes{stage="model",waits_for="model"} 0.0' in text
         assert b'rollyard_episodes_stuck{stage="seed",waits_for="world"} 0.0' in text
@@ -177,9 +175,9 @@ async def test_metrics_count_the_running_episodes_by_stage() -> None:
         await asyncio.gather(playing, return_exceptions=True)
 
 
-async def test_calls_that_run_at_the_same_time_are_timed_each_for_itself() -> None:
+async def test_concurrent_calls_are_timed_separately() -> None:
     class Together(GameAgent):
-        """Runs the calls of a turn at once."""
+        """Runs the calls of a turn concurrently."""
 
         async def play(self, episode: Any) -> Any:
             turn = await episode.ask()
@@ -187,19 +185,18 @@ async def test_calls_that_run_at_the_same_time_are_timed_each_for_itself() -> No
             return turn.ending
 
     class Sleepy(Environment[EnvironmentSettings]):
-        """Answers late."""
+        """Its tool takes 50 ms."""
 
         @tool
         async def look(self) -> Json:
-            """Wait."""
+            """Look."""
             await asyncio.sleep(0.05)
             return {}
 
         async def verify(self, response: Verification) -> Verdict:
-            """Fine."""
             return Verdict(reward=1.0)
 
     script = Script([[calls("look", {}, "a"), says("and")]])
-    async with wired({"world": environment(Sleepy), "model": script.model, "agent": agent(Together)}) as made:
-        timings = (await made.run(ROW))["timings"]
+    async with wired({"world": environment(Sleepy), "model": script.model, "agent": agent(Together)}) as wired_stack:
+        timings = (await wired_stack.run(ROW))["timings"]
     assert timings["tool_s"] >= 0.05 and orjson.dumps(timings)

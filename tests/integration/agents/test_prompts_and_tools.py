@@ -22,7 +22,7 @@ class Plain(Environment[EnvironmentSettings]):
 
     @tool
     async def guess(self, number: int) -> ToolResult:
-        """Say a number."""
+        """Guess a number."""
         return ToolResult({"hint": "right"}, done=True)
 
     async def verify(self, response: Verification) -> Verdict:
@@ -41,7 +41,7 @@ OWN_TOOL = {"type": "function", "name": "own", "parameters": {"type": "object", 
 
 
 async def played(kind: type[Environment[Any]], row: Json, **settings: Any) -> tuple[Json, Json]:
-    """The rollout, and the first request that the model was sent."""
+    """The rollout, and the first request that the model received."""
     script = Script([[says("done")]])
     servers = {"world": environment(kind, **settings), "model": script.model, "agent": agent(GameAgent)}
     async with wired(servers) as stack:
@@ -52,37 +52,37 @@ def names(request: Json) -> list[str]:
     return [offered["name"] for offered in request["tools"]]
 
 
-async def test_the_environments_tools_are_offered_where_the_row_brings_none_and_stand_on_the_record() -> None:
-    rollout, asked = await played(Plain, {"responses_create_params": {"input": "Play."}})
-    assert names(asked) == ["guess"]
-    assert rollout["responses_create_params"] == {"input": "Play.", "tools": asked["tools"]}
+async def test_a_row_without_tools_gets_the_environments_tools_and_the_rollout_records_them() -> None:
+    rollout, request = await played(Plain, {"responses_create_params": {"input": "Play."}})
+    assert names(request) == ["guess"]
+    assert rollout["responses_create_params"] == {"input": "Play.", "tools": request["tools"]}
 
 
 @pytest.mark.parametrize("tools", [[], [OWN_TOOL]])
-async def test_a_rows_own_tools_are_taken_as_written_an_empty_list_too(tools: list[Json]) -> None:
-    rollout, asked = await played(Plain, {"responses_create_params": {"input": "Play.", "tools": tools}})
-    assert asked["tools"] == tools
+async def test_the_tools_of_a_row_are_used_unchanged_even_if_the_list_is_empty(tools: list[Json]) -> None:
+    rollout, request = await played(Plain, {"responses_create_params": {"input": "Play.", "tools": tools}})
+    assert request["tools"] == tools
     assert rollout["responses_create_params"]["tools"] == tools
 
 
-async def test_a_row_that_brings_input_and_tools_adds_nothing_to_the_answer_of_seed_session() -> None:
+async def test_seed_session_adds_nothing_for_a_row_with_input_and_tools() -> None:
     async with wired({"world": environment(Plain)}) as stack:
         answer = await stack.post("world", "/seed_session", {"responses_create_params": {"input": "", "tools": []}})
     assert answer.body == b"{}"
 
 
 @pytest.mark.parametrize("params", [{}, {"responses_create_params": {"temperature": 0}}])
-async def test_a_row_may_be_a_question_alone(params: Json) -> None:
-    rollout, asked = await played(Prompted, {"question": "2 + {2}?", **params})
-    said = r"2 + {2}? Put the answer in \boxed{}, like {this}."
-    assert asked["input"] == [SYSTEM, {"role": "user", "content": said}]
-    assert rollout["responses_create_params"]["input"] == asked["input"]
+async def test_a_row_may_consist_of_a_question_only(params: Json) -> None:
+    rollout, request = await played(Prompted, {"question": "2 + {2}?", **params})
+    prompt = r"2 + {2}? Put the answer in \boxed{}, like {this}."
+    assert request["input"] == [SYSTEM, {"role": "user", "content": prompt}]
+    assert rollout["responses_create_params"]["input"] == request["input"]
     assert rollout["question"] == "2 + {2}?"
 
 
-async def test_a_row_keeps_its_own_input_behind_the_system_prompt() -> None:
-    _, asked = await played(Prompted, {"responses_create_params": {"input": "Mine."}})
-    assert asked["input"] == [SYSTEM, {"role": "user", "content": "Mine."}]
+async def test_the_input_of_a_row_follows_the_system_prompt() -> None:
+    _, request = await played(Prompted, {"responses_create_params": {"input": "Mine."}})
+    assert request["input"] == [SYSTEM, {"role": "user", "content": "Mine."}]
 
 
 @pytest.mark.parametrize(
@@ -94,13 +94,13 @@ async def test_a_row_keeps_its_own_input_behind_the_system_prompt() -> None:
     ],
 )
 async def test_a_row_with_its_own_system_prompt_gets_no_second_one(params: Json) -> None:
-    _, asked = await played(Prompted, {"responses_create_params": params})
-    assert asked["input"] == params["input"]
+    _, request = await played(Prompted, {"responses_create_params": params})
+    assert request["input"] == params["input"]
 
 
-async def test_settings_win_over_the_environments_prompts_and_an_empty_text_switches_them_off() -> None:
-    _, asked = await played(Prompted, {"question": "2?"}, user_template="Q: {question}", system_prompt="")
-    assert asked["input"] == [{"role": "user", "content": "Q: 2?"}]
+async def test_settings_override_the_environments_prompts_and_an_empty_text_disables_them() -> None:
+    _, request = await played(Prompted, {"question": "2?"}, user_template="Q: {question}", system_prompt="")
+    assert request["input"] == [{"role": "user", "content": "Q: 2?"}]
 
 
 async def refusal(kind: type[Environment[Any]], row: Json) -> Failure:
@@ -119,13 +119,13 @@ async def test_a_row_without_a_field_of_the_template_is_a_bad_task_that_names_it
 
 
 @pytest.mark.parametrize("params", [{}, {"responses_create_params": {"input": []}}])
-async def test_a_row_that_ends_up_with_nothing_to_ask_is_a_bad_task_of_the_environment(params: Json) -> None:
+async def test_a_row_without_any_prompt_is_a_bad_task_of_the_environment(params: Json) -> None:
     failure = await refusal(Plain, {"question": "2?", **params})
     assert "user_template" in failure.problem.detail
     assert failure.problem.server == "world"
 
 
-async def test_a_system_prompt_alone_is_nothing_to_ask() -> None:
+async def test_a_system_prompt_alone_is_not_enough_to_ask_the_model() -> None:
     class Stern(Plain):
         system_prompt: ClassVar[str | None] = "Be brief."
 
@@ -133,11 +133,11 @@ async def test_a_system_prompt_alone_is_nothing_to_ask() -> None:
 
 
 @pytest.mark.parametrize("params", [[], {"input": 3}])
-async def test_a_row_whose_request_is_no_request_is_a_bad_task(params: Any) -> None:
+async def test_a_row_with_a_malformed_request_is_a_bad_task(params: Any) -> None:
     assert "responses_create_params" in str(await refusal(Plain, {"responses_create_params": params}))
 
 
-async def test_a_typed_result_of_a_tool_ends_the_episode() -> None:
+async def test_a_tool_result_with_done_ends_the_episode() -> None:
     script = Script([[calls("guess", {"number": 1})], [says("never")]])
     servers = {"world": environment(Plain), "model": script.model, "agent": agent(GameAgent)}
     async with wired(servers) as stack:
@@ -160,12 +160,12 @@ PICTURE = {"type": "input_image", "image_url": "data:,"}
     ],
     ids=str,
 )
-def test_a_tool_result_says_done_beside_its_output(result: ToolResult, answer: Any) -> None:
+def test_a_tool_result_serializes_done_beside_its_output(result: ToolResult, answer: Any) -> None:
     assert result.json == answer
 
 
 def foreign_environment(context: Context) -> Server:
-    """Another stack's environment: it knows neither /tools nor additions."""
+    """An environment of another framework: no /tools, and no additions in /seed_session."""
     server = Server(ServerSettings(), context)
     app: FastAPI = server.app
 
@@ -180,7 +180,7 @@ def foreign_environment(context: Context) -> Server:
     return server
 
 
-async def test_another_stacks_environment_offers_no_tools_and_plays_rows_as_they_are() -> None:
+async def test_a_foreign_environment_offers_no_tools_and_plays_rows_unchanged() -> None:
     script = Script([[says("done")]])
     row = {"responses_create_params": {"input": "Play."}}
     servers = {"world": foreign_environment, "model": script.model, "agent": agent(GameAgent)}
@@ -190,7 +190,7 @@ async def test_another_stacks_environment_offers_no_tools_and_plays_rows_as_they
     assert "tools" not in script.asked[0]
 
 
-async def test_success_and_reward_components_are_on_the_row_only_where_the_environment_has_them() -> None:
+async def test_a_rollout_has_success_and_reward_components_only_if_the_environment_returns_them() -> None:
     class Parts(Plain):
         async def verify(self, response: Verification) -> Verdict:
             return Verdict(reward=1.5, success=True, reward_components={"right": 1, "brief": 0.5}, note=None)

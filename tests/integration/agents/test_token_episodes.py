@@ -1,4 +1,4 @@
-"""Agents over a model server that records tokens: what they send back, what a row says, how such episodes end."""
+"""Agents over a model server that records tokens: what they send back, what rollouts record, how episodes end."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ AGENTS = [GameAgent, SimpleAgent]
 
 
 class Wall(Environment[EnvironmentSettings]):
-    """Nothing moves."""
+    """An environment in which nothing moves."""
 
     @tool
     async def push(self, actions: list[str]) -> str:
@@ -40,23 +40,30 @@ class Wall(Environment[EnvironmentSettings]):
         return "## the wall"
 
     async def verify(self, response: Verification) -> Verdict:
-        """One for trying."""
         return Verdict(reward=1.0)
 
 
 @asynccontextmanager
 async def stack(
-    engine: TokenEngine, kind: type[Agent[Any]] = GameAgent, hosted: type[Environment[Any]] = Wall, **settings: Any
+    engine: TokenEngine,
+    kind: type[Agent[Any]] = GameAgent,
+    env_class: type[Environment[Any]] = Wall,
+    **settings: Any,
 ) -> AsyncIterator[Wired]:
-    chosen: Json = {"base_url": "http://engine:1/v1", "model": "tiny", "return_token_id_information": True}
-    chosen |= {"logprobs_mode": "processed_logprobs", "text_tool_parser": "hermes", "retry_pause_s": 0.0, **settings}
+    options: Json = {"base_url": "http://engine:1/v1", "model": "tiny", "return_token_id_information": True}
+    options |= {
+        "logprobs_mode": "processed_logprobs",
+        "text_tool_parser": "hermes",
+        "retry_pause_s": 0.0,
+        **settings,
+    }
 
     def model(context: Context) -> Server:
-        return VllmModel(VllmModelSettings(**chosen), context)
+        return VllmModel(VllmModelSettings(**options), context)
 
-    async with wired({"world": environment(hosted), "model": model, "agent": agent(kind)}) as found:
-        found.transport.mount("http://engine:1", engine)
-        yield found
+    async with wired({"world": environment(env_class), "model": model, "agent": agent(kind)}) as wired_stack:
+        wired_stack.transport.mount("http://engine:1", engine)
+        yield wired_stack
 
 
 def turns(row: Json) -> list[Json]:
@@ -66,11 +73,11 @@ def turns(row: Json) -> list[Json]:
 
 @pytest.mark.parametrize("kind", AGENTS)
 @pytest.mark.parametrize("token_in", ["generate", "completions"])
-async def test_a_row_carries_every_turns_tokens_and_each_prompt_begins_with_the_turn_before(
+async def test_a_rollout_holds_the_tokens_of_every_turn_and_each_prompt_starts_with_the_previous_turn(
     kind: type[Agent[Any]], token_in: str
 ) -> None:
-    async with stack(TokenEngine([CALL, CALL, CALL, WORDS]), kind, token_in=token_in) as found:
-        row = await found.run(ROW)
+    async with stack(TokenEngine([CALL, CALL, CALL, WORDS]), kind, token_in=token_in) as wired_stack:
+        row = await wired_stack.run(ROW)
     items = turns(row)
     assert [item["generation_token_ids"] for item in items] == [CALL, CALL, CALL, WORDS]
     for before, after in pairwise(items):
@@ -79,11 +86,11 @@ async def test_a_row_carries_every_turns_tokens_and_each_prompt_begins_with_the_
     assert row["finish_reason"] == "answered"
 
 
-async def test_messages_retokenized_are_breaks_on_the_row_and_the_collections_drift() -> None:
+async def test_retokenized_messages_count_as_breaks_of_the_rollout_and_drift_of_the_collection() -> None:
     progress = CollectionProgress(expected=2)
     for token_in in ("off", "generate"):
-        async with stack(TokenEngine([CALL, CALL, WORDS]), token_in=token_in) as found:
-            row: Any = await found.run(ROW)
+        async with stack(TokenEngine([CALL, CALL, WORDS]), token_in=token_in) as wired_stack:
+            row: Any = await wired_stack.run(ROW)
         if token_in == "off":
             assert row["token_trail"] == {"turns": 2, "breaks": 2, "segments": 3}
             assert [item["token_trace"]["segment"] for item in turns(row)] == [0, 1, 2]
@@ -92,51 +99,51 @@ async def test_messages_retokenized_are_breaks_on_the_row_and_the_collections_dr
 
 
 @pytest.mark.parametrize("token_in", ["off", "generate"])
-async def test_what_is_recorded_of_tokens_has_its_type_and_no_key_that_is_not_in_it(token_in: str) -> None:
-    async with stack(TokenEngine([CALL, WORDS]), token_in=token_in) as found:
-        row = await found.run(ROW)
+async def test_the_recorded_token_fields_match_their_types_exactly(token_in: str) -> None:
+    async with stack(TokenEngine([CALL, WORDS]), token_in=token_in) as wired_stack:
+        row = await wired_stack.run(ROW)
     TypeAdapter(RolloutRow).validate_python(row, strict=True)
     assert list(untyped_keys(row, RolloutRow)) == []
     assert all(TOKEN_FIELDS[0] in item and item["token_trace"]["sampling"] for item in turns(row))
 
 
-async def test_a_row_without_tokens_reports_no_token_history_and_the_drift_is_unknown() -> None:
+async def test_a_rollout_without_tokens_has_no_token_history_and_no_drift() -> None:
     progress = CollectionProgress(expected=1)
-    async with stack(TokenEngine([CALL, WORDS]), return_token_id_information=False) as found:
-        row: Any = await found.run(ROW)
+    async with stack(TokenEngine([CALL, WORDS]), return_token_id_information=False) as wired_stack:
+        row: Any = await wired_stack.run(ROW)
     progress.count(row)
     assert "token_trail" not in row
     assert progress.drift is None
 
 
-async def test_a_row_names_the_constraints_that_any_of_its_turns_was_sampled_under() -> None:
-    async with stack(TokenEngine([CALL, WORDS]), extra_body={"top_p": 0.9, "min_tokens": 2}) as found:
-        row = await found.run(ROW)
+async def test_a_rollout_names_the_sampling_constraints_of_its_turns() -> None:
+    async with stack(TokenEngine([CALL, WORDS]), extra_body={"top_p": 0.9, "min_tokens": 2}) as wired_stack:
+        row = await wired_stack.run(ROW)
     assert row["token_trail"]["constrained"] == ["min_tokens", "top_p"]
 
 
 async def test_a_single_turn_has_a_token_history_without_later_turns() -> None:
-    async with stack(TokenEngine([WORDS])) as found:
-        row = await found.run(ROW)
+    async with stack(TokenEngine([WORDS])) as wired_stack:
+        row = await wired_stack.run(ROW)
     assert row["token_trail"] == {"turns": 0, "breaks": 0, "segments": 1}
 
 
-async def test_agents_send_the_last_turns_tokens_back_and_no_others() -> None:
-    """All of them would make each request as long as all before."""
-    asked: list[Json] = []
+async def test_agents_send_back_only_the_tokens_of_the_last_turn() -> None:
+    """Resending the tokens of every turn would make the requests grow quadratically."""
+    requests: list[Json] = []
 
-    class Listening(VllmModel):
+    class Recording(VllmModel):
         async def responses(self, request: Json, call: Any) -> Any:
-            asked.append({"input": [dict(item) for item in request["input"]]})
+            requests.append({"input": [dict(item) for item in request["input"]]})
             return await super().responses(request, call)
 
-    chosen = {"base_url": "http://engine:1/v1", "model": "tiny", "return_token_id_information": True}
+    options = {"base_url": "http://engine:1/v1", "model": "tiny", "return_token_id_information": True}
     builds = {"world": environment(Wall), "agent": agent(GameAgent)}
-    model = {"model": lambda context: Listening(VllmModelSettings(**chosen), context)}
-    async with wired({**builds, **model}) as found:
-        found.transport.mount("http://engine:1", TokenEngine([CALL, CALL, CALL, WORDS]))
-        row = await found.run(ROW)
-    held = [[item for item in request["input"] if "generation_token_ids" in item] for request in asked]
+    model = {"model": lambda context: Recording(VllmModelSettings(**options), context)}
+    async with wired({**builds, **model}) as wired_stack:
+        wired_stack.transport.mount("http://engine:1", TokenEngine([CALL, CALL, CALL, WORDS]))
+        row = await wired_stack.run(ROW)
+    held = [[item for item in request["input"] if "generation_token_ids" in item] for request in requests]
     assert [[item["call_id"] for item in items] for items in held] == [
         [],
         *([item["call_id"]] for item in turns(row)[:3]),
@@ -144,58 +151,58 @@ async def test_agents_send_the_last_turns_tokens_back_and_no_others() -> None:
 
 
 @pytest.mark.parametrize("kind", AGENTS)
-async def test_all_calls_of_an_episode_name_it_and_two_episodes_have_two_names(kind: type[Agent[Any]]) -> None:
+async def test_all_calls_of_an_episode_share_a_session_id_that_no_other_episode_has(kind: type[Agent[Any]]) -> None:
     engine = TokenEngine([CALL, WORDS])
-    async with stack(engine, kind) as found:
-        await found.run(ROW)
+    async with stack(engine, kind) as wired_stack:
+        await wired_stack.run(ROW)
         first = {headers["x-session-id"] for headers in engine.headers}
-        await found.run(ROW)
+        await wired_stack.run(ROW)
     assert len(first) == 1
     assert len({headers["x-session-id"] for headers in engine.headers}) == 2
 
 
 @pytest.mark.parametrize("kind", AGENTS)
-async def test_an_unreadable_call_ends_the_episode_by_its_own_name(kind: type[Agent[Any]]) -> None:
-    async with stack(TokenEngine([CALL, [*encode('<tool_call>{"name": '), END]]), kind) as found:
-        row = await found.run(ROW)
+async def test_an_unreadable_call_ends_the_episode_with_its_own_finish_reason(kind: type[Agent[Any]]) -> None:
+    async with stack(TokenEngine([CALL, [*encode('<tool_call>{"name": '), END]]), kind) as wired_stack:
+        row = await wired_stack.run(ROW)
     assert (row["finish_reason"], row["truncated"], row["reward"]) == ("unreadable_call", False, 1.0)
     assert row["timings"]["tool_calls"] == 1
 
 
 @pytest.mark.parametrize("kind", AGENTS)
-async def test_a_call_that_the_token_limit_cut_ends_the_episode_by_the_limits_name(kind: type[Agent[Any]]) -> None:
-    async with stack(TokenEngine([CALL, encode('<tool_call>{"name": ')]), kind) as found:
-        row = await found.run(ROW)
+async def test_a_call_cut_off_at_the_token_limit_ends_the_episode_with_length(kind: type[Agent[Any]]) -> None:
+    async with stack(TokenEngine([CALL, encode('<tool_call>{"name": ')]), kind) as wired_stack:
+        row = await wired_stack.run(ROW)
     assert (row["finish_reason"], row["truncated"]) == ("length", True)
 
 
 @pytest.mark.parametrize("kind", AGENTS)
 @pytest.mark.parametrize("token_in", ["generate", "completions", "off"])
-async def test_a_conversation_that_outgrows_the_context_ends_the_episode_and_is_measured(
+async def test_a_conversation_that_exceeds_the_context_ends_the_episode_and_is_still_measured(
     kind: type[Agent[Any]], token_in: str
 ) -> None:
     engine = TokenEngine([CALL], longest=250)
-    async with stack(engine, kind, token_in=token_in) as found:
-        row = await found.run(ROW)
+    async with stack(engine, kind, token_in=token_in) as wired_stack:
+        row = await wired_stack.run(ROW)
     assert (row["finish_reason"], row["truncated"], row["reward"]) == ("context_overflow", True, 1.0)
     assert row["timings"]["model_calls"] == len([item for item in turns(row) if "generation_token_ids" in item]) > 0
     assert row["response"]["output"][-1]["type"] == "function_call_output"
 
 
-async def test_a_task_that_does_not_fit_at_all_is_a_failure_and_no_episode() -> None:
-    async with stack(TokenEngine([CALL], longest=20)) as found:
-        with pytest.raises(Failure) as caught:
-            await found.run(ROW)
-    assert (caught.value.kind, caught.value.terminal) == (FailureKind.CONTEXT_OVERFLOW, True)
-    assert caught.value.problem.server == "model"
+async def test_a_task_that_exceeds_the_context_at_the_first_turn_is_a_failure() -> None:
+    async with stack(TokenEngine([CALL], longest=20)) as wired_stack:
+        with pytest.raises(Failure) as raised:
+            await wired_stack.run(ROW)
+    assert (raised.value.kind, raised.value.terminal) == (FailureKind.CONTEXT_OVERFLOW, True)
+    assert raised.value.problem.server == "model"
 
 
-async def test_a_turn_without_tokens_fails_the_episode_and_is_never_a_reward() -> None:
+async def test_a_turn_without_tokens_fails_the_episode_instead_of_earning_a_reward() -> None:
     engine = TokenEngine([[*spelled("hm"), END]], gives_ids=False)
-    async with stack(engine, max_attempts=1) as found:
-        with pytest.raises(Failure) as caught:
-            await found.run(ROW)
-    assert caught.value.kind is FailureKind.MALFORMED_ANSWER
+    async with stack(engine, max_attempts=1) as wired_stack:
+        with pytest.raises(Failure) as raised:
+            await wired_stack.run(ROW)
+    assert raised.value.kind is FailureKind.MALFORMED_ANSWER
 
 
 class Talk(Environment[EnvironmentSettings]):
@@ -204,18 +211,16 @@ class Talk(Environment[EnvironmentSettings]):
     turns = 0
 
     async def reset(self) -> tuple[str, Json]:
-        """Begin."""
         return "begin", {}
 
     async def turn(self, text: str) -> Turn:
-        """Go on."""
         self.turns += 1
         return Turn("go on", 0.5, self.turns == 3, False, {})
 
 
-async def test_turns_with_observations_between_them_are_recorded_as_one_sequence() -> None:
-    async with stack(TokenEngine([WORDS]), TurnAgent, Talk, token_in="generate") as found:
-        row = await found.run({"responses_create_params": {"input": "go"}})
+async def test_turns_separated_by_observations_are_recorded_as_one_sequence() -> None:
+    async with stack(TokenEngine([WORDS]), TurnAgent, Talk, token_in="generate") as wired_stack:
+        row = await wired_stack.run({"responses_create_params": {"input": "go"}})
     items = [item for item in row["response"]["output"] if item["role"] == "assistant"]
     assert [item["generation_token_ids"] for item in items] == [WORDS] * 3
     for before, after in pairwise(items):

@@ -1,4 +1,4 @@
-"""The agent that drives the turn-based form, with environments of this stack and with NeMo Gym's kind of server."""
+"""The agent for turn-based environments, with environments of Rollyard and with servers in the style of NeMo Gym."""
 
 from __future__ import annotations
 
@@ -21,21 +21,19 @@ ROW: Json = {"responses_create_params": {"input": "Guess the number."}, "secret"
 
 
 class Guess(Environment[EnvironmentSettings]):
-    """Says higher or lower; three guesses."""
+    """Number guessing with three guesses; it answers higher or lower."""
 
-    closed: list[int] = []  # noqa: RUF012 - what a test looks at
-    seen: list[str] = []  # noqa: RUF012 - what a test looks at
+    closed: list[int] = []  # noqa: RUF012 - read by tests
+    seen: list[str] = []  # noqa: RUF012 - read by tests
 
     def __init__(self, task: Any, settings: EnvironmentSettings) -> None:
         super().__init__(task, settings)
         self.guesses = 0
 
     async def reset(self) -> tuple[str, Json]:
-        """The first observation."""
         return "A number from 1 to 9.", {"range": 9}
 
     async def turn(self, text: str) -> Turn:
-        """One guess."""
         self.guesses += 1
         self.seen.append(text)
         if text == "crash":
@@ -49,19 +47,18 @@ class Guess(Environment[EnvironmentSettings]):
         return Turn("higher" if int(text) < self.task["secret"] else "lower", -0.1, False, self.guesses >= 3, {})
 
     async def close(self) -> None:
-        """Remember after how many guesses."""
         self.closed.append(self.guesses)
 
 
 class Scored(Guess):
-    """With a verdict of its own."""
+    """The same environment with its own verdict."""
 
     async def verify(self, response: Verification) -> Verdict:
         """Reads its own state and the model's last message after the episode has ended."""
         return Verdict(reward=float(self.guesses), success=response.text == str(self.task["secret"]))
 
 
-def playing(script: Script, kind: type[Guess] = Guess, **settings: Any) -> Any:
+def guessing(script: Script, kind: type[Guess] = Guess, **settings: Any) -> Any:
     Guess.closed.clear()
     Guess.seen.clear()
     return wired({"world": environment(kind), "model": script.model, "agent": agent(TurnAgent, **settings)})
@@ -75,13 +72,13 @@ def closed(stack: Wired) -> bool:
     return stack.servers["world"].sessions == 0
 
 
-async def test_the_model_reads_the_first_observation_and_then_one_after_each_of_its_messages() -> None:
+async def test_the_model_sees_the_first_observation_and_then_one_after_each_of_its_messages() -> None:
     script = messages("5", "8", "7")
-    async with playing(script) as stack:
+    async with guessing(script) as stack:
         rollout = await stack.run(ROW)
         assert closed(stack)
-    read = [(item["role"], item["content"]) for item in script.asked[2]["input"]]
-    assert [text for role, text in read if role == "user"] == [
+    roles_and_texts = [(item["role"], item["content"]) for item in script.asked[2]["input"]]
+    assert [text for role, text in roles_and_texts if role == "user"] == [
         "Guess the number.",
         "A number from 1 to 9.",
         "higher",
@@ -92,7 +89,7 @@ async def test_the_model_reads_the_first_observation_and_then_one_after_each_of_
 
 
 async def test_an_environment_without_verify_is_scored_by_the_sum_of_its_step_rewards() -> None:
-    async with playing(messages("5", "8", "7")) as stack:
+    async with guessing(messages("5", "8", "7")) as stack:
         rollout = await stack.run(ROW)
     assert rollout["step_rewards"] == [-0.1, -0.1, 1.0]
     assert rollout["reward"] == rollout["total_reward"] == pytest.approx(0.8)
@@ -100,23 +97,23 @@ async def test_an_environment_without_verify_is_scored_by_the_sum_of_its_step_re
     assert (rollout["final_observation"], rollout["reset_info"]) == ("Right.", {"range": 9})
 
 
-async def test_an_environments_verdict_is_asked_for_after_its_last_step_and_decides() -> None:
-    async with playing(messages("5", "7"), Scored) as stack:
+async def test_an_environments_own_verdict_decides_after_the_last_step() -> None:
+    async with guessing(messages("5", "7"), Scored) as stack:
         rollout = await stack.run(ROW)
         assert closed(stack)
     assert (rollout["reward"], rollout["success"], rollout["total_reward"]) == (2.0, True, 0.9)
     assert Scored.closed == [2]
 
 
-async def test_the_verdict_can_be_left_out() -> None:
-    async with playing(messages("7"), Scored, sum_steps=True) as stack:
+async def test_sum_steps_skips_the_verdict() -> None:
+    async with guessing(messages("7"), Scored, sum_steps=True) as stack:
         rollout = await stack.run(ROW)
         assert closed(stack)
     assert (rollout["reward"], rollout.get("success")) == (1.0, None)
 
 
-async def test_the_verdict_reads_the_models_last_message_and_not_the_last_observation() -> None:
-    async with playing(messages("1"), Scored, max_steps=1) as stack:
+async def test_the_verdict_sees_the_models_last_message_and_not_the_last_observation() -> None:
+    async with guessing(messages("1"), Scored, max_steps=1) as stack:
         rollout = await stack.run({**ROW, "secret": 1})
         missed = await stack.run({**ROW, "secret": 2})
     assert (rollout["success"], missed["success"]) == (True, False)
@@ -142,7 +139,7 @@ async def test_the_verdict_reads_the_models_last_message_and_not_the_last_observ
 async def test_each_ending_has_its_own_finish_reason(
     script: Script, settings: Json, reason: str, truncated: bool
 ) -> None:
-    async with playing(script, **settings) as stack:
+    async with guessing(script, **settings) as stack:
         rollout = await stack.run(ROW)
         assert closed(stack)
     assert (rollout["finish_reason"], rollout["truncated"]) == (reason, truncated)
@@ -153,17 +150,17 @@ async def test_a_full_context_ends_the_episode_and_its_steps_still_count() -> No
     script = messages("5")
 
     def model(context: Context) -> Any:
-        made: Any = script.model(context)
-        first = made.responses
+        server: Any = script.model(context)
+        respond = server.responses
 
         async def responses(request: Json, call: Any) -> Json:
             if script.asked:
                 raise Failure(FailureKind.CONTEXT_OVERFLOW, "too long")
-            answer: Json = await first(request, call)
+            answer: Json = await respond(request, call)
             return answer
 
-        made.responses = responses
-        return made
+        server.responses = responses
+        return server
 
     async with wired({"world": environment(Guess), "model": model, "agent": agent(TurnAgent)}) as stack:
         rollout = await stack.run(ROW)
@@ -171,35 +168,35 @@ async def test_a_full_context_ends_the_episode_and_its_steps_still_count() -> No
     assert (rollout["finish_reason"], rollout["step_rewards"]) == ("context_overflow", [-0.1])
 
 
-async def test_with_a_tag_the_environment_gets_the_last_action_alone() -> None:
+async def test_with_an_action_tag_the_environment_gets_only_the_last_action() -> None:
     text = "not <action>1</action>, rather <ACTION> 7\n</ACTION>. Done"
-    async with playing(messages(text), action_tag="action") as stack:
+    async with guessing(messages(text), action_tag="action") as stack:
         rollout = await stack.run(ROW)
     assert (Guess.seen, rollout["reward"]) == (["7"], 1.0)
     assert rollout["response"]["output"][0]["content"][0]["text"] == text
 
 
-async def test_a_message_without_the_tag_costs_a_turn_and_the_model_is_told_so() -> None:
+async def test_a_message_without_the_tag_costs_a_turn_and_returns_an_error_message() -> None:
     script = messages("7", "<action>7", "<action>7</action>")
-    async with playing(script, action_tag="action", max_steps=2) as stack:
+    async with guessing(script, action_tag="action", max_steps=2) as stack:
         rollout = await stack.run(ROW)
     assert (rollout["finish_reason"], rollout["step_rewards"], rollout["reward"]) == ("max_steps", [0.0, 0.0], 0.0)
     assert "has no <action>...</action>" in script.asked[1]["input"][-1]["content"]
     assert (Guess.seen, len(script.asked)) == ([], 2)
 
 
-async def test_a_tool_call_that_the_engine_could_not_read_ends_the_episode_by_that_name() -> None:
+async def test_an_unreadable_tool_call_ends_the_episode_with_that_finish_reason() -> None:
     script = messages("hmm")
 
     def model(context: Context) -> Any:
-        made: Any = script.model(context)
-        plain = made.responses
+        server: Any = script.model(context)
+        respond = server.responses
 
         async def responses(request: Json, call: Any) -> Json:
-            return {**await plain(request, call), "finish_reason": "unreadable_call"}
+            return {**await respond(request, call), "finish_reason": "unreadable_call"}
 
-        made.responses = responses
-        return made
+        server.responses = responses
+        return server
 
     Guess.seen.clear()
     async with wired({"world": environment(Guess), "model": model, "agent": agent(TurnAgent)}) as stack:
@@ -223,9 +220,9 @@ def test_the_action_is_the_last_complete_tag(text: str, action: str | None) -> N
     assert ActionTag("a").action_in(text) == action
 
 
-async def test_a_mistake_of_the_model_is_an_observation_and_no_failure() -> None:
+async def test_a_mistake_of_the_model_becomes_an_observation_and_not_a_failure() -> None:
     script = messages("seven", "7")
-    async with playing(script) as stack:
+    async with guessing(script) as stack:
         rollout = await stack.run(ROW)
     assert script.asked[1]["input"][-1]["content"] == "'seven' is not a number"
     assert rollout["step_rewards"] == [0.0, 1.0]
@@ -235,16 +232,16 @@ async def test_a_mistake_of_the_model_is_an_observation_and_no_failure() -> None
 async def test_a_broken_environment_is_a_failure_of_its_server_and_its_session_is_closed(
     text: str, kind: FailureKind
 ) -> None:
-    async with playing(messages(text)) as stack:
-        with pytest.raises(Failure) as failed:
+    async with guessing(messages(text)) as stack:
+        with pytest.raises(Failure) as raised:
             await stack.run(ROW)
         assert closed(stack)
-    assert (failed.value.kind, failed.value.problem.server) == (kind, "world")
+    assert (raised.value.kind, raised.value.problem.server) == (kind, "world")
 
 
-async def test_an_environment_that_is_not_turn_based_refuses_the_row() -> None:
+async def test_an_environment_that_is_not_turn_based_rejects_the_row() -> None:
     class Other(Environment[EnvironmentSettings]):
-        """Tools alone."""
+        """Has tools only."""
 
     async with wired({"world": environment(Other), "model": messages("x").model, "agent": agent(TurnAgent)}) as stack:
         with pytest.raises(Failure, match="not turn-based"):
@@ -252,39 +249,39 @@ async def test_an_environment_that_is_not_turn_based_refuses_the_row() -> None:
         assert closed(stack)
 
 
-async def test_a_tool_call_that_nothing_answers_is_answered_with_words() -> None:
+async def test_a_tool_call_in_a_turn_based_environment_gets_an_error_message() -> None:
     script = Script([[says("5"), calls("guess", {"number": 5}, "c9")], [says("7")]])
-    async with playing(script) as stack:
+    async with guessing(script) as stack:
         rollout = await stack.run(ROW)
-    answered = [item for item in script.asked[1]["input"] if item.get("type") == "function_call_output"]
-    assert [(item["call_id"], "no tool calls" in item["output"]) for item in answered] == [("c9", True)]
+    tool_outputs = [item for item in script.asked[1]["input"] if item.get("type") == "function_call_output"]
+    assert [(item["call_id"], "no tool calls" in item["output"]) for item in tool_outputs] == [("c9", True)]
     assert rollout["reward"] == 0.9
 
 
 class Gym(Server):
-    """Shaped like a gymnasium-style server of NeMo Gym: cookies, no /verify, no /close, the row in each step."""
+    """Like a Gymnasium-style server of NeMo Gym: cookies, no /verify, no /close, and the row in each step."""
 
     def __init__(self, context: Context, steps: list[Any]) -> None:
         super().__init__(ServerSettings(), context)
-        self.got: list[tuple[str, Any, Json]] = []
+        self.received: list[tuple[str, Any, Json]] = []
         app = FastAPI()
 
         @app.post("/reset")
         async def reset(request: Request, response: Response) -> Json:
-            self.got.append(("/reset", request.cookies.get("session"), await request.json()))
+            self.received.append(("/reset", request.cookies.get("session"), await request.json()))
             response.set_cookie("session", "opaque")
             return {"observation": None, "info": {}}
 
         @app.post("/step")
         async def step(request: Request, response: Response) -> Any:
-            self.got.append(("/step", request.cookies.get("session"), await request.json()))
-            response.set_cookie("session", f"opaque{len(self.got)}")
+            self.received.append(("/step", request.cookies.get("session"), await request.json()))
+            response.set_cookie("session", f"opaque{len(self.received)}")
             return steps.pop(0)
 
         self.app.mount("/", app)
 
 
-def stepped(observation: Any, reward: Any, *, end: bool = False, **info: Any) -> Json:
+def step_result(observation: Any, reward: Any, *, end: bool = False, **info: Any) -> Json:
     return {"observation": observation, "reward": reward, "terminated": end, "truncated": False, "info": info}
 
 
@@ -293,14 +290,18 @@ def gym(script: Script, steps: list[Any], **settings: Any) -> Any:
     return wired({**make, "agent": agent(TurnAgent, **settings)})
 
 
-async def test_a_gymnasium_style_server_of_nemo_gym_is_played_with_its_cookies_and_scored_by_its_steps() -> None:
-    steps = [stepped("What next?", 0.5), stepped(None, 0.25, end=True, score=3)]
+async def test_a_gymnasium_style_server_is_played_with_its_cookies_and_scored_by_its_steps() -> None:
+    steps = [step_result("What next?", 0.5), step_result(None, 0.25, end=True, score=3)]
     async with gym(messages("one", "two"), steps) as stack:
         rollout = await stack.run({**ROW, "follow_ups": ["x"]})
-        got = stack.servers["world"].got
-    assert [(path, cookie) for path, cookie, _ in got] == [("/reset", None), ("/step", "opaque"), ("/step", "opaque2")]
-    assert all(body["follow_ups"] == ["x"] and "responses_create_params" in body for _, _, body in got)
-    assert got[2][2]["response"]["output"][0]["content"][0]["text"] == "two"
+        received = stack.servers["world"].received
+    assert [(path, cookie) for path, cookie, _ in received] == [
+        ("/reset", None),
+        ("/step", "opaque"),
+        ("/step", "opaque2"),
+    ]
+    assert all(body["follow_ups"] == ["x"] and "responses_create_params" in body for _, _, body in received)
+    assert received[2][2]["response"]["output"][0]["content"][0]["text"] == "two"
     assert (rollout["reward"], rollout["step_rewards"], rollout["finish_reason"]) == (0.75, [0.5, 0.25], "done")
     assert (rollout["terminated"], rollout["info"]) == (True, {"score": 3})
 
@@ -308,7 +309,7 @@ async def test_a_gymnasium_style_server_of_nemo_gym_is_played_with_its_cookies_a
 async def test_tool_outputs_of_a_gymnasium_style_server_answer_the_models_calls() -> None:
     script = Script([[calls("add", {"a": 1}, "c1")], [says("2")]])
     outputs = [{"call_id": "c1", "output": "2"}]
-    async with gym(script, [stepped(None, 0.0, tool_outputs=outputs), stepped(None, 1.0, end=True)]) as stack:
+    async with gym(script, [step_result(None, 0.0, tool_outputs=outputs), step_result(None, 1.0, end=True)]) as stack:
         rollout = await stack.run(ROW)
     kinds = [item.get("type") for item in rollout["response"]["output"]]
     assert kinds == ["function_call", "function_call_output", "message"]
@@ -328,17 +329,17 @@ async def test_tool_outputs_of_a_gymnasium_style_server_answer_the_models_calls(
         [],
     ],
 )
-async def test_a_step_that_cannot_be_read_is_a_failure_and_never_a_reward(answer: Any) -> None:
+async def test_a_malformed_step_is_a_failure_and_never_a_reward(answer: Any) -> None:
     async with gym(messages("x"), [answer]) as stack:
-        with pytest.raises(Failure) as failed:
+        with pytest.raises(Failure) as raised:
             await stack.run(ROW)
-    assert (failed.value.kind, failed.value.problem.server) == (FailureKind.MALFORMED_ANSWER, "world")
+    assert (raised.value.kind, raised.value.problem.server) == (FailureKind.MALFORMED_ANSWER, "world")
 
 
-async def test_token_ids_stay_with_the_agent_and_on_the_record() -> None:
+async def test_token_ids_are_recorded_but_not_sent_to_the_environment() -> None:
     item = {**says("one"), "prompt_token_ids": [1], "generation_token_ids": [2], "generation_log_probs": [-0.5]}
-    async with gym(Script([[item]]), [stepped(None, 1.0, end=True)]) as stack:
+    async with gym(Script([[item]]), [step_result(None, 1.0, end=True)]) as stack:
         rollout = await stack.run(ROW)
-        sent = orjson.dumps(stack.servers["world"].got[1][2])
+        sent = orjson.dumps(stack.servers["world"].received[1][2])
     assert b"token_ids" not in sent
     assert rollout["response"]["output"][0]["generation_token_ids"] == [2]

@@ -44,8 +44,10 @@ class Notes(Environment[EnvironmentSettings]):
         return Verdict(reward=1.0)
 
 
-async def foreign(stack: Wired, path: str, body: Json, cookies: tuple[str, ...] = ()) -> tuple[Any, tuple[str, ...]]:
-    """A client of another stack: without Rollyard's headers, and only with the cookies that it received."""
+async def foreign_post(
+    stack: Wired, path: str, body: Json, cookies: tuple[str, ...] = ()
+) -> tuple[Any, tuple[str, ...]]:
+    """A request of a foreign client: without Rollyard's headers, and only with the cookies that it received."""
     headers = {"cookie": "; ".join(cookie.partition(";")[0] for cookie in cookies)} if cookies else {}
     answer = await stack.transport.send("POST", f"http://world:1{path}", orjson.dumps(body), headers, 5.0)
     assert answer.status == 200, answer.body
@@ -54,12 +56,12 @@ async def foreign(stack: Wired, path: str, body: Json, cookies: tuple[str, ...] 
 
 async def test_a_client_that_keeps_only_the_last_answers_cookies_stays_in_its_session() -> None:
     async with wired({"world": environment(Notes)}) as stack:
-        _, cookies = await foreign(stack, "/seed_session", {})
+        _, cookies = await foreign_post(stack, "/seed_session", {})
         for path, body in (("/note", {"text": "a"}), ("/nothing", {}), ("/note", {"text": ""})):
-            _, cookies = await foreign(stack, path, body, cookies)
-        verdict, cookies = await foreign(stack, "/verify", {"response": {}}, cookies)
+            _, cookies = await foreign_post(stack, path, body, cookies)
+        verdict, cookies = await foreign_post(stack, "/verify", {"response": {}}, cookies)
         assert verdict["reward"] == 1.0
-        await foreign(stack, "/close", {}, cookies)
+        await foreign_post(stack, "/close", {}, cookies)
         assert stack.servers["world"].sessions == 0
 
 
@@ -107,7 +109,6 @@ class Rounds(Notes):
     system_prompt = "Be brief."
 
     async def reset(self) -> tuple[str, Json]:
-        """Nothing to see."""
         return "Your turn.", {}
 
 

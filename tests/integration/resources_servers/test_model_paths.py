@@ -53,20 +53,20 @@ class Both(Environment[EnvironmentSettings]):
         """The message is the action."""
         if text == "odd":
             raise BadTask("this text is odd")
-        return Turn(f"you said {text}", 1.0, text == "end", False, {})
+        return Turn(f"you wrote {text}", 1.0, text == "end", False, {})
 
     async def verify(self, response: Verification) -> Verdict:
         """Always succeeds."""
-        return Verdict(reward=1.0, said=response.text)
+        return Verdict(reward=1.0, text=response.text)
 
 
-async def opened(stack: Wired, path: str) -> dict[str, str]:
+async def open_session(stack: Wired, path: str) -> dict[str, str]:
     return {"cookie": (await stack.post("world", path, {})).cookies[0].partition(";")[0]}
 
 
-async def asked(stack: Wired, cookie: dict[str, str], path: str, body: Json | bytes) -> tuple[int, Any]:
-    sent = body if isinstance(body, bytes) else orjson.dumps(body)
-    answer = await stack.client.send("http://world:1", path, sent, 30.0, cookie)
+async def post(stack: Wired, cookie: dict[str, str], path: str, body: Json | bytes) -> tuple[int, Any]:
+    content = body if isinstance(body, bytes) else orjson.dumps(body)
+    answer = await stack.client.send("http://world:1", path, content, 30.0, cookie)
     return answer.status, orjson.loads(answer.body)
 
 
@@ -76,21 +76,21 @@ async def asked(stack: Wired, cookie: dict[str, str], path: str, body: Json | by
 )
 async def test_a_session_opened_by_seed_session_takes_every_step_for_the_tool(body: Json | bytes) -> None:
     async with wired({"world": environment(Both)}) as stack:
-        cookie = await opened(stack, "/seed_session")
-        status, said = await asked(stack, cookie, "/step", body)
-        assert status == 200 and ("stepped" in said or said["error"].startswith("Invalid call of step"))
-        assert (await asked(stack, cookie, "/verify", {"response": {}}))[1]["reward"] == 1.0
+        cookie = await open_session(stack, "/seed_session")
+        status, answer = await post(stack, cookie, "/step", body)
+        assert status == 200 and ("stepped" in answer or answer["error"].startswith("Invalid call of step"))
+        assert (await post(stack, cookie, "/verify", {"response": {}}))[1]["reward"] == 1.0
 
 
 @pytest.mark.parametrize("path", ["/power", "/fly", "/step"])
 async def test_a_session_opened_by_reset_has_no_tools(path: str) -> None:
     async with wired({"world": environment(Both)}) as stack:
-        cookie = await opened(stack, "/reset")
-        status, said = await asked(stack, cookie, path, {"exponent": 1, "amount": 1})
-        assert (status, said["type"]) == (400, "urn:rollyard:bad_request")
-        assert (await asked(stack, cookie, "/step", REPLY))[1]["observation"] == "you said go on"
-        assert (await asked(stack, cookie, "/verify", {"response": {}}))[0] == 200
-        assert (await asked(stack, cookie, "/close", {}))[1] == {"closed": True}
+        cookie = await open_session(stack, "/reset")
+        status, answer = await post(stack, cookie, path, {"exponent": 1, "amount": 1})
+        assert (status, answer["type"]) == (400, "urn:rollyard:bad_request")
+        assert (await post(stack, cookie, "/step", REPLY))[1]["observation"] == "you wrote go on"
+        assert (await post(stack, cookie, "/verify", {"response": {}}))[0] == 200
+        assert (await post(stack, cookie, "/close", {}))[1] == {"closed": True}
 
 
 @pytest.mark.parametrize(
@@ -98,44 +98,44 @@ async def test_a_session_opened_by_reset_has_no_tools(path: str) -> None:
 )
 async def test_an_unknown_tool_returns_a_message_and_leaves_the_session_open(name: str) -> None:
     async with wired({"world": environment(Both)}) as stack:
-        cookie = await opened(stack, "/seed_session")
-        status, said = await asked(stack, cookie, f"/{name}", {})
-        assert (status, said["error"].startswith("There is no tool")) == (200, True)
+        cookie = await open_session(stack, "/seed_session")
+        status, answer = await post(stack, cookie, f"/{name}", {})
+        assert (status, answer["error"].startswith("There is no tool")) == (200, True)
         assert stack.servers["world"].sessions == 1
 
 
 @pytest.mark.parametrize("how", ["bad_task", "bad_request", "recursion", "memory", "overflow"])
 async def test_arguments_that_a_tool_rejects_return_a_message_for_the_model(how: str) -> None:
     async with wired({"world": environment(Both)}) as stack:
-        status, said = await asked(stack, await opened(stack, "/seed_session"), "/refuse", {"how": how})
-    assert (status, list(said)) == (200, ["error"])
+        status, answer = await post(stack, await open_session(stack, "/seed_session"), "/refuse", {"how": how})
+    assert (status, list(answer)) == (200, ["error"])
 
 
 @pytest.mark.parametrize("how", ["upstream_error", "timeout", "bug"])
 async def test_an_environment_or_infrastructure_error_in_a_tool_is_a_failure(how: str) -> None:
     async with wired({"world": environment(Both)}) as stack:
-        status, said = await asked(stack, await opened(stack, "/seed_session"), "/refuse", {"how": how})
-    assert (status >= 500, said["server"]) == (True, "world")
+        status, answer = await post(stack, await open_session(stack, "/seed_session"), "/refuse", {"how": how})
+    assert (status >= 500, answer["server"]) == (True, "world")
 
 
 async def test_a_message_that_the_environment_rejects_is_an_observation_and_the_episode_continues() -> None:
     async with wired({"world": environment(Both)}) as stack:
-        cookie = await opened(stack, "/reset")
+        cookie = await open_session(stack, "/reset")
         body = {"response": {"output": [{"type": "message", "content": "odd"}]}}
-        _, turn = await asked(stack, cookie, "/step", body)
+        _, turn = await post(stack, cookie, "/step", body)
         assert (turn["observation"], turn["terminated"]) == ("this text is odd", False)
-        assert (await asked(stack, cookie, "/step", REPLY))[0] == 200
+        assert (await post(stack, cookie, "/step", REPLY))[0] == 200
 
 
 async def test_a_result_beyond_64_bits_is_sent_and_one_with_too_many_digits_returns_a_message() -> None:
     async with wired({"world": environment(Both)}) as stack:
-        cookie = await opened(stack, "/seed_session")
+        cookie = await open_session(stack, "/seed_session")
         answer = await stack.client.send(
             "http://world:1", "/twice", b'{"numbers": [4611686018427387904]}', 30.0, cookie
         )
-        words = await asked(stack, cookie, "/power", {"exponent": 5000})
+        error = await post(stack, cookie, "/power", {"exponent": 5000})
     assert answer.body == b"[%d]" % 2**102
-    assert words[0] == 200 and "too large" in words[1]["error"]
+    assert error[0] == 200 and "too large" in error[1]["error"]
 
 
 @pytest.mark.parametrize(
@@ -144,14 +144,14 @@ async def test_a_result_beyond_64_bits_is_sent_and_one_with_too_many_digits_retu
 )
 async def test_a_response_of_any_shape_can_be_verified(output: Any) -> None:
     async with wired({"world": environment(Both)}) as stack:
-        status, said = await asked(
-            stack, await opened(stack, "/seed_session"), "/verify", {"response": {"output": output}}
+        status, answer = await post(
+            stack, await open_session(stack, "/seed_session"), "/verify", {"response": {"output": output}}
         )
-    assert (status, said["said"]) == (200, "")
+    assert (status, answer["text"]) == (200, "")
 
 
 async def test_calls_of_one_session_still_wait_for_one_another() -> None:
     async with wired({"world": environment(Both)}) as stack:
-        cookie = await opened(stack, "/seed_session")
-        answers = await asyncio.gather(*(asked(stack, cookie, "/step", {"amount": number}) for number in range(5)))
-    assert [said["stepped"] for _, said in answers] == list(range(5))
+        cookie = await open_session(stack, "/seed_session")
+        answers = await asyncio.gather(*(post(stack, cookie, "/step", {"amount": number}) for number in range(5)))
+    assert [body["stepped"] for _, body in answers] == list(range(5))

@@ -24,10 +24,10 @@ NAME = {SESSION_HEADER: "0123456789abcdef0123456789abcdef"}
 
 
 class Room(Environment[EnvironmentSettings]):
-    """Does what its row says, and counts."""
+    """Behaves as its row says, and counts instances and closes."""
 
     made = 0
-    closed: list[Any] = []  # noqa: RUF012 - what a test looks at
+    closed: list[Any] = []  # noqa: RUF012 - read by tests
     hold = asyncio.Event()
 
     def __init__(self, task: Any, settings: EnvironmentSettings) -> None:
@@ -50,12 +50,11 @@ class Room(Environment[EnvironmentSettings]):
 
     @tool
     async def work(self) -> str:
-        """Takes as long as the test wants."""
+        """Takes as long as the test needs."""
         await Room.hold.wait()
         return "done"
 
     async def verify(self, response: Verification) -> Verdict:
-        """Good."""
         return Verdict(reward=1.0)
 
     async def close(self) -> None:
@@ -71,7 +70,7 @@ class Room(Environment[EnvironmentSettings]):
 
 
 @pytest.fixture(autouse=True)
-def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
+def reset_room(monkeypatch: pytest.MonkeyPatch) -> None:
     Room.made, Room.closed, Room.hold = 0, [], asyncio.Event()
     monkeypatch.setattr(sessions, "CLOSE_WAIT_S", 0.1)
     monkeypatch.setattr(session_cleanup, "CLOSE_S", 0.2)
@@ -91,10 +90,10 @@ def open_now(stack: Wired) -> int:
 
 async def test_a_close_whose_caller_is_cancelled_while_a_call_works_still_ends_the_episode() -> None:
     async with wired({"world": environment(Room)}) as stack:
-        named = await cookie(stack, {})
-        working = asyncio.create_task(stack.post("world", "/work", {}, named))
+        headers = await cookie(stack, {})
+        working = asyncio.create_task(stack.post("world", "/work", {}, headers))
         await asyncio.sleep(0)
-        closing = asyncio.create_task(stack.post("world", "/close", {}, named))
+        closing = asyncio.create_task(stack.post("world", "/close", {}, headers))
         await asyncio.sleep(0.01)
         closing.cancel()
         await asyncio.wait({closing})
@@ -118,8 +117,8 @@ async def test_a_close_that_fails_keeps_no_other_session_from_being_reaped(how: 
 @pytest.mark.parametrize("how", ["hangs", "raises", "cancels"])
 async def test_a_verdict_is_returned_even_if_the_close_after_it_fails(how: str) -> None:
     async with wired({"world": environment(Room)}) as stack:
-        named = {**await cookie(stack, {"close": how}), "x-rollyard-session-end": "1"}
-        answer = await stack.post("world", "/verify", {"response": {}}, named)
+        headers = {**await cookie(stack, {"close": how}), "x-rollyard-session-end": "1"}
+        answer = await stack.post("world", "/verify", {"response": {}}, headers)
     assert orjson.loads(answer.body)["reward"] == 1.0
 
 
@@ -210,8 +209,11 @@ async def test_a_session_name_can_only_close_its_session() -> None:
 
 async def test_only_sessions_of_an_exited_agent_are_closed() -> None:
     present = ["agent#1", "agent#2"]
+    looks = 0
 
     async def directory() -> Directory:
+        nonlocal looks
+        looks += 1
         return Directory(run_id="test", servers={}, instances=present, families={}, settings={})
 
     def opened(owner: str) -> Room:
@@ -221,13 +223,14 @@ async def test_only_sessions_of_an_exited_agent_are_closed() -> None:
     for owner in ("agent#1", "agent#2", "of another run#1", ""):
         opened(owner)
     watching = asyncio.create_task(OrphanedSessions(held, directory, 0.04).watch())
-    await asyncio.sleep(0.1)
+    await until(lambda: looks >= 8)
     assert len(held) == 4
     present.remove("agent#1")
     await until(lambda: len(held) == 3)
     assert Room.closed == ["agent#1"]
     present.clear()
     present.append("agent#2")
-    await asyncio.sleep(0.1)
+    seen = looks
+    await until(lambda: looks >= seen + 8)
     watching.cancel()
     assert len(held) == 3

@@ -1,4 +1,4 @@
-"""A run whose parts start apart: shared keys, choosing servers, joining a head, being refused by it."""
+"""A run whose parts start separately: shared keys, server selection, joining the head, and rejection by it."""
 
 from __future__ import annotations
 
@@ -24,27 +24,27 @@ from tests.support.stacks import AGENT, collect, configured
 
 TOKEN = "0123456789abcdef-shared"
 KEYS = shared_keys(TOKEN)
-LATENT = "policy_model.responses_api_models.builtin_model.model=another"
+OTHER_MODEL = "policy_model.responses_api_models.builtin_model.model=another"
 
 
-def test_the_same_token_makes_the_same_keys_and_another_token_others() -> None:
+def test_the_same_token_gives_the_same_keys_and_another_token_gives_others() -> None:
     assert shared_keys(TOKEN) == KEYS
     other = shared_keys(TOKEN + "x")
     assert other.run_id != KEYS.run_id and other.secret != KEYS.secret
 
 
-def test_no_key_tells_another_or_the_token() -> None:
+def test_no_key_reveals_another_key_or_the_token() -> None:
     assert KEYS.run_id not in KEYS.secret and TOKEN not in KEYS.secret + KEYS.run_id
 
 
 @pytest.mark.parametrize("token", [None, "", "short"])
-def test_a_token_that_is_missing_or_short_is_refused_with_the_command_that_makes_one(token: str | None) -> None:
+def test_a_missing_or_short_token_is_rejected_with_the_command_that_generates_one(token: str | None) -> None:
     with pytest.raises(OperatorError, match=r"at least 16 characters.*openssl rand"):
         shared_keys(token)
 
 
 @pytest.mark.parametrize(
-    ("only", "found"),
+    ("only", "selected"),
     [
         (["policy_model"], ["policy_model"]),
         (["agents"], [AGENT]),
@@ -52,11 +52,11 @@ def test_a_token_that_is_missing_or_short_is_refused_with_the_command_that_makes
         ([], []),
     ],
 )
-def test_servers_are_chosen_by_name_and_by_family(only: list[str], found: list[str]) -> None:
-    assert [spec.name for spec in select_servers(configured().servers, only)] == found
+def test_servers_are_selected_by_name_and_by_family(only: list[str], selected: list[str]) -> None:
+    assert [spec.name for spec in select_servers(configured().servers, only)] == selected
 
 
-def test_a_name_that_no_server_has_is_refused_with_the_nearest() -> None:
+def test_an_unknown_server_name_is_rejected_with_the_closest_match() -> None:
     with pytest.raises(
         OperatorError, match="+only='policy' is neither a server nor a family.*policy_model".replace("+", r"\+")
     ):
@@ -64,7 +64,7 @@ def test_a_name_that_no_server_has_is_refused_with_the_nearest() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "message"),
     [
         (["+only=[policy_model]", "+head=127.0.0.1:1"], "need a common token"),
         (["+head=127.0.0.1:1"], "requires"),
@@ -72,17 +72,17 @@ def test_a_name_that_no_server_has_is_refused_with_the_nearest() -> None:
         (["+only=[]", "+host=0.0.0.0", f"+token={TOKEN}"], "the head's address is"),
     ],
 )
-def test_options_that_do_not_go_together_are_refused_before_anything_starts(
-    options: list[str], words: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+def test_conflicting_options_are_rejected_before_anything_starts(
+    options: list[str], message: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(OperatorError, match=words):
+    with pytest.raises(OperatorError, match=message):
         ng_run.run(["+config_paths=[configs/sokoban_builtin.yaml]", *options])
 
 
 @contextlib.asynccontextmanager
 async def head_alone(config: RunConfig, folder: Path) -> AsyncIterator[tuple[Stack, asyncio.Task[None]]]:
-    """The head, and its waiting for the others."""
+    """A head on its own, and the task that waits for the other servers."""
     files = RunFolder.create(folder, KEYS.run_id)
     stack = Stack(config, KEYS, files, say=lambda line: None, launcher=None, head_port=0, here=[])
     starting = asyncio.create_task(stack.start())
@@ -93,7 +93,7 @@ async def head_alone(config: RunConfig, folder: Path) -> AsyncIterator[tuple[Sta
         await stack.stop()
 
 
-async def joined(config: RunConfig, url: str, only: list[str], stop: asyncio.Event, said: list[str]) -> None:
+async def join(config: RunConfig, url: str, only: list[str], stop: asyncio.Event, messages: list[str]) -> None:
     await join_run(
         config,
         select_servers(config.servers, only),
@@ -101,16 +101,16 @@ async def joined(config: RunConfig, url: str, only: list[str], stop: asyncio.Eve
         ListenAddress(url),
         stop,
         environ={},
-        say=said.append,
+        say=messages.append,
         timeout_s=0.5,
     )
 
 
-async def test_servers_that_join_from_elsewhere_play_as_one_run(tmp_path: Path) -> None:
-    config, stop, said = configured(), asyncio.Event(), list[str]()
+async def test_servers_that_join_remotely_play_as_one_run(tmp_path: Path) -> None:
+    config, stop, messages = configured(), asyncio.Event(), list[str]()
     async with head_alone(config, tmp_path) as (stack, starting):
         parts = [
-            asyncio.create_task(joined(config, stack.head_url, [name], stop, said))
+            asyncio.create_task(join(config, stack.head_url, [name], stop, messages))
             for name in ("policy_model", "resources_servers", "agents")
         ]
         try:
@@ -120,18 +120,18 @@ async def test_servers_that_join_from_elsewhere_play_as_one_run(tmp_path: Path) 
             stop.set()
             await asyncio.gather(*parts)
     assert (state, progress.measured) == ("complete", 2)
-    assert len([line for line in said if " ready " in line]) == 3
+    assert len([line for line in messages if " ready " in line]) == 3
 
 
-async def test_a_server_with_other_settings_than_the_head_knows_is_refused(tmp_path: Path) -> None:
+async def test_a_server_whose_settings_differ_from_the_heads_is_rejected(tmp_path: Path) -> None:
     async with head_alone(configured(), tmp_path) as (stack, _):
         await until(lambda: (stack.folder.path / "head.json").exists())
         with pytest.raises(OperatorError, match=r"policy_model has different settings at the head \(model\)"):
-            await joined(configured(LATENT), stack.head_url, ["policy_model"], asyncio.Event(), [])
+            await join(configured(OTHER_MODEL), stack.head_url, ["policy_model"], asyncio.Event(), [])
 
 
-async def test_a_server_with_another_token_is_refused(tmp_path: Path) -> None:
-    config, other = configured(), shared_keys("another-token-of-someone")
+async def test_a_server_with_another_token_is_rejected(tmp_path: Path) -> None:
+    config, other = configured(), shared_keys("some-other-shared-token")
     async with head_alone(config, tmp_path) as (stack, _):
         await until(lambda: (stack.folder.path / "head.json").exists())
         with pytest.raises(OperatorError, match="every part of a run needs the same token"):
@@ -147,23 +147,26 @@ async def test_a_server_with_another_token_is_refused(tmp_path: Path) -> None:
             )
 
 
-async def test_a_head_that_does_not_come_is_named_after_the_patience() -> None:
-    config, said, nowhere = configured(), list[str](), closed_port()
+async def test_a_head_that_does_not_start_in_time_is_named() -> None:
+    config, messages, nowhere = configured(), list[str](), closed_port()
     with pytest.raises(RunError, match=rf"no head at {nowhere} within 0.5 s"):
-        await joined(config, nowhere, ["agents"], asyncio.Event(), said)
-    assert said == [f"waiting for the head at {nowhere}"]
+        await join(config, nowhere, ["agents"], asyncio.Event(), messages)
+    assert messages == [f"waiting for the head at {nowhere}"]
 
 
 def test_an_expired_external_instance_is_replaced_and_a_live_one_stays() -> None:
     now = [0.0]
     registry = ServerRegistry("r", configured().servers, {}, elsewhere=[AGENT], clock=lambda: now[0])
-    for instance, at in (("silent", 0.0), ("heard", 8.0), ("new", 11.0)):
-        now[0] = at
+    for instance, time in (("silent", 0.0), ("alive", 8.0), ("new", 11.0)):
+        now[0] = time
         registry.register(Registration(name=AGENT, instance=instance, url="http://h:1", pid=1, ready=True))
-    assert [one.process_name for one in registry.instances() if one.server_name == AGENT] == ["heard", "new"]
+    assert [instance.process_name for instance in registry.instances() if instance.server_name == AGENT] == [
+        "alive",
+        "new",
+    ]
 
 
-def test_a_server_that_starts_with_the_head_is_not_registered_from_elsewhere() -> None:
+def test_a_server_that_starts_with_the_head_cannot_register_remotely() -> None:
     registry = ServerRegistry("r", configured().servers, {}, elsewhere=[AGENT])
     with pytest.raises(Failure, match="not expected"):
         registry.register(Registration(name="policy_model", instance="guest", url="http://h:1", pid=1))

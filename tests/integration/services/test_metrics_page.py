@@ -1,4 +1,4 @@
-"""GET /metrics of a real stack that has played: by Prometheus' conventions, and all that the dashboard asks for."""
+"""GET /metrics of a real stack after a collection: Prometheus' conventions, and all that the dashboard queries."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Pages = dict[str, list[Metric]]
 
 @pytest.fixture(scope="module")
 async def pages(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Pages]:
-    """Server name -> its metrics, as Prometheus finds them: from the head's list of targets."""
+    """Server name -> its metrics, as Prometheus scrapes them from the targets that the head lists."""
     folder: Path = tmp_path_factory.mktemp("stack")
     tree: dict[str, Any] = {**yaml.safe_load((INSTALLED / SOKOBAN).read_text()), **HOSTED}
     async with colocated(configured(config=tree, tmp_path=folder), folder) as stack:
@@ -41,8 +41,8 @@ async def pages(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Pages
             "rooms": DatasetStatus(measured=4, successes=1, mean_reward=-0.5, **part),
             "essays": DatasetStatus(measured=2, successes=None, mean_reward=0.5, **part),
         }
-        told = {"token_turns": 4, "failures": {"timeout": 1}, "datasets": parts}
-        status = progress.status("running").model_copy(update=told)
+        update = {"token_turns": 4, "failures": {"timeout": 1}, "datasets": parts}
+        status = progress.status("running").model_copy(update=update)
         link = RegistryClient(transport, stack.head_url, stack.keys)
         for output in ("/x/rollouts.jsonl", "/y/rollouts.jsonl", "/y//rollouts.jsonl", "/y/ROLLOUTS.jsonl"):
             await link.report_collection(Collection(output=output, status=status, failures=[]))
@@ -60,12 +60,12 @@ async def pages(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Pages
         yield found
 
 
-def ours(pages: Pages) -> list[Metric]:
+def rollyard_metrics(pages: Pages) -> list[Metric]:
     return [metric for page in pages.values() for metric in page if metric.name.startswith("rollyard_")]
 
 
 def samples(pages: Pages) -> dict[str, set[str]]:
-    """Name of every series -> its labels."""
+    """Name of each series -> its labels."""
     found: dict[str, set[str]] = {}
     for page in pages.values():
         for metric in page:
@@ -80,7 +80,7 @@ async def test_every_server_of_the_run_and_the_head_is_a_target(pages: Pages) ->
 
 
 async def test_names_and_help_follow_prometheus_conventions(pages: Pages) -> None:
-    for metric in ours(pages):
+    for metric in rollyard_metrics(pages):
         assert re.fullmatch(r"[a-z][a-z0-9_]*", metric.name) and not OTHER_UNITS.search(metric.name), metric.name
         assert metric.documentation and not metric.documentation.endswith("."), metric.name
         assert metric.type in ("counter", "gauge", "histogram"), metric.name
@@ -92,7 +92,7 @@ async def test_names_and_help_follow_prometheus_conventions(pages: Pages) -> Non
             assert metric.name.endswith("_seconds"), metric.name
 
 
-async def test_every_series_is_there_once_also_where_two_collections_have_files_of_one_name(pages: Pages) -> None:
+async def test_every_series_occurs_once_even_if_two_collections_have_files_of_the_same_name(pages: Pages) -> None:
     for page in pages.values():
         series = [(s.name, *sorted(s.labels.items())) for metric in page for s in metric.samples]
         assert sorted(series) == sorted(set(series))
@@ -108,22 +108,22 @@ async def test_every_series_is_there_once_also_where_two_collections_have_files_
         ("success_ratio", {"rooms": 0.25}),
     ],
 )
-async def test_each_data_set_of_a_mixture_has_its_own_figures(
+async def test_each_dataset_of_a_mixture_has_its_own_metrics(
     pages: Pages, name: str, expected: dict[str, float]
 ) -> None:
     (metric,) = [one for one in pages["head"] if one.name == f"rollyard_collection_dataset_{name}"]
     assert {one.labels["dataset"]: one.value for one in metric.samples if one.labels["folder"] == "/x"} == expected
 
 
-async def test_an_episode_of_hours_has_a_bucket(pages: Pages) -> None:
+async def test_the_histogram_has_buckets_for_episodes_of_hours(pages: Pages) -> None:
     requests = [m for page in pages.values() for m in page if m.name == "rollyard_request_seconds"]
     for metric in requests:
         ends = {float(sample.labels["le"]) for sample in metric.samples if sample.name.endswith("_bucket")}
         assert sum(3600 < end < float("inf") for end in ends) >= 2
 
 
-async def test_no_label_is_one_that_prometheus_gives_the_target(pages: Pages) -> None:
-    for metric in ours(pages):
+async def test_no_label_collides_with_the_labels_of_the_target(pages: Pages) -> None:
+    for metric in rollyard_metrics(pages):
         assert not {label for sample in metric.samples for label in sample.labels} & FROM_TARGETS, metric.name
 
 
@@ -135,12 +135,12 @@ async def test_no_label_is_one_that_prometheus_gives_the_target(pages: Pages) ->
         *("process_cpu_seconds_total", "process_resident_memory_bytes", "process_open_fds"),
     ],
 )
-async def test_every_server_has(pages: Pages, name: str) -> None:
+async def test_every_server_exports(pages: Pages, name: str) -> None:
     for server in pages:
         assert name in samples({server: pages[server]}), server
 
 
-async def test_routes_of_fastapi_are_counted_under_their_template_and_what_is_no_route_as_other(pages: Pages) -> None:
+async def test_routes_of_fastapi_are_counted_by_template_and_unknown_paths_as_other(pages: Pages) -> None:
     counted = {
         (sample.labels["route"], sample.labels["status"])
         for metric in pages["head"]
@@ -150,7 +150,7 @@ async def test_routes_of_fastapi_are_counted_under_their_template_and_what_is_no
     assert {("/prometheus_targets", "200"), ("other", "404")} <= counted
 
 
-async def test_a_failure_is_counted_by_kind_where_it_began(pages: Pages) -> None:
+async def test_a_failure_is_counted_by_kind_at_its_origin(pages: Pages) -> None:
     failures = [
         sample.labels
         for metric in pages["head"]
@@ -162,19 +162,19 @@ async def test_a_failure_is_counted_by_kind_where_it_began(pages: Pages) -> None
 
 def queries() -> list[str]:
     board = orjson.loads((GRAFANA / "rollyard.json").read_bytes())
-    asked = [target["expr"] for panel in board["panels"] for target in panel.get("targets", ())]
-    return asked + [one["definition"] for one in board["templating"]["list"] if one["type"] == "query"]
+    expressions = [target["expr"] for panel in board["panels"] for target in panel.get("targets", ())]
+    return expressions + [one["definition"] for one in board["templating"]["list"] if one["type"] == "query"]
 
 
-async def test_every_metric_and_label_that_the_dashboard_asks_for_exists(pages: Pages) -> None:
-    have = samples(pages)
+async def test_every_metric_and_label_that_the_dashboard_queries_exists(pages: Pages) -> None:
+    exported = samples(pages)
     for query in queries():
         names = set(re.findall(r"\b(?:rollyard|process)_\w+", query))
-        assert names and names <= have.keys(), f"{query}: {names - have.keys()} are not there"
+        assert names and names <= exported.keys(), f"{query}: {names - exported.keys()} are missing"
         labels = set(re.findall(r"(\w+)=~?\"", query))
         labels |= {one.strip() for group in re.findall(r"by \(([^)]*)\)", query) for one in group.split(",")}
-        known = set().union(*(have[name] for name in names)) | FROM_TARGETS | {"le"}
-        assert labels <= known, f"{query}: {labels - known} are no labels"
+        known = set().union(*(exported[name] for name in names)) | FROM_TARGETS | {"le"}
+        assert labels <= known, f"{query}: {labels - known} are unknown labels"
 
 
 def test_the_dashboard_is_complete() -> None:

@@ -1,4 +1,4 @@
-"""A server whose start takes long says what it is doing; whoever waits for it sees that, and gives it its own time."""
+"""A server that starts slowly reports its phase, and may have its own start timeout."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.support.stacks import configured
 
 
 class Slow(Server):
-    """Gets ready when told."""
+    """Becomes ready when the test sets `go`."""
 
     go: asyncio.Event
     doing = "reading"
@@ -50,7 +50,7 @@ def registered(*, ready: bool = False, phase: str = "") -> Registration:
     return Registration(name="world", instance="world#1", url="http://127.0.0.1:7001", pid=1, ready=ready, phase=phase)
 
 
-def test_what_a_start_is_doing_is_listed(registry: ServerRegistry) -> None:
+def test_the_phase_of_a_starting_server_is_listed(registry: ServerRegistry) -> None:
     registry.register(registered(phase="loading weights 3/8"))
     assert registry.phase("world#1") == registry.instances()[0].phase == "loading weights 3/8"
     assert registry.instances()[0].status == "starting"
@@ -59,11 +59,11 @@ def test_what_a_start_is_doing_is_listed(registry: ServerRegistry) -> None:
 
 def test_a_late_phase_does_not_revoke_readiness(registry: ServerRegistry) -> None:
     registry.register(registered(ready=True))
-    registry.register(registered(phase="almost there"))
+    registry.register(registered(phase="almost ready"))
     assert registry.is_ready("world#1")
 
 
-def test_what_a_ready_server_mends_comes_with_its_heartbeat(registry: ServerRegistry) -> None:
+def test_a_ready_server_reports_its_phase_in_its_heartbeat(registry: ServerRegistry) -> None:
     registry.register(registered(ready=True))
     registry.record_heartbeat(
         Heartbeat(instance="world#1", requests=0, in_flight=0, sessions=0, phase="an engine restarts")
@@ -72,7 +72,7 @@ def test_what_a_ready_server_mends_comes_with_its_heartbeat(registry: ServerRegi
     assert registry.instances()[0].ready
 
 
-async def test_a_server_tells_the_head_each_phase_while_it_starts(registry: ServerRegistry, tmp_path: Path) -> None:
+async def test_a_starting_server_reports_each_phase_to_the_head(registry: ServerRegistry, tmp_path: Path) -> None:
     config = load_text(tmp_path, yaml_of(make_folder(tmp_path)))
     async with network() as transport:
         context = Context("head", KEYS, client_of({}, transport))
@@ -108,26 +108,30 @@ server = Slow
 
 
 @pytest.mark.parametrize("colocate", [False, True], ids=["processes", "one process"])
-async def test_a_run_says_what_a_slow_server_is_doing(colocate: bool, tmp_path: Path) -> None:
-    said: list[str] = []
-    stack = a_stack(tmp_path, SLOW.format(seconds=1.5), said.append, None if colocate else LocalLauncher(tmp_path))
+async def test_a_run_prints_the_phase_of_a_slow_server(colocate: bool, tmp_path: Path) -> None:
+    lines: list[str] = []
+    stack = one_server_stack(
+        tmp_path, SLOW.format(seconds=1.5), lines.append, None if colocate else LocalLauncher(tmp_path)
+    )
     try:
         await stack.start()
     finally:
         await stack.stop()
-    assert sum("thinking 1/2, " in line for line in said) == 1
+    assert sum("thinking 1/2, " in line for line in lines) == 1
 
 
-async def test_a_server_with_a_time_of_its_own_is_waited_for_longer_than_the_others(tmp_path: Path) -> None:
+async def test_a_server_with_its_own_start_timeout_may_take_longer_than_the_others(tmp_path: Path) -> None:
     app = SLOW.format(seconds=0.1)
-    stack = a_stack(tmp_path, app, lambda text: None, LocalLauncher(tmp_path), ready_s=0.0, start_timeout_s=60.0)
+    stack = one_server_stack(
+        tmp_path, app, lambda text: None, LocalLauncher(tmp_path), ready_s=0.0, start_timeout_s=60.0
+    )
     try:
         await stack.start()
     finally:
         await stack.stop()
 
 
-def a_stack(
+def one_server_stack(
     folder: Path,
     app: str,
     say: Callable[[str], None],
@@ -135,7 +139,7 @@ def a_stack(
     ready_s: float = 60.0,
     **settings: Any,
 ) -> Stack:
-    """A run of one server."""
+    """A stack of one server."""
     tree = {"world": {"resources_servers": {make_folder(folder, app=app): {"entrypoint": "app.py", **settings}}}}
     config = configured(config=tree, roots=[folder], tmp_path=folder)
     logs = RunFolder.create(folder, KEYS.run_id)

@@ -1,4 +1,4 @@
-"""rollyard.stack, connect and collect: what they start and stop, and what they promise."""
+"""rollyard.stack, connect and collect: what they start and stop, and what they guarantee."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ROWS = [{"seed": seed, **PUZZLE} for seed in range(3)]
 
 
 def children() -> set[int]:
-    """Processes that this one has started and that still run."""
+    """Running child processes of this process."""
     found = set()
     for path in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
@@ -41,7 +41,7 @@ def children() -> set[int]:
 
 
 @pytest.mark.parametrize("colocate", [True, False])
-async def test_leaving_stops_every_server_and_forgets_the_run(tmp_path: Path, colocate: bool) -> None:
+async def test_leaving_the_stack_stops_every_server_and_removes_the_head_file(tmp_path: Path, colocate: bool) -> None:
     before = children()
     async with rollyard.stack(CONFIG, colocate=colocate, folder=tmp_path) as stack:
         assert stack.servers == {
@@ -73,7 +73,7 @@ def test_it_works_on_either_event_loop(tmp_path: Path, new_loop: Callable[[], as
         assert (runner.run(play()) or 0) > 5
 
 
-async def test_two_stacks_run_at_once_and_each_collects_from_its_own_servers(tmp_path: Path) -> None:
+async def test_two_stacks_run_concurrently_and_each_collects_from_its_own_servers(tmp_path: Path) -> None:
     async with (
         rollyard.stack(CONFIG, colocate=True, folder=tmp_path) as one,
         rollyard.stack(CONFIG, "++policy_model.responses_api_models.builtin_model.model=other", colocate=True) as two,
@@ -86,7 +86,7 @@ async def test_two_stacks_run_at_once_and_each_collects_from_its_own_servers(tmp
 
 
 @pytest.mark.parametrize(
-    ("config", "overrides", "line"),
+    ("config", "overrides", "message"),
     [
         ("no_such.yaml", (), "config file 'no_such.yaml' not found"),
         ({"a": 1}, (), "the configs define no server"),
@@ -95,13 +95,13 @@ async def test_two_stacks_run_at_once_and_each_collects_from_its_own_servers(tmp
     ],
 )
 def test_a_wrong_config_is_an_operator_error_before_anything_starts(
-    tmp_path: Path, config: Any, overrides: tuple[str, ...], line: str
+    tmp_path: Path, config: Any, overrides: tuple[str, ...], message: str
 ) -> None:
-    with pytest.raises(OperatorError, match=line):
+    with pytest.raises(OperatorError, match=message):
         rollyard.stack(config, *overrides, folder=tmp_path)
 
 
-async def test_a_stack_that_cannot_start_says_what_ng_run_says_and_leaves_nothing(tmp_path: Path) -> None:
+async def test_a_stack_that_cannot_start_raises_the_message_of_ng_run_and_leaves_nothing(tmp_path: Path) -> None:
     app = tmp_path / "resources_servers/broken/app.py"
     app.parent.mkdir(parents=True)
     app.write_text(
@@ -118,7 +118,7 @@ async def test_a_stack_that_cannot_start_says_what_ng_run_says_and_leaves_nothin
     )
     config = {**MODEL, "broken": {"resources_servers": {"broken": {}}}}
     stack = rollyard.stack(config, colocate=True, folder=tmp_path)
-    for _ in range(2):  # a second try is told the same
+    for _ in range(2):  # a second try raises the same error
         with pytest.raises(OperatorError, match="broken: no licence"):
             await stack.start()
     assert running_heads(tmp_path) == []
@@ -132,26 +132,26 @@ async def test_an_unknown_server_and_a_second_start_are_run_errors(tmp_path: Pat
             await stack.start()
 
 
-async def test_a_second_call_goes_on_and_hands_over_only_what_it_played(tmp_path: Path) -> None:
-    out, told = tmp_path / "out.jsonl", []
+async def test_a_second_call_resumes_and_passes_on_only_its_own_rollouts(tmp_path: Path) -> None:
+    out, rollouts = tmp_path / "out.jsonl", []
     async with rollyard.stack(CONFIG, colocate=True, folder=tmp_path) as stack:
 
-        def enough(rollout: Any) -> None:
-            told.append(rollout)
-            if len(told) == 2:
-                raise KeyError("the program's own mistake")
+        def stop_after_two(rollout: Any) -> None:
+            rollouts.append(rollout)
+            if len(rollouts) == 2:
+                raise KeyError("an error in the caller's callback")
 
         with pytest.raises(KeyError):
-            await rollyard.collect(stack, ROWS, out, repeats=2, parallel=1, on_rollout=enough)
-        assert len(told) == 2
-        summary = await rollyard.collect(stack, iter(ROWS), out, repeats=2, on_rollout=told.append)
+            await rollyard.collect(stack, ROWS, out, repeats=2, parallel=1, on_rollout=stop_after_two)
+        assert len(rollouts) == 2
+        summary = await rollyard.collect(stack, iter(ROWS), out, repeats=2, on_rollout=rollouts.append)
     keys = [(row["_ng_task_index"], row["_ng_rollout_index"]) for row in rollyard.read_rollouts(out)]
     assert (summary.state, summary.measured, summary.collected) == ("complete", 6, 4)
     assert sorted(keys) == [(task, repeat) for task in range(3) for repeat in range(2)]
-    assert sorted((row["_ng_task_index"], row["_ng_rollout_index"]) for row in told) == sorted(keys)
+    assert sorted((row["_ng_task_index"], row["_ng_rollout_index"]) for row in rollouts) == sorted(keys)
 
 
-async def test_a_cancelled_collection_can_be_finished(tmp_path: Path) -> None:
+async def test_a_cancelled_collection_can_be_resumed(tmp_path: Path) -> None:
     out = tmp_path / "out.jsonl"
     async with rollyard.stack(CONFIG, colocate=True, folder=tmp_path) as stack:
         first = asyncio.Event()
@@ -168,7 +168,7 @@ async def test_a_cancelled_collection_can_be_finished(tmp_path: Path) -> None:
     assert len(list(summary.rollouts)) == 12
 
 
-async def test_rollouts_that_failed_are_counted_and_have_no_reward(tmp_path: Path) -> None:
+async def test_failed_rollouts_are_counted_and_have_no_reward(tmp_path: Path) -> None:
     rows = [*ROWS, {**PUZZLE, "dim_room": [1, 1], "seed": 1}]
     async with rollyard.stack(CONFIG, colocate=True, folder=tmp_path) as stack:
         summary = await rollyard.collect(stack, rows, tmp_path / "out.jsonl")
@@ -178,7 +178,7 @@ async def test_rollouts_that_failed_are_counted_and_have_no_reward(tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    ("rows", "options", "line"),
+    ("rows", "options", "message"),
     [
         ([{"x": {1}}], {}, "row 1 cannot be written as JSON"),
         (["x"], {}, "row 1 is str; expected a dict"),
@@ -187,22 +187,22 @@ async def test_rollouts_that_failed_are_counted_and_have_no_reward(tmp_path: Pat
         ("no_such.jsonl", {}, "no_such.jsonl"),
     ],
 )
-async def test_what_cannot_be_collected_is_an_operator_error(
-    tmp_path: Path, rows: Any, options: dict[str, Any], line: str
+async def test_invalid_rows_or_options_are_an_operator_error(
+    tmp_path: Path, rows: Any, options: dict[str, Any], message: str
 ) -> None:
     async with rollyard.stack(CONFIG, colocate=True, folder=tmp_path) as stack:
-        with pytest.raises(OperatorError, match=line):
+        with pytest.raises(OperatorError, match=message):
             await rollyard.collect(stack, rows, tmp_path / "out.jsonl", **options)
 
 
-async def test_a_connection_collects_and_leaving_it_stops_nothing(tmp_path: Path) -> None:
+async def test_a_connection_collects_and_closing_it_stops_nothing(tmp_path: Path) -> None:
     async with rollyard.stack(CONFIG, colocate=True, folder=tmp_path, token="secret") as stack:
         async with rollyard.connect(folder=tmp_path) as found:
             summary = await rollyard.collect(found, ROWS, tmp_path / "out.jsonl")
             assert found.url("player") == stack.url("player")
             assert found.openai("policy_model")["api_key"] == "secret"
-        async with rollyard.connect(stack.head_url, token="secret") as named:
-            assert named.servers == stack.servers
+        async with rollyard.connect(stack.head_url, token="secret") as by_url:
+            assert by_url.servers == stack.servers
     assert summary.state == "complete"
 
 
@@ -223,9 +223,7 @@ async def test_a_connection_to_no_stack_is_a_run_error(tmp_path: Path) -> None:
         ("max_failure_rate", 7.0),
     ],
 )
-async def test_a_number_out_of_range_is_refused_by_name_and_nothing_is_written(
-    tmp_path: Path, name: str, value: Any
-) -> None:
+async def test_an_argument_out_of_range_is_named_and_nothing_is_written(tmp_path: Path, name: str, value: Any) -> None:
     stack = rollyard.connect(folder=tmp_path)  # never entered: the arguments are checked first
     with pytest.raises(OperatorError, match=f"{name} is {value!r}"):
         await rollyard.collect(stack, ROWS, tmp_path / "out.jsonl", **{name: value})

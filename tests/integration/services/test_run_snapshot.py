@@ -1,4 +1,4 @@
-"""What can be seen of a run while it plays."""
+"""What a snapshot of a running run contains."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ SLOW = "policy_model.responses_api_models.builtin_model.latency_s=30"
 
 @pytest.fixture(scope="module")
 async def stack(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stack]:
-    async with colocated(configured(SLOW), tmp_path_factory.mktemp("stack")) as made:
-        yield made
+    async with colocated(configured(SLOW), tmp_path_factory.mktemp("stack")) as stack:
+        yield stack
 
 
 def head_of(stack: Stack) -> HeadFile:
     return HeadFile(run_id=stack.keys.run_id, url=stack.head_url, pid=0)
 
 
-async def seen(stack: Stack) -> RunSnapshot:
+async def snapshot(stack: Stack) -> RunSnapshot:
     return await fetch_snapshot(stack.client.transport, head_of(stack))
 
 
@@ -48,11 +48,11 @@ async def play(client: ServerClient, repeat: int) -> None:
     await client.post(AGENT, "/run", orjson.dumps(row), 60.0)
 
 
-async def test_running_rollouts_are_seen_with_task_repeat_stage_and_turn(stack: Stack) -> None:
+async def test_running_rollouts_are_listed_with_task_repeat_stage_and_turn(stack: Stack) -> None:
     playing = [asyncio.create_task(play(stack.client, repeat)) for repeat in range(3)]
     try:
         async with asyncio.timeout(120):
-            while not (live := await seen(stack)).stages or live.stages[0].stage != "model" or live.total < 3:
+            while not (live := await snapshot(stack)).stages or live.stages[0].stage != "model" or live.total < 3:
                 await asyncio.sleep(0.01)
         assert [(stage.stage, stage.server, stage.episodes) for stage in live.stages] == [("model", "policy_model", 3)]
         assert {(one.task, one.repeat, one.turn) for one in live.episodes} == {(4, 0, 1), (4, 1, 1), (4, 2, 1)}
@@ -63,14 +63,14 @@ async def test_running_rollouts_are_seen_with_task_repeat_stage_and_turn(stack: 
         await asyncio.gather(*playing, return_exceptions=True)
 
 
-async def test_collections_and_their_failures_are_seen(stack: Stack) -> None:
+async def test_collections_and_their_failures_are_listed(stack: Stack) -> None:
     link = RegistryClient(stack.client.transport, stack.head_url, stack.keys)
     for name, times in (("/a.jsonl", (1.0, 3.0)), ("/b.jsonl", (2.0,))):
         failures = [failure(time) for time in times]
         await link.report_collection(
             Collection(output=name, status=CollectionProgress(5).status("running"), failures=failures)
         )
-    live = await seen(stack)
+    live = await snapshot(stack)
     assert [one.output for one in live.collections] == ["/b.jsonl", "/a.jsonl"]
     assert [row.time for row in live.failures] == [1.0, 2.0, 3.0]
 
@@ -92,32 +92,33 @@ def failure(time: float) -> FailureRow:
     )
 
 
-async def test_an_agent_that_does_not_answer_is_named_and_the_others_are_shown(stack: Stack) -> None:
-    async def mute(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def test_an_unresponsive_agent_is_named_and_the_others_are_shown(stack: Stack) -> None:
+    async def never_answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read()
         writer.close()
 
-    listener = await asyncio.start_server(mute, "127.0.0.1", 0)
+    listener = await asyncio.start_server(never_answer, "127.0.0.1", 0)
     port = listener.sockets[0].getsockname()[1]
-    good = next(one for one in (await seen(stack)).servers if one.server_type == "agents")
-    bad = good.model_copy(update={"process_name": "deaf#1", "url": f"http://127.0.0.1:{port}"})
-    asked = await fetch_activity(stack.client.transport, [bad, good], {}, 10, deadline_s=2.0)
+    good = next(one for one in (await snapshot(stack)).servers if one.server_type == "agents")
+    bad = good.model_copy(update={"process_name": "unresponsive#1", "url": f"http://127.0.0.1:{port}"})
+    activity = await fetch_activity(stack.client.transport, [bad, good], {}, 10, deadline_s=2.0)
     listener.close()
-    assert list(asked.unresponsive) == ["deaf#1"] and "2 s" in asked.unresponsive["deaf#1"]
-    assert [answer.agent for answer in asked.responses] == [AGENT]
+    assert list(activity.unresponsive) == ["unresponsive#1"]
+    assert "2 s" in activity.unresponsive["unresponsive#1"]
+    assert [answer.agent for answer in activity.responses] == [AGENT]
 
 
-async def test_an_agent_of_another_stack_is_named_too(stack: Stack) -> None:
-    world = next(one for one in (await seen(stack)).servers if one.server_type == "resources_servers")
-    asked = await fetch_activity(stack.client.transport, [as_agent(world)], {}, 10)
-    assert "/episodes" in asked.unresponsive[world.process_name]
+async def test_an_agent_without_the_episodes_route_is_named_too(stack: Stack) -> None:
+    environment = next(one for one in (await snapshot(stack)).servers if one.server_type == "resources_servers")
+    activity = await fetch_activity(stack.client.transport, [as_agent(environment)], {}, 10)
+    assert "/episodes" in activity.unresponsive[environment.process_name]
 
 
 def as_agent(instance: ServerInstance) -> ServerInstance:
     return instance.model_copy(update={"server_type": "agents"})
 
 
-def test_the_stages_of_several_agents_are_put_together() -> None:
+def test_the_stages_of_several_agents_are_merged() -> None:
     def answer(agent: str, stage_s: float, median_s: float | None, stuck: int) -> RunningEpisodes:
         episode = RunningEpisode(
             agent=agent,
@@ -135,10 +136,10 @@ def test_the_stages_of_several_agents_are_put_together() -> None:
         )
         return RunningEpisodes(agent=agent, total=2, stages=[stage], episodes=[episode])
 
-    asked = AgentActivity([answer("a", 5.0, 0.5, 1), answer("b", 7.0, None, 0)])
-    (stage,) = asked.stages()
+    activity = AgentActivity([answer("a", 5.0, 0.5, 1), answer("b", 7.0, None, 0)])
+    (stage,) = activity.stages()
     assert (stage.episodes, stage.stuck, stage.median_s, stage.slowest.agent) == (4, 1, 0.5, "b")
-    assert asked.total == 4
+    assert activity.total == 4
 
 
 def page(find: Callable[[], Awaitable[HeadFile]], transport: HttpTransport) -> httpx.AsyncClient:
@@ -147,7 +148,7 @@ def page(find: Callable[[], Awaitable[HeadFile]], transport: HttpTransport) -> h
     return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://viewer")
 
 
-async def test_ten_pages_cost_one_look(stack: Stack) -> None:
+async def test_ten_concurrent_pages_cost_one_snapshot(stack: Stack) -> None:
     found: list[HeadFile] = []
 
     async def find() -> HeadFile:
@@ -166,7 +167,7 @@ async def test_ten_pages_cost_one_look(stack: Stack) -> None:
     await transport.close()
 
 
-async def test_without_a_run_the_page_gets_a_sentence() -> None:
+async def test_without_a_run_the_page_gets_a_note() -> None:
     async def find() -> HeadFile:
         raise RunError("no running stack found: start one")
 
@@ -177,9 +178,9 @@ async def test_without_a_run_the_page_gets_a_sentence() -> None:
     await transport.close()
 
 
-async def test_a_head_that_exited_is_reported_in_a_sentence(tmp_path: Path) -> None:
-    async with colocated(configured(), tmp_path) as gone:
-        head = head_of(gone)
+async def test_a_head_that_exited_is_reported_in_a_note(tmp_path: Path) -> None:
+    async with colocated(configured(), tmp_path) as stopped:
+        head = head_of(stopped)
 
     async def find() -> HeadFile:
         return head
@@ -191,11 +192,11 @@ async def test_a_head_that_exited_is_reported_in_a_sentence(tmp_path: Path) -> N
     await transport.close()
 
 
-async def test_in_a_run_with_a_token_the_agents_answer_every_caller_that_has_it(tmp_path: Path) -> None:
-    async with colocated(configured(), tmp_path, token="open-sesame") as guarded:
-        allowed = head_of(guarded).model_copy(update={"token": "open-sesame"})
-        live = await fetch_snapshot(guarded.client.transport, allowed)
+async def test_in_a_run_with_a_token_the_agents_answer_callers_that_have_it(tmp_path: Path) -> None:
+    async with colocated(configured(), tmp_path, token="open-sesame") as stack:
+        allowed = head_of(stack).model_copy(update={"token": "open-sesame"})
+        live = await fetch_snapshot(stack.client.transport, allowed)
         with pytest.raises(Failure) as caught:
-            await fetch_snapshot(guarded.client.transport, head_of(guarded))
+            await fetch_snapshot(stack.client.transport, head_of(stack))
     assert live.stuck == [] and len(live.servers) == 3
     assert caught.value.kind is FailureKind.UNAUTHORIZED

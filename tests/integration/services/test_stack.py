@@ -18,7 +18,7 @@ from rollyard.services.runtime.stack import Stack
 from tests.support.fixtures import load_text, make_folder, yaml_of
 from tests.support.stacks import colocated, processes
 
-Up = Callable[[RunConfig, Path], AbstractAsyncContextManager[Stack]]
+Start = Callable[[RunConfig, Path], AbstractAsyncContextManager[Stack]]
 
 COLD = """
 from rollyard.services.server.app import Server
@@ -31,27 +31,29 @@ server = Failing
 """
 
 
-@pytest.mark.parametrize("make", [colocated, processes])
-async def test_a_fixed_port_in_use_is_rejected_with_server_and_port(tmp_path: Path, make: Up) -> None:
-    with contextlib.closing(bind("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
+@pytest.mark.parametrize("start", [colocated, processes])
+async def test_a_fixed_port_in_use_is_rejected_with_server_and_port(tmp_path: Path, start: Start) -> None:
+    with contextlib.closing(bind("127.0.0.1", 0)) as occupied:
+        port = occupied.getsockname()[1]
         config = load_text(tmp_path, yaml_of(make_folder(tmp_path), f"{{port: {port}}}"))
         with pytest.raises(RollyardError) as raised:
-            async with make(config, tmp_path):
+            async with start(config, tmp_path):
                 pass
     assert "world" in str(raised.value) and str(port) in str(raised.value)
 
 
-@pytest.mark.parametrize("make", [colocated, processes])
-async def test_a_server_that_cannot_start_ends_the_start_with_its_name_and_reason(tmp_path: Path, make: Up) -> None:
+@pytest.mark.parametrize("start", [colocated, processes])
+async def test_a_server_that_cannot_start_fails_the_stack_with_its_name_and_reason(
+    tmp_path: Path, start: Start
+) -> None:
     config = load_text(tmp_path, yaml_of(make_folder(tmp_path, app=COLD)))
     with pytest.raises(RollyardError) as raised:
-        async with make(config, tmp_path):
+        async with start(config, tmp_path):
             pass
     assert "world" in str(raised.value) and "the engine is cold" in str(raised.value)
 
 
-async def test_a_stopped_run_is_not_found_any_more(tmp_path: Path) -> None:
+async def test_a_stopped_run_is_no_longer_found(tmp_path: Path) -> None:
     config = load_text(tmp_path, yaml_of(make_folder(tmp_path)))
     async with colocated(config, tmp_path):
         (head,) = running_heads(tmp_path)
@@ -59,8 +61,8 @@ async def test_a_stopped_run_is_not_found_any_more(tmp_path: Path) -> None:
     assert running_heads(tmp_path) == []
 
 
-async def test_the_config_kept_in_the_runs_folder_holds_no_secret(tmp_path: Path) -> None:
+async def test_the_config_saved_in_the_run_folder_holds_no_secret(tmp_path: Path) -> None:
     config = load_text(tmp_path, yaml_of(make_folder(tmp_path), "{api_key: sk-1234, speed: 3}"))
     async with colocated(config, tmp_path):
-        (kept,) = (tmp_path / HOME).glob("*/config.yaml")
-        assert "speed: 3" in kept.read_text() and "sk-1234" not in kept.read_text()
+        (saved,) = (tmp_path / HOME).glob("*/config.yaml")
+        assert "speed: 3" in saved.read_text() and "sk-1234" not in saved.read_text()

@@ -20,7 +20,7 @@ SLOWEST_S = 100.0
 """Time after which a connection without a complete request must be closed."""
 
 
-async def slow_clients(context: FaultContext, chance: random.Random) -> None:
+async def slow_clients(context: FaultContext, rng: random.Random) -> None:
     """Connections with endless headers are closed, and others are served meanwhile."""
     async with context.playing() as (run, _):
         connections: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
@@ -29,18 +29,18 @@ async def slow_clients(context: FaultContext, chance: random.Random) -> None:
                 reader, writer = await asyncio.open_connection("127.0.0.1", port_of(url))
                 writer.write(b"POST /run HTTP/1.1\r\nHost: 127.0.0.1\r\n")
                 connections.append((reader, writer))
-        gone = [asyncio.create_task(_hung_up(reader, writer)) for reader, writer in connections]
+        closed_by_server = [asyncio.create_task(_drip_until_closed(reader, writer)) for reader, writer in connections]
         await context.completes(run, context.output())
-        _, pending = await asyncio.wait(gone, timeout=SLOWEST_S)
+        _, pending = await asyncio.wait(closed_by_server, timeout=SLOWEST_S)
         for task in pending:
             task.cancel()
         for _, writer in connections:
             writer.close()
         injected(len(connections) == 4 * SLOW_CLIENTS, "not every connection was made")
-        hold(not pending, f"{len(pending)} of {len(gone)} connections are open after {SLOWEST_S:g} s")
+        hold(not pending, f"{len(pending)} of {len(closed_by_server)} connections are open after {SLOWEST_S:g} s")
 
 
-async def _hung_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def _drip_until_closed(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     """Send one header byte per second until the other side closes the connection."""
     closed = asyncio.create_task(reader.read())
     with contextlib.suppress(OSError):
@@ -51,24 +51,22 @@ async def _hung_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -
         await closed
 
 
-async def slow_bodies(context: FaultContext, chance: random.Random) -> None:
+async def slow_bodies(context: FaultContext, rng: random.Random) -> None:
     """The same with a body that never arrives."""
     async with context.playing() as (run, _):
-        gone = []
+        closed_by_server = []
         for url in (await addresses(run)).values():
             for _ in range(SLOW_CLIENTS // 2):
                 reader, writer = await asyncio.open_connection("127.0.0.1", port_of(url))
                 lines = b"Host: 127.0.0.1\r\ncontent-type: application/json\r\ncontent-length: 100000\r\n\r\n{"
                 writer.write(b"POST /run HTTP/1.1\r\n" + lines)
-                gone.append(asyncio.create_task(_hung_up(reader, writer)))
+                closed_by_server.append(asyncio.create_task(_drip_until_closed(reader, writer)))
         await context.completes(run, context.output())
-        for task in gone:
+        for task in closed_by_server:
             task.cancel()
 
 
-async def flooded(
-    first: bytes, piece: Callable[[], bytes], most: int, context: FaultContext, chance: random.Random
-) -> None:
+async def flood(first: bytes, piece: Callable[[], bytes], most: int, context: FaultContext, rng: random.Random) -> None:
     """The connection is closed long before everything is read, memory stays bounded, and others are served."""
     async with context.playing() as (run, _):
         pids = {
@@ -87,11 +85,11 @@ async def flooded(
 async def _pour(port: int, first: bytes, piece: bytes, most: int) -> int:
     """Number of bytes of a request that the server reads."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    answered = asyncio.create_task(reader.read())
+    response = asyncio.create_task(reader.read())
     sent = 0
     writer.write(b"POST /run HTTP/1.1\r\nHost: 127.0.0.1\r\n" + first)
     try:
-        while sent < most and not answered.done():
+        while sent < most and not response.done():
             writer.write(piece)
             sent += len(piece)
             await asyncio.wait_for(writer.drain(), 20.0)
@@ -99,7 +97,7 @@ async def _pour(port: int, first: bytes, piece: bytes, most: int) -> int:
     except (OSError, TimeoutError):
         pass
     finally:
-        answered.cancel()
+        response.cancel()
         writer.close()
     return sent
 
@@ -139,14 +137,14 @@ FAULTS = [
         4,
         "unbounded memory",
         "closed",
-        partial(flooded, b"x-more: ", one_endless_header, 2**26),
+        partial(flood, b"x-more: ", one_endless_header, 2**26),
     ),
     Fault(
         "a request with endless headers",
         4,
         "unbounded memory",
         "closed",
-        partial(flooded, b"", many_headers, 2**26),
+        partial(flood, b"", many_headers, 2**26),
         slow=True,
     ),
     Fault(
@@ -154,7 +152,7 @@ FAULTS = [
         4,
         "closed after 256 MB",
         "closed after 256 MB",
-        partial(flooded, CHUNKED, endless_chunks, 2**29),
+        partial(flood, CHUNKED, endless_chunks, 2**29),
         slow=True,
         alone=True,
     ),

@@ -6,10 +6,9 @@ import random
 import socket
 from functools import partial
 
-from tests.faults.chaos.endpoint import Endpoint, Script, http, scripted
+from tests.faults.chaos.endpoint import Behaviour, Endpoint, Script, http, scripted
 from tests.faults.chaos.fault import Fault
 from tests.faults.chaos.fault_context import TASKS, FaultContext, stack
-from tests.faults.chaos.faults.engines import Spoil
 from tests.faults.chaos.faults.hostile_responses import raw, reset, silent, slow
 from tests.faults.chaos.invariants import hold, injected, no_crash, whole
 
@@ -17,7 +16,7 @@ MOST_CALLS = 0.05
 """Share of all calls that one bad endpoint of ten may get."""
 REPEATS = 6
 
-BAD_WAYS: list[tuple[str, Spoil, str]] = [
+BAD_BEHAVIOURS: list[tuple[str, Behaviour, str]] = [
     ("truncated JSON", raw(http(b'{"choices": [{"mess')), "takes more than its share; rollouts abandoned"),
     (
         "HTML with status 200",
@@ -40,43 +39,43 @@ BAD_WAYS: list[tuple[str, Spoil, str]] = [
 ]
 
 
-async def of_ten(spoil: Spoil | str, bad: int, context: FaultContext, chance: random.Random) -> None:
+async def of_ten(behaviour: Behaviour | str, bad: int, context: FaultContext, rng: random.Random) -> None:
     """Everything is measured, and each bad endpoint gets less than 5 % of the calls."""
     endpoints = [Endpoint(Script(latency_s=0.1)) for _ in range(10)]
     closed: list[socket.socket] = []
     try:
-        for one in endpoints:
-            await one.listen()
-        chosen = chance.sample(endpoints, bad)
-        for one in chosen:
-            if callable(spoil):
-                one.behaviour = spoil
+        for endpoint in endpoints:
+            await endpoint.listen()
+        bad_endpoints = rng.sample(endpoints, bad)
+        for endpoint in bad_endpoints:
+            if callable(behaviour):
+                endpoint.behaviour = behaviour
             else:
-                await one.close()
-                if spoil == "deaf":
-                    closed.append(deaf(int(one.url.rpartition(":")[2])))
+                await endpoint.close()
+                if behaviour == "deaf":
+                    closed.append(full_backlog(int(endpoint.url.rpartition(":")[2])))
         limits = {"request_timeout_s": 3.0, "retry_pause_s": 0.05}
-        async with context.run(stack([one.url for one in endpoints], model=limits), "+colocate=true") as run:
+        async with context.run(stack([endpoint.url for endpoint in endpoints], model=limits), "+colocate=true") as run:
             output = context.output()
-            wanted = ["+num_samples_in_parallel=40", f"+num_repeats={REPEATS}"]
-            command = await context.begin(run, output, *wanted)
-            status = await command.ends()
-            no_crash(command.said)
+            options = ["+num_samples_in_parallel=40", f"+num_repeats={REPEATS}"]
+            command = await context.begin(run, output, *options)
+            status = await command.exit_status()
+            no_crash(command.output)
             whole(output, TASKS, REPEATS)
             hold(status == 0, f"ended with {status}")
-        calls = sum(one.calls for one in endpoints)
-        for one in chosen:
-            if callable(spoil):
-                injected(one.calls, "the bad endpoint was never called")
-            hold(one.calls < MOST_CALLS * calls, f"{one.calls} of {calls} calls went to a bad endpoint")
+        calls = sum(endpoint.calls for endpoint in endpoints)
+        for endpoint in bad_endpoints:
+            if callable(behaviour):
+                injected(endpoint.calls, "the bad endpoint was never called")
+            hold(endpoint.calls < MOST_CALLS * calls, f"{endpoint.calls} of {calls} calls went to a bad endpoint")
     finally:
         for sock in closed:
             sock.close()
-        for one in endpoints:
-            await one.close()
+        for endpoint in endpoints:
+            await endpoint.close()
 
 
-def deaf(port: int) -> socket.socket:
+def full_backlog(port: int) -> socket.socket:
     """A listening socket with a full accept queue: further connections get no reply."""
     listening = socket.socket()
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -93,22 +92,22 @@ def deaf(port: int) -> socket.socket:
 _HELD: list[socket.socket] = []
 
 
-WAYS: list[tuple[str, Spoil | str, str]] = [
-    *BAD_WAYS,
+KINDS: list[tuple[str, Behaviour | str, str]] = [
+    *BAD_BEHAVIOURS,
     ("a refused connection", "refused", "held"),
     ("an address whose accept queue is full", "deaf", "held"),
 ]
 
 FAULTS = [
     Fault(
-        f"{'one endpoint' if bad == 1 else 'two endpoints'} of ten: {words}",
+        f"{'one endpoint' if bad == 1 else 'two endpoints'} of ten: {kind}",
         3,
         before,
         "all measured, under 5 % of the calls at each",
-        partial(of_ten, spoil, bad),
+        partial(of_ten, behaviour, bad),
         slow=bad > 1
-        or words not in ("truncated JSON", "status 404", "silence", "an address whose accept queue is full"),
+        or kind not in ("truncated JSON", "status 404", "silence", "an address whose accept queue is full"),
     )
     for bad in (1, 2)
-    for number, (words, spoil, before) in enumerate(WAYS)
+    for number, (kind, behaviour, before) in enumerate(KINDS)
 ]

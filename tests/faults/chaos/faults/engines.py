@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tests.faults.chaos.endpoint import Endpoint, Request, Script, completion, http, later
+from tests.faults.chaos.endpoint import Behaviour, Endpoint, Request, Script, completion, http, later
 from tests.faults.chaos.fault import Fault
 from tests.faults.chaos.fault_context import MODEL, QUICK, REPEATS, TASKS, FaultContext
 from tests.faults.chaos.invariants import Broken, hold, injected, no_crash, read, whole
@@ -22,21 +21,16 @@ GROWTH_MB = 512
 FEW, MANY = 4, 10**9
 """Numbers of faulty calls; expensive ones occur one at a time."""
 
-Spoil = Callable[[Request, asyncio.Transport], None]
 
-
-# --- broken engines: an empty message in it ---
-
-
-def says(body: Any, **arguments: Any) -> Spoil:
+def responds(body: Any, **arguments: Any) -> Behaviour:
     data = http(body, **arguments)
     return lambda request, transport: later(transport, QUICK, data)
 
 
 def empty(finish_reason: Any, **message: Any) -> dict[str, Any]:
-    made = completion({"content": None, **message})
-    made["choices"][0]["finish_reason"] = finish_reason
-    return made
+    response = completion({"content": None, **message})
+    response["choices"][0]["finish_reason"] = finish_reason
+    return response
 
 
 SCORED, FAILED = "`answered`, with a reward", "a failed attempt"
@@ -59,62 +53,62 @@ EMPTY: list[tuple[str, Any, str]] = [
 class Sometimes:
     """The script, with faults in a seeded random share of the calls."""
 
-    def __init__(self, spoil: Spoil, share: float, chance: random.Random, most: int = 10**9) -> None:
+    def __init__(self, behaviour: Behaviour, share: float, rng: random.Random, most: int = 10**9) -> None:
         """At most `most` calls are faulty; if that is few, one at a time."""
-        self._spoil = spoil
+        self._behaviour = behaviour
         self._most = most
-        self._pouring: asyncio.Transport | None = None
+        self._current: asyncio.Transport | None = None
         self._share = share
-        self._chance = chance
+        self._rng = rng
         self._script = Script(latency_s=QUICK)
         self.invalid = 0
 
     def __call__(self, request: Request, transport: asyncio.Transport) -> None:
-        if request.head.startswith(b"POST") and self._chance.random() < self._share and self._may():
+        if request.head.startswith(b"POST") and self._rng.random() < self._share and self._may():
             self.invalid += 1
-            self._pouring = transport
-            self._spoil(request, transport)
+            self._current = transport
+            self._behaviour(request, transport)
         else:
             self._script(request, transport)
 
     def _may(self) -> bool:
         if self._most > 1000:
             return True
-        return self.invalid < self._most and (self._pouring is None or self._pouring.is_closing())
+        return self.invalid < self._most and (self._current is None or self._current.is_closing())
 
 
-async def sometimes(spoil: Spoil, most: int, context: FaultContext, chance: random.Random) -> None:
+async def sometimes(behaviour: Behaviour, most: int, context: FaultContext, rng: random.Random) -> None:
     """Some calls are faulty: every rollout is measured and equals that of an uninterrupted run."""
     async with context.lock("engine"):
         run, endpoint = await engine(context)
-        behaviour = Sometimes(spoil, SHARE, chance, most)
-        endpoint.behaviour = behaviour
+        faulty = Sometimes(behaviour, SHARE, rng, most)
+        endpoint.behaviour = faulty
         output = context.output()
         before = memory_mb(await run.pid(MODEL), afresh=True)
         command = await context.begin(run, output, "+max_attempts=5", "+num_samples_in_parallel=16")
-        status = await command.ends()
-        injected(behaviour.invalid >= min(3, most), f"{behaviour.invalid} calls were faulty")
-        no_crash(command.said)
+        status = await command.exit_status()
+        injected(faulty.invalid >= min(3, most), f"{faulty.invalid} calls were faulty")
+        no_crash(command.output)
         whole(output, TASKS, REPEATS)
         hold(status == 0, f"ended with {status}")
         growth = memory_mb(await run.pid(MODEL)) - before
         hold(growth < GROWTH_MB, f"the model server grew by {growth:.0f} MB")
 
 
-async def always(spoil: Spoil, context: FaultContext, chance: random.Random) -> None:
+async def always(behaviour: Behaviour, context: FaultContext, rng: random.Random) -> None:
     """Every response is faulty: nothing is measured, and the command reports it."""
     async with context.lock("engine"):
         run, endpoint = await engine(context)
-        behaviour = Sometimes(spoil, 1.0, chance)
-        endpoint.behaviour = behaviour
+        faulty = Sometimes(behaviour, 1.0, rng)
+        endpoint.behaviour = faulty
         output = context.output()
         command = await context.begin(run, output, "+max_attempts=1", "+limit=10", "+num_repeats=1")
-        status = await command.ends()
-        injected(behaviour.invalid, "no call was faulty")
+        status = await command.exit_status()
+        injected(faulty.invalid, "no call was faulty")
         rewards = [row["reward"] for row in read(output)]
         hold(not rewards, f"{len(rewards)} of 10 have a reward: {rewards[:5]}")
         hold(status == 1, f"ended with {status}")
-        no_crash(command.said)
+        no_crash(command.output)
 
 
 async def engine(context: FaultContext) -> tuple[Run, Endpoint]:
@@ -136,24 +130,24 @@ def memory_mb(pid: int | None, *, afresh: bool = False) -> float:
 FAULTS = [
     *(
         Fault(
-            f"an engine that returns {words}, occasionally",
+            f"an engine that returns {kind}, occasionally",
             3,
             before,
             "a failed attempt, retried",
-            partial(sometimes, says(body), MANY),
+            partial(sometimes, responds(body), MANY),
             slow=number > 3,
         )
-        for number, (words, body, before) in enumerate(EMPTY)
+        for number, (kind, body, before) in enumerate(EMPTY)
     ),
     *(
         Fault(
-            f"an engine that only returns {words}",
+            f"an engine that only returns {kind}",
             3,
             before,
             "no reward, exit 1",
-            partial(always, says(body)),
+            partial(always, responds(body)),
             slow=number > 3,
         )
-        for number, (words, body, before) in enumerate(EMPTY)
+        for number, (kind, body, before) in enumerate(EMPTY)
     ),
 ]

@@ -62,31 +62,35 @@ async def calls(run: Run) -> int:
     return total
 
 
-async def foreign_page(headers: dict[str, str], only: str, context: FaultContext, chance: random.Random) -> None:
+async def foreign_page(headers: dict[str, str], only: str, context: FaultContext, rng: random.Random) -> None:
     """Each server refuses the request with 4xx and processes nothing; without these headers it is answered."""
     async with context.lock("calls"):
         run, endpoint = await context.shared("asked", context.playing)
         urls = await addresses(run)
-        asked, worked = endpoint.calls, await calls(run)
+        calls_before, processed_before = endpoint.calls, await calls(run)
         answered = 0
         for server, method, path, body in CALLS:
             if only and method != only:
                 continue
             url = urls[server] + path
-            given = {**({"content-type": "application/json"} if method == "POST" else {}), **headers}
-            given = {name: value.replace("PORT", str(port_of(urls[server]))) for name, value in given.items()}
+            sent_headers = {**({"content-type": "application/json"} if method == "POST" else {}), **headers}
+            sent_headers = {
+                name: value.replace("PORT", str(port_of(urls[server]))) for name, value in sent_headers.items()
+            }
             data = orjson.dumps(body) if body is not None else b""
-            status, said = await send(method, url, data, given)
-            hold(400 <= status < 500, f"{method} {server}{path} with {headers} is answered {status}: {said[:120]!r}")
-            hold(b"policy" not in said or len(said) < 1000, f"{server}{path} returns its configuration")
+            status, reply = await send(method, url, data, sent_headers)
+            hold(400 <= status < 500, f"{method} {server}{path} with {headers} is answered {status}: {reply[:120]!r}")
+            hold(b"policy" not in reply or len(reply) < 1000, f"{server}{path} returns its configuration")
             answered += 1
         injected(answered, "no request was sent")
-        hold(endpoint.calls == asked, f"{endpoint.calls - asked} calls of the endpoint were spent")
-        hold(await calls(run) == worked, "a server processed it")
-        status, said = await send("GET", f"{urls['head']}/health", b"")
+        hold(endpoint.calls == calls_before, f"{endpoint.calls - calls_before} calls of the endpoint were spent")
+        hold(await calls(run) == processed_before, "a server processed it")
+        status, reply = await send("GET", f"{urls['head']}/health", b"")
         injected(status == 200, f"the head answers {status} to a plain request")
-        status, said = await send("POST", f"{urls[AGENT]}/run", orjson.dumps(ROW), {"content-type": "application/json"})
-        injected(status == 200, f"the agent answers {status} to a plain request: {said[:200]!r}")
+        status, reply = await send(
+            "POST", f"{urls[AGENT]}/run", orjson.dumps(ROW), {"content-type": "application/json"}
+        )
+        injected(status == 200, f"the agent answers {status} to a plain request: {reply[:200]!r}")
 
 
 PAGES: list[tuple[str, dict[str, str], str]] = [
@@ -115,68 +119,71 @@ import encodings.idna, os, socket, sys
 os.setgroups([]); os.setgid(%d); os.setuid(%d)
 for line in sys.argv[1:]:
     method, port, path = line.split(" ")
-    said = b""
+    reply = b""
     try:
         with socket.create_connection(("127.0.0.1", int(port)), 20) as connection:
             body = b"{}" if method == "POST" else b""
             lines = [method + " " + path + " HTTP/1.1", "Host: 127.0.0.1:" + port, "connection: close"]
             lines += ["content-type: application/json", "content-length: " + str(len(body))]
             connection.sendall("\\r\\n".join(lines).encode() + b"\\r\\n\\r\\n" + body)
-            while b" " not in said and (piece := connection.recv(4096)):
-                said += piece
+            while b" " not in reply and (piece := connection.recv(4096)):
+                reply += piece
     except OSError as error:
         pass
-    print(said[9:12].decode() or "0", line, flush=True)
+    print(reply[9:12].decode() or "0", line, flush=True)
 """
 
 
-async def another_user(context: FaultContext, chance: random.Random) -> None:
+async def another_user(context: FaultContext, rng: random.Random) -> None:
     """Every server refuses a process of another user and answers one of the same user."""
     run, _ = await context.shared("asked", context.playing)
     urls = await addresses(run)
     async with Endpoint(Script()).up() as control:
-        asked = [*CALLS, ("control", "GET", "/v1/models", None)]
+        requests = [*CALLS, ("control", "GET", "/v1/models", None)]
         urls["control"] = control.url
-        lines = [f"{method} {port_of(urls[server])} {path}" for server, method, path, _ in asked]
+        lines = [f"{method} {port_of(urls[server])} {path}" for server, method, path, _ in requests]
         caller = await asyncio.create_subprocess_exec(
             *(sys.executable, "-c", CALLER % (NOBODY, NOBODY), *lines),
             cwd="/",
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
         )
-        told, errors = await asyncio.wait_for(caller.communicate(), 300.0)
-    answers = told.decode().splitlines()
+        printed, errors = await asyncio.wait_for(caller.communicate(), 300.0)
+    answers = printed.decode().splitlines()
     injected(len(answers) == len(lines), f"the other user could not send requests: {errors.decode()[-500:]}")
     injected(answers[-1].startswith("200"), f"the other user cannot reach an ordinary server: {answers[-1]}")
-    let_in = [line for line in answers[:-1] if line.split()[0] not in ("0", "401", "403")]
-    hold(not let_in, f"{len(let_in)} of {len(CALLS)} requests of another user were let in, as {let_in[:1]}")
+    accepted = [line for line in answers[:-1] if line.split()[0] not in ("0", "401", "403")]
+    hold(not accepted, f"{len(accepted)} of {len(CALLS)} requests of another user were let in, as {accepted[:1]}")
     status, _ = await send("GET", f"{urls['head']}/health", b"")
     injected(status == 200, f"the head answers {status} to its own user")
 
 
-async def foreign_head(context: FaultContext, chance: random.Random) -> None:
+async def foreign_head(context: FaultContext, rng: random.Random) -> None:
     """Another user's head is on the default port: a command without +head= reports it and sends it nothing."""
-    here = context.path("elsewhere")
-    here.mkdir()
-    heard = context.path("heard.txt")
-    heard.touch()
-    heard.chmod(0o666)
+    folder = context.path("elsewhere")
+    folder.mkdir()
+    log = context.path("requests.txt")
+    log.touch()
+    log.chmod(0o666)
     context.folder.chmod(0o755)  # the foreign head logs its requests
-    (here / "stranger.py").write_text(STRANGER % (NOBODY, NOBODY, str(heard)))
-    (here / "alone.py").write_text(ALONE)
+    (folder / "stranger.py").write_text(STRANGER % (NOBODY, NOBODY, str(log)))
+    (folder / "alone.py").write_text(ALONE)
     for name, arguments in (
         ("ng_collect_rollouts", _collection(context)),
         ("ng_status", []),
     ):
-        heard.write_text("")
-        command = await context.start(name, *arguments, here=here, before=[sys.executable, "alone.py"])
-        status = await command.ends()
-        asked = heard.read_text().split()
-        injected("port 11000 is taken" not in command.said, "port 11000 is taken")
-        injected("/control" in asked, f"the foreign head does not answer: {command.said[-500:]}")
-        hold(status in (1, 2), f"{name} ended with {status}: {command.said[-300:]}")
-        hold("+head" in command.said, f"{name} does not ask for +head: {command.said[-400:]}")
-        hold(not {"/directory", "/run", "/server_instances"} & set(asked), f"{name} called the foreign head: {asked}")
+        log.write_text("")
+        command = await context.start(name, *arguments, here=folder, before=[sys.executable, "alone.py"])
+        status = await command.exit_status()
+        paths = log.read_text().split()
+        injected("port 11000 is taken" not in command.output, "port 11000 is taken")
+        injected("/control" in paths, f"the foreign head does not answer: {command.output[-500:]}")
+        hold(status in (1, 2), f"{name} ended with {status}: {command.output[-300:]}")
+        hold("+head" in command.output, f"{name} does not ask for +head: {command.output[-400:]}")
+        hold(
+            not {"/directory", "/run", "/server_instances"} & set(paths),
+            f"{name} called the foreign head: {paths}",
+        )
 
 
 def _collection(context: FaultContext) -> list[str]:
@@ -204,19 +211,19 @@ STRANGER = """
 import encodings.idna, json, os, sys
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 os.setgroups([]); os.setgid(%d); os.setuid(%d)
-heard = %r
+log = %r
 RUN = "deadbeef"
 SERVERS = {"servers": {"agent": ["http://127.0.0.1:11000"]}, "families": {"agent": "agents"}}
-TOLD = {
+RESPONSES = {
     "/health": {"status": "ok", "server": "head", "run_id": RUN},
     "/server_instances": [],
     "/directory": {"run_id": RUN, "settings": {}, **SERVERS},
 }
 class Head(BaseHTTPRequestHandler):
     def do_GET(self):
-        with open(heard, "a") as file:
+        with open(log, "a") as file:
             file.write(self.path + "\\n")
-        data = json.dumps(TOLD.get(self.path, {"reward": 1.0, "response": {"output": []}})).encode()
+        data = json.dumps(RESPONSES.get(self.path, {"reward": 1.0, "response": {"output": []}})).encode()
         self.send_response(200)
         self.send_header("content-type", "application/json")
         self.send_header("x-rollyard-run", RUN)
@@ -238,13 +245,13 @@ REFUSED = "refused with 4xx, nothing processed"
 FAULTS = [
     *(
         Fault(
-            f"a foreign web page's request: {words}",
+            f"a foreign web page's request: {name}",
             4,
             "processed; the model server makes a call, the head returns its configuration",
             REFUSED,
             partial(foreign_page, headers, only),
         )
-        for words, headers, only in PAGES
+        for name, headers, only in PAGES
     ),
     Fault("a connection of another user", 4, "answered", "refused", another_user, root=True),
     Fault(

@@ -9,10 +9,10 @@ import zlib
 from dataclasses import dataclass
 from functools import partial
 
-from tests.faults.chaos.endpoint import Request, completion, http, later, scripted
+from tests.faults.chaos.endpoint import Behaviour, Request, completion, http, later, scripted
 from tests.faults.chaos.fault import Fault
 from tests.faults.chaos.fault_context import FaultContext
-from tests.faults.chaos.faults.engines import FEW, MANY, Spoil, sometimes
+from tests.faults.chaos.faults.engines import FEW, MANY, sometimes
 from tests.faults.chaos.invariants import hold, injected
 
 MOST_POURED = 2**30
@@ -53,9 +53,9 @@ class Pour:
         more()
 
 
-async def poured(pour: Pour, context: FaultContext, chance: random.Random) -> None:
+async def check_pour(pour: Pour, context: FaultContext, rng: random.Random) -> None:
     """Like `sometimes`; the server closes the connection long before its deadline."""
-    await sometimes(pour, FEW, context, chance)
+    await sometimes(pour, FEW, context, rng)
     injected(pour.taken >= pour.least, f"one answer sent {pour.taken} bytes at most")
     hold(pour.taken < MOST_TAKEN, f"{pour.taken / 2**20:.0f} MB of one response were accepted")
 
@@ -87,13 +87,13 @@ class Packed:
         transport.write(self._data)
 
 
-def raw(data: bytes, *, close: bool = False) -> Spoil:
-    def spoil(request: Request, transport: asyncio.Transport) -> None:
+def raw(data: bytes, *, close: bool = False) -> Behaviour:
+    def behaviour(request: Request, transport: asyncio.Transport) -> None:
         transport.write(data)
         if close:
             asyncio.get_running_loop().call_later(0.01, transport.close)
 
-    return spoil
+    return behaviour
 
 
 def dripping(request: Request, transport: asyncio.Transport) -> None:
@@ -136,7 +136,7 @@ POURS: list[tuple[str, Pour, str]] = [
     ("endless small headers", Pour(b"", b"x-m: y\r\n" * 10_000, 2**16), "unbounded memory"),
 ]
 GZIPPED = gzip.compress(b'{"choices": ')
-HOSTILE: list[tuple[str, Spoil, str]] = [
+HOSTILE: list[tuple[str, Behaviour, str]] = [
     ("a gzip bomb", Packed(), "5.5 GB of memory"),
     ("a deflate bomb", Packed(b"deflate"), "5.5 GB of memory"),
     ("a content length of a terabyte", announced, "a failed call at its deadline"),
@@ -162,30 +162,30 @@ HOSTILE: list[tuple[str, Spoil, str]] = [
 ]
 
 
-QUICKLY = ("an endless body", "a gzip bomb", "truncated gzip", "a second response after the first")
+SHORT_FORM = ("an endless body", "a gzip bomb", "truncated gzip", "a second response after the first")
 """Faults of the short form."""
 
 FAULTS = [
     *(
         Fault(
-            f"an endpoint that sends {words}",
+            f"an endpoint that sends {kind}",
             4,
             before,
             "a failed call at a byte limit; all measured",
-            partial(poured, pour),
-            slow=words not in QUICKLY,
+            partial(check_pour, pour),
+            slow=kind not in SHORT_FORM,
         )
-        for words, pour, before in POURS
+        for kind, pour, before in POURS
     ),
     *(
         Fault(
-            f"an endpoint that sends {words}",
+            f"an endpoint that sends {kind}",
             4,
             before,
             "a failed call within its limits; all measured",
-            partial(sometimes, spoil, FEW if number < 3 else MANY),
-            slow=words not in QUICKLY,
+            partial(sometimes, behaviour, FEW if number < 3 else MANY),
+            slow=kind not in SHORT_FORM,
         )
-        for number, (words, spoil, before) in enumerate(HOSTILE)
+        for number, (kind, behaviour, before) in enumerate(HOSTILE)
     ),
 ]

@@ -22,7 +22,7 @@ MANY = 400
 """Rows of an input that does not fit into any buffer."""
 
 
-def edited(path: Path, chance: random.Random) -> None:
+def edited(path: Path, rng: random.Random) -> None:
     """Change the prompt of each later row; the size stays."""
     data = path.read_bytes()
     half = data.index(b"\n", len(data) // 2) + 1
@@ -31,32 +31,32 @@ def edited(path: Path, chance: random.Random) -> None:
         file.write(data[half:].replace(b"Take your time", b"Hurry up a bit"))
 
 
-def grown(path: Path, chance: random.Random) -> None:
+def grown(path: Path, rng: random.Random) -> None:
     with path.open("ab") as file:
         for number in range(MANY, MANY + 30):
             file.write(path.read_bytes().splitlines()[0].replace(b'"id":0', b'"id":%d' % number) + b"\n")
 
 
-def shrunk(path: Path, chance: random.Random) -> None:
+def shrunk(path: Path, rng: random.Random) -> None:
     data = path.read_bytes()
     os.truncate(path, data.index(b"\n", len(data) * 2 // 3) + 1)
 
 
-def torn(path: Path, chance: random.Random) -> None:
+def torn(path: Path, rng: random.Random) -> None:
     os.truncate(path, path.stat().st_size * 2 // 3)
 
 
-def replaced(path: Path, chance: random.Random) -> None:
+def replaced(path: Path, rng: random.Random) -> None:
     other = path.with_name("other")
     other.write_bytes(path.read_bytes().replace(b"Take your time", b"Hurry up a bit"))
     other.replace(path)
 
 
-def removed(path: Path, chance: random.Random) -> None:
+def removed(path: Path, rng: random.Random) -> None:
     path.unlink()
 
 
-def swapped(path: Path, chance: random.Random) -> None:
+def swapped(path: Path, rng: random.Random) -> None:
     """Swap two later rows."""
     lines = path.read_bytes().splitlines(keepends=True)
     lines[-1], lines[-2] = lines[-2], lines[-1]
@@ -64,28 +64,28 @@ def swapped(path: Path, chance: random.Random) -> None:
         file.write(b"".join(lines))
 
 
-async def while_reading(change: Change, context: FaultContext, chance: random.Random) -> None:
+async def while_reading(change: Change, context: FaultContext, rng: random.Random) -> None:
     """Exit status 0 only with the rows of the manifest; otherwise the input is named, and restoring it completes."""
     run, _ = await context.plain()
     output = context.output()
     rows = write_rows(output.with_name("input.jsonl"), MANY, pad=4000)
     before = rows.read_bytes()
     command = await context.begin(run, output, "+num_repeats=1", rows=rows)
-    injected(await written(output, chance.randrange(5, MANY // 4), command), "the collection ended too early")
-    change(rows, chance)
+    injected(await written(output, rng.randrange(5, MANY // 4), command), "the collection ended too early")
+    change(rows, rng)
     injected(not rows.exists() or rows.read_bytes() != before, "the input is unchanged")
-    status = await command.ends()
-    no_crash(command.said)
+    status = await command.exit_status()
+    no_crash(command.output)
     if status == 0:
         hold(not (why := incomplete(output, MANY, 1)), f"exit 0, and {why}")
         other = sum("Hurry" in row["responses_create_params"]["input"][0]["content"] for row in read(output))
         hold(not other, f"exit 0, and {other} of {MANY} rows are not those of the manifest")
         return
-    hold("input.jsonl" in command.said, f"exit {status}, and the input is not named: {command.said[-400:]}")
+    hold("input.jsonl" in command.output, f"exit {status}, and the input is not named: {command.output[-400:]}")
     rows.write_bytes(before)
     again = await context.begin(run, output, "+num_repeats=1", rows=rows)
-    status = await again.ends()
-    hold(status == 0, f"with the input restored it ends with {status}: {again.said[-500:]}")
+    status = await again.exit_status()
+    hold(status == 0, f"with the input restored it ends with {status}: {again.output[-500:]}")
     whole(output, MANY, 1)
 
 
@@ -107,26 +107,26 @@ ODD_LINES: list[tuple[str, bytes]] = [
 ]
 
 
-async def odd_line(line: bytes, context: FaultContext, chance: random.Random) -> None:
+async def odd_line(line: bytes, context: FaultContext, rng: random.Random) -> None:
     """The line is named before anything starts, or only its rollout fails and all others are measured."""
     run, _ = await context.plain()
     output = context.output()
     rows = output.with_name("input.jsonl")
     lines = context.rows.read_bytes().splitlines()
-    at = chance.randrange(len(lines))
+    at = rng.randrange(len(lines))
     lines[at] = line
     rows.write_bytes(b"\n".join(lines) + b"\n")
     command = await context.begin(run, output, "+num_repeats=1", "+max_attempts=1", rows=rows)
-    status = await command.ends()
-    no_crash(command.said)
+    status = await command.exit_status()
+    no_crash(command.output)
     measured = {row["_ng_task_index"] for row in read(output)}
     if not measured:
-        hold(status == 2, f"ended with {status}, and nothing is measured: {command.said[-300:]}")
-        named = re.search(rf"\b(line|row) {at + 1}\b", command.said)
-        hold(named, f"line {at + 1} is not named: {command.said[-300:]}")
+        hold(status == 2, f"ended with {status}, and nothing is measured: {command.output[-300:]}")
+        named = re.search(rf"\b(line|row) {at + 1}\b", command.output)
+        hold(named, f"line {at + 1} is not named: {command.output[-300:]}")
         return
     others = set(range(TASKS)) - {at}
-    hold(others <= measured, f"{len(others - measured)} other rows are not measured: {command.said[-300:]}")
+    hold(others <= measured, f"{len(others - measured)} other rows are not measured: {command.output[-300:]}")
     hold(status == (0 if at in measured else 1), f"ended with {status}, {len(measured)} of {TASKS} measured")
 
 
@@ -146,7 +146,7 @@ def other_agent(folder: Path) -> None:
 
 
 async def between_commands(
-    change: Callable[[Path], None], agent: str, context: FaultContext, chance: random.Random
+    change: Callable[[Path], None], agent: str, context: FaultContext, rng: random.Random
 ) -> None:
     """After a code change the same command is refused with the changed files, or continues and marks the rows."""
     here = _own_folder(context)
@@ -157,30 +157,30 @@ async def between_commands(
             command = await context.begin(run, output)
             injected(await written(output, 20, command), "the collection ended too early")
             command.signal(signal.SIGTERM)
-            await command.ends()
-        begun = len(read(output))
-        injected(0 < begun < TASKS * REPEATS, f"{begun} rollouts before the change")
+            await command.exit_status()
+        rows_before = len(read(output))
+        injected(0 < rows_before < TASKS * REPEATS, f"{rows_before} rollouts before the change")
         change(here)
         async with context.run(config, here=here) as run:
             again = await context.begin(run, output)
-            status = await again.ends()
-            no_crash(again.said)
+            status = await again.exit_status()
+            no_crash(again.output)
             rewards = sorted({row["reward"] for row in read(output)})
             hold(status == 2, f"exit {status}, rewards {rewards}, and no message about it")
             hold(
-                "witness" in again.said or "blocking_agent" in again.said,
-                f"the changed server is not named: {again.said}",
+                "witness" in again.output or "blocking_agent" in again.output,
+                f"the changed server is not named: {again.output}",
             )
             accepted = await context.begin(run, output, "+accept_changed_code=true")
-            status = await accepted.ends()
-            hold(status == 0, f"+accept_changed_code=true ends with {status}: {accepted.said[-500:]}")
+            status = await accepted.exit_status()
+            hold(status == 0, f"+accept_changed_code=true ends with {status}: {accepted.output[-500:]}")
             rows = read(output)
-            unmarked = [set(row) for row in rows[:begun]]
-            marked = [set(row) - unmarked[0] for row in rows[begun:]]
+            unmarked = [set(row) for row in rows[:rows_before]]
+            marked = [set(row) - unmarked[0] for row in rows[rows_before:]]
             hold(marked and all(marked), "rows of the changed code are not marked")
 
 
-async def between_restarts(context: FaultContext, chance: random.Random) -> None:
+async def between_restarts(context: FaultContext, rng: random.Random) -> None:
     """The code of the environment is edited, and its server dies and restarts: no collection mixes both versions."""
     here = _own_folder(context)
     output = context.output()
@@ -191,20 +191,23 @@ async def between_restarts(context: FaultContext, chance: random.Random) -> None
         pid = await run.pid(ENVIRONMENT)
         assert pid is not None
         os.kill(pid, signal.SIGKILL)
-        status = await command.ends()
-        no_crash(command.said)
+        status = await command.exit_status()
+        no_crash(command.output)
         rows = read(output)
         rewards = {row["reward"] for row in rows}
         if status == 0:
             plain = {frozenset(row) for row in rows if row["reward"] == 1.0}
             marked = all(frozenset(row) not in plain for row in rows if row["reward"] != 1.0)
             hold(len(rewards) == 1 or marked, f"exit 0 with rewards {sorted(rewards)} mixed without marks")
-            injected(len(rewards) > 1 or command.said, "the new code was never run")
+            injected(len(rewards) > 1 or command.output, "the new code was never run")
         else:
-            hold("witness" in command.said or "code" in command.said, f"the reason is not given: {command.said[-400:]}")
+            hold(
+                "witness" in command.output or "code" in command.output,
+                f"the reason is not given: {command.output[-400:]}",
+            )
 
 
-async def unrelated_server(context: FaultContext, chance: random.Random) -> None:
+async def unrelated_server(context: FaultContext, rng: random.Random) -> None:
     """A further server in ng_run does not affect rows that do not reach it: the collection resumes."""
     here = _own_folder(context)
     output = context.output()
@@ -214,7 +217,7 @@ async def unrelated_server(context: FaultContext, chance: random.Random) -> None
             command = await context.begin(run, output)
             injected(await written(output, 20, command), "the collection ended too early")
             command.signal(signal.SIGTERM)
-            await command.ends()
+            await command.exit_status()
         more = {**config, "another": {"resources_servers": {"grl_sokoban": {}}}, "odd": {"agents": {"odd_agent": {}}}}
         async with context.run(more, here=here) as run:
             await context.completes(run, output)
@@ -234,14 +237,14 @@ REFUSED = "refused with the changed files; `+accept_changed_code=true` continues
 FAULTS = [
     *(
         Fault(
-            f"input {words} while it is read",
+            f"input {how} while it is read",
             2,
             before,
             "stops and names the input; resumes with the old input",
             partial(while_reading, change),
             slow=change not in (edited, grown),
         )
-        for words, change, before in (
+        for how, change, before in (
             ("edited in place", edited, "rows that are not in the manifest, exit 0"),
             ("growing", grown, "430 of 400 measured"),
             ("shrinking", shrunk, "ends early without a reason"),
@@ -253,14 +256,14 @@ FAULTS = [
     ),
     *(
         Fault(
-            f"an input line {words}",
+            f"an input line {how}",
             2,
             "an error during the run, or a message that names the line",
             "line named before anything starts, or one failed rollout",
             partial(odd_line, line),
             slow=number > 1,
         )
-        for number, (words, line) in enumerate(ODD_LINES)
+        for number, (how, line) in enumerate(ODD_LINES)
     ),
     Fault(
         "environment code edited between two commands",

@@ -11,8 +11,9 @@ import orjson
 
 from tests.faults.chaos.endpoint import Request, completion, http, scripted, tool_call
 from tests.faults.chaos.fault import Fault
-from tests.faults.chaos.fault_context import ENVIRONMENT, FaultContext
+from tests.faults.chaos.fault_context import FaultContext
 from tests.faults.chaos.faults.engines import engine
+from tests.faults.chaos.faults.processes import no_sessions
 from tests.faults.chaos.invariants import hold, injected, no_crash, read
 
 
@@ -20,8 +21,8 @@ def odd_call(name: str, arguments: Any) -> dict[str, Any]:
     return completion(tool_call(name, arguments, 0))
 
 
-WHOLE = orjson.dumps(odd_call("step", '{"actions": ["SAID"]}'))
-SURROGATE = WHOLE.replace(b"SAID", rb"\ud83d")
+WHOLE = orjson.dumps(odd_call("step", '{"actions": ["MOVE"]}'))
+SURROGATE = WHOLE.replace(b"MOVE", rb"\ud83d")
 SURROGATE_NAME = WHOLE.replace(b'"name":"step"', rb'"name":"st\udc00ep"')
 SURROGATE_TEXT = WHOLE.replace(b'"content":null', rb'"content":"\ud83d"')
 SURROGATE_ID = WHOLE.replace(b'"id":"call_0"', rb'"id":"call_\udfff"')
@@ -89,19 +90,19 @@ class Mistaken:
         self._mistake = http(mistake)
         self._script = [http(scripted(turn)) for turn in range(6)]
         self._models = http({"object": "list", "data": []})
-        self.made = 0
+        self.invalid_calls = 0
 
     def __call__(self, request: Request, transport: asyncio.Transport) -> None:
         if not request.head.startswith(b"POST"):
             transport.write(self._models)
         elif request.turn == 1:
-            self.made += 1
+            self.invalid_calls += 1
             transport.write(self._mistake)
         else:
             transport.write(self._script[max(0, min(request.turn - (request.turn > 1), 5))])
 
 
-async def mistaken(mistake: Any, context: FaultContext, chance: random.Random) -> None:
+async def mistaken(mistake: Any, context: FaultContext, rng: random.Random) -> None:
     """Every episode contains the invalid call, gets an error message and is measured at its first attempt."""
     async with context.lock("engine"):
         run, endpoint = await engine(context)
@@ -109,34 +110,33 @@ async def mistaken(mistake: Any, context: FaultContext, chance: random.Random) -
         endpoint.behaviour = behaviour
         output = context.output()
         command = await context.begin(run, output, "+limit=10", "+num_repeats=1")
-        status = await command.ends()
-        injected(behaviour.made >= 10, f"{behaviour.made} invalid calls were made")
-        no_crash(command.said)
+        status = await command.exit_status()
+        injected(behaviour.invalid_calls >= 10, f"{behaviour.invalid_calls} invalid calls were made")
+        no_crash(command.output)
         failed = read(output.with_name("rollouts_failures.jsonl"))
-        told = [f"{row['failure_kind']} {row['detail'][:200]}" for row in failed]
-        hold(not failed, f"{len(failed)} failed attempts: {told[:1]}")
-        hold(status == 0, f"ended with {status}: {command.said[-400:]}")
+        kinds = [f"{row['failure_kind']} {row['detail'][:200]}" for row in failed]
+        hold(not failed, f"{len(failed)} failed attempts: {kinds[:1]}")
+        hold(status == 0, f"ended with {status}: {command.output[-400:]}")
         rows = read(output)
         hold(len(rows) == 10, f"{len(rows)} of 10 measured")
         for row in rows:
             outputs = [item for item in row["response"]["output"] if item["type"] == "function_call_output"]
             hold(len(outputs) == 6, f"{len(outputs)} tool results in an episode, and {row['finish_reason']}")
             hold(
-                row["reward"] == 1.0 or "said_to" in str(outputs[1]["output"]),
+                row["reward"] == 1.0 or "task_id" in str(outputs[1]["output"]),
                 f"reward {row['reward']}: {row['wrong']}",
             )
-        left = await run.gauge(ENVIRONMENT, "rollyard_sessions")
-        hold(not left, f"{left:.0f} sessions are left")
+        await no_sessions(run)
 
 
 FAULTS = [
     Fault(
-        f"invalid model output: {words}",
+        f"invalid model output: {mistake_name}",
         3,
         before,
         "error message to the model; the rollout is measured",
         partial(mistaken, mistake),
         slow=number > 14,
     )
-    for number, (words, mistake, before) in enumerate(MISTAKES)
+    for number, (mistake_name, mistake, before) in enumerate(MISTAKES)
 ]

@@ -67,53 +67,56 @@ def folder_removed(path: Path) -> None:
     shutil.rmtree(path.parent)
 
 
-async def while_collecting(change: Change, suffix: str, context: FaultContext, chance: random.Random) -> None:
+async def while_collecting(change: Change, suffix: str, context: FaultContext, rng: random.Random) -> None:
     """Exit status 0 only if the output is complete; else a message names the file, and the next command recovers."""
     run, _ = await context.plain()
     output = context.output()
     path = output if not suffix else output.with_name(f"rollouts_{suffix}")
     command = await context.begin(run, output)
-    injected(await written(output, chance.randrange(10, WHOLE // 2), command), "the collection ended too early")
+    injected(await written(output, rng.randrange(10, WHOLE // 2), command), "the collection ended too early")
     before = path.read_bytes() if path.exists() else b""
     injected(before, f"{path.name} was not there yet")
     change(path)
-    status = await command.ends()
-    no_crash(command.said)
+    status = await command.exit_status()
+    no_crash(command.output)
     if change is edited and status:
         # An edit can only be detected while the file is watched, so a message is all that can be expected.
-        hold(path.name in command.said, f"exit {status}, and {path.name} is not named: {command.said[-400:]}")
+        hold(path.name in command.output, f"exit {status}, and {path.name} is not named: {command.output[-400:]}")
         return
-    await ends_well(context, output, status, command.said, path.name)
+    await ends_well(context, output, status, command.output, path.name)
 
 
-async def ends_well(context: FaultContext, output: Path, status: int, said: str, named: str) -> None:
+async def ends_well(context: FaultContext, output: Path, status: int, output_text: str, named: str) -> None:
     """Check the state after a command whose files were changed, and that the next command recovers."""
     run, _ = await context.plain()
-    wrong = incomplete(output, TASKS, REPEATS)
+    problem = incomplete(output, TASKS, REPEATS)
     if status == 0:
-        hold(not wrong, f"exit 0, and {wrong}")
+        hold(not problem, f"exit 0, and {problem}")
         manifest = output.with_name("rollouts_manifest.json")
         hold(manifest.exists(), "exit 0 without a manifest: every resume will be refused")
     else:
-        hold(named in said or str(output.parent) in said, f"exit {status}, and {named} is not named: {said[-400:]}")
+        hold(
+            named in output_text or str(output.parent) in output_text,
+            f"exit {status}, and {named} is not named: {output_text[-400:]}",
+        )
     again = await context.begin(run, output)
-    second = await again.ends()
-    no_crash(again.said)
+    second = await again.exit_status()
+    no_crash(again.output)
     if second == 0:
         if why := incomplete(output, TASKS, REPEATS):
             raise Broken(f"the next command ends with 0, and {why}")
         return
-    hold(second in (1, 2), f"the next command ends with {second}: {again.said[-400:]}")
+    hold(second in (1, 2), f"the next command ends with {second}: {again.output[-400:]}")
     hold(
-        "overwrite" in again.said or "line " in again.said or "+" in again.said,
-        f"the message does not say how to continue: {again.said[-400:]}",
+        "overwrite" in again.output or "line " in again.output or "+" in again.output,
+        f"the message does not say how to continue: {again.output[-400:]}",
     )
-    over = await context.begin(run, output, "+overwrite=true")
-    hold(await over.ends() == 0, f"not even +overwrite=true works: {over.said[-400:]}")
+    overwriting = await context.begin(run, output, "+overwrite=true")
+    hold(await overwriting.exit_status() == 0, f"not even +overwrite=true works: {overwriting.output[-400:]}")
     whole(output, TASKS, REPEATS)
 
 
-async def failures_while_collecting(change: Change, context: FaultContext, chance: random.Random) -> None:
+async def failures_while_collecting(change: Change, context: FaultContext, rng: random.Random) -> None:
     """Exit status 0 only if every failed attempt is recorded; the rollouts are complete in every case."""
     run, _ = await context.shared("failing", lambda: context.playing(OneOfTwenty(), model={"max_attempts": 1}))
     output = context.output()
@@ -123,22 +126,22 @@ async def failures_while_collecting(change: Change, context: FaultContext, chanc
         await asyncio.sleep(0.01)
     injected(not command.ended, "the collection ended too early")
     change(path)
-    status = await command.ends()
-    no_crash(command.said)
+    status = await command.exit_status()
+    no_crash(command.output)
     if status == 0:
         whole(output, TASKS, REPEATS)
-        counted = orjson.loads(output.with_name("rollouts_status.json").read_bytes())["failed_attempts"]
+        reported = orjson.loads(output.with_name("rollouts_status.json").read_bytes())["failed_attempts"]
         try:
-            kept = len(read(path))
+            recorded = len(read(path))
         except Broken:
-            kept = -1
-        hold(kept == counted, f"exit 0, and {kept} of {counted} failed attempts are recorded")
+            recorded = -1
+        hold(recorded == reported, f"exit 0, and {recorded} of {reported} failed attempts are recorded")
     else:
-        hold(path.name in command.said, f"exit {status}, and {path.name} is not named: {command.said[-400:]}")
+        hold(path.name in command.output, f"exit {status}, and {path.name} is not named: {command.output[-400:]}")
     again = await context.begin(run, output, "+max_attempts=20", "+max_failure_rate=1")
-    second = await again.ends()
-    no_crash(again.said)
-    hold(second == 0 or "line " in again.said or "overwrite" in again.said, f"then {second}: {again.said[-400:]}")
+    second = await again.exit_status()
+    no_crash(again.output)
+    hold(second == 0 or "line " in again.output or "overwrite" in again.output, f"then {second}: {again.output[-400:]}")
     if second == 0:
         whole(output, TASKS, REPEATS)
 
@@ -162,29 +165,29 @@ def line_with(
 ) -> Callable[[Path, random.Random], None]:
     """Replace one line of the output by the result of `change`."""
 
-    def changed(path: Path, chance: random.Random) -> None:
+    def changed(path: Path, rng: random.Random) -> None:
         lines = path.read_bytes().splitlines()
-        at = chance.randrange(len(lines))
-        lines[at] = change(orjson.loads(lines[at]))
+        index = rng.randrange(len(lines))
+        lines[index] = change(orjson.loads(lines[index]))
         path.write_bytes(b"\n".join(lines) + b"\n")
 
     return changed
 
 
 async def before_going_on(
-    change: Callable[[dict[str, object]], bytes], context: FaultContext, chance: random.Random
+    change: Callable[[dict[str, object]], bytes], context: FaultContext, rng: random.Random
 ) -> None:
     """Change a line of a finished output: the next command completes the output or names the line."""
     run, _ = await context.plain()
     output = await finished(context)
-    line_with(change, context)(output, chance)
+    line_with(change, context)(output, rng)
     command = await context.begin(run, output)
-    status = await command.ends()
-    no_crash(command.said)
+    status = await command.exit_status()
+    no_crash(command.output)
     if status == 0:
         whole(output, TASKS, REPEATS)
         return
-    hold("line " in command.said, f"exit {status}, and no line is named: {command.said[-400:]}")
+    hold("line " in command.output, f"exit {status}, and no line is named: {command.output[-400:]}")
 
 
 async def finished(context: FaultContext) -> Path:
@@ -234,8 +237,8 @@ LINES: list[tuple[str, Callable[[dict[str, object]], bytes], str]] = [
 
 FAULTS = [
     *(
-        Fault(f"output {words} while collecting", 2, LOST, STOPS, partial(while_collecting, change, ""))
-        for words, change in (
+        Fault(f"output {how} while collecting", 2, LOST, STOPS, partial(while_collecting, change, ""))
+        for how, change in (
             ("renamed", renamed),
             ("removed", removed),
             ("truncated", truncated),
@@ -250,25 +253,25 @@ FAULTS = [
     ),
     *(
         Fault(
-            f"manifest {words} while collecting",
+            f"manifest {how} while collecting",
             2,
             "exit 0, and every resume refused",
             STOPS,
             partial(while_collecting, change, "manifest.json"),
             slow=change is not removed,
         )
-        for words, change in (("removed", removed), ("truncated", truncated), ("replaced", replaced))
+        for how, change in (("removed", removed), ("truncated", truncated), ("replaced", replaced))
     ),
     *(
         Fault(
-            f"failures file {words} while collecting",
+            f"failures file {how} while collecting",
             2,
             "exit 0, failed attempts no longer recorded",
             STOPS,
             partial(failures_while_collecting, change),
             slow=change is not removed,
         )
-        for words, change in (
+        for how, change in (
             ("renamed", renamed),
             ("removed", removed),
             ("truncated", truncated),
@@ -278,12 +281,12 @@ FAULTS = [
     ),
     *(
         Fault(
-            f"a line of the output is {words}",
+            f"a line of the output is {how}",
             2,
             before,
             "completed, or one message that names the line",
             partial(before_going_on, change),
         )
-        for words, change, before in LINES
+        for how, change, before in LINES
     ),
 ]

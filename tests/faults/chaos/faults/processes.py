@@ -24,12 +24,13 @@ from tests.faults.chaos.fault_context import (
     written,
 )
 from tests.faults.chaos.invariants import Broken, hold, injected, no_crash, read, whole
-from tests.faults.chaos.workspace import Run, alive
+from tests.faults.chaos.workspace import Run
+from tests.support.processes import alive
 
 BLOCKED_S = 8.0
 
 
-async def killed(victim: str, context: FaultContext, chance: random.Random) -> None:
+async def killed(victim: str, context: FaultContext, rng: random.Random) -> None:
     """Kill a server repeatedly: the collection, with resumes, equals that of an uninterrupted run."""
     output = context.output()
     # The sessions of a killed agent are closed after this idle time.
@@ -37,15 +38,15 @@ async def killed(victim: str, context: FaultContext, chance: random.Random) -> N
         command = await context.begin(run, output, "+max_attempts=50", "+max_failure_rate=1")
         kills = 0
         for _ in range(3):
-            injected(await written(output, chance.randrange(2, 30), command) or kills, "the collection ended too early")
+            injected(await written(output, rng.randrange(2, 30), command) or kills, "the collection ended too early")
             if (pid := await _pid(run, victim)) is None or command.ended:
                 continue
             os.kill(pid, signal.SIGKILL)
             kills += 1
             await _gone(run, victim, pid)
         injected(kills, "nothing was killed")
-        status = await command.ends()
-        no_crash(command.said)
+        status = await command.exit_status()
+        no_crash(command.output)
         if status:
             await context.completes(run, output, "+max_attempts=50")
         whole(output, TASKS, REPEATS)
@@ -71,22 +72,22 @@ async def _gone(run: Run, victim: str, pid: int) -> None:
     raise Broken(f"{victim} was not restarted")
 
 
-async def killed_collector(context: FaultContext, chance: random.Random) -> None:
+async def killed_collector(context: FaultContext, rng: random.Random) -> None:
     """Kill the collector: the same command completes the output with each rollout once."""
     output = context.output()
     run, _ = await context.plain()
     for _ in range(3):
         command = await context.begin(run, output)
         have = output.read_bytes().count(b"\n") if output.exists() else 0
-        if not await written(output, have + chance.randrange(1, 40), command):
+        if not await written(output, have + rng.randrange(1, 40), command):
             break
         command.signal(signal.SIGKILL)
-        await command.ends()
+        await command.exit_status()
     injected(command.process.returncode == -signal.SIGKILL, "the collection ended too early")
     await context.completes(run, output)
 
 
-async def killed_run(context: FaultContext, chance: random.Random) -> None:
+async def killed_run(context: FaultContext, rng: random.Random) -> None:
     """Kill ng_run and with it the head: no server outlives it, and a new run completes the collection."""
     output = context.output()
     async with Endpoint(Script(latency_s=QUICK)).up() as endpoint:
@@ -94,10 +95,10 @@ async def killed_run(context: FaultContext, chance: random.Random) -> None:
         async with context.run(config) as run:
             pids = [shown["pid"] for shown in await run.servers()]
             command = await context.begin(run, output, "+max_attempts=1")
-            injected(await written(output, chance.randrange(5, 60), command), "the collection ended too early")
+            injected(await written(output, rng.randrange(5, 60), command), "the collection ended too early")
             run.command.signal(signal.SIGKILL)
-            status = await command.ends()
-            no_crash(command.said)
+            status = await command.exit_status()
+            no_crash(command.output)
             hold(status == 1, f"the collection ended with {status}")
             for _ in range(200):
                 if not (left := [pid for pid in pids if alive(pid)]):
@@ -108,12 +109,12 @@ async def killed_run(context: FaultContext, chance: random.Random) -> None:
             await context.completes(run, output)
 
 
-async def stopped(victim: str, context: FaultContext, chance: random.Random) -> None:
+async def stopped(victim: str, context: FaultContext, rng: random.Random) -> None:
     """Send SIGSTOP, then SIGCONT after 8 s, as on a busy host: no attempt fails."""
     output = context.output()
     async with context.playing() as (run, _):
         command = await context.begin(run, output, "+num_samples_in_parallel=32")
-        injected(await written(output, chance.randrange(5, 40), command), "the collection ended too early")
+        injected(await written(output, rng.randrange(5, 40), command), "the collection ended too early")
         pid = run.command.process.pid if victim == "head" else await run.pid(victim)
         assert pid is not None
         os.kill(pid, signal.SIGSTOP)
@@ -128,8 +129,8 @@ async def stopped(victim: str, context: FaultContext, chance: random.Random) -> 
 
 async def unharmed(run: Run, command: Command, output: Path) -> None:
     """Check that a delay alone fails no attempt."""
-    status = await command.ends()
-    no_crash(command.said)
+    status = await command.exit_status()
+    no_crash(command.output)
     failed = read(output.with_name("rollouts_failures.jsonl"))
     kinds = sorted({f"{row['failure_kind']} at {row['server']}" for row in failed})
     hold(not failed, f"{len(failed)} attempts failed: {', '.join(kinds)}")
@@ -147,17 +148,17 @@ async def no_sessions(run: Run) -> None:
     raise Broken(f"{left:.0f} sessions are left")
 
 
-async def blocked(victim: str, context: FaultContext, chance: random.Random) -> None:
+async def blocked(victim: str, context: FaultContext, rng: random.Random) -> None:
     """A plug-in blocks its server's event loop for 8 s while new episodes arrive."""
     output = context.output()
-    at = chance.choice([chance.randrange(5, 60), chance.randrange(60, 140)])
+    at = rng.choice([rng.randrange(5, 60), rng.randrange(60, 140)])
     async with Endpoint(Script(latency_s=QUICK)).up() as endpoint:
         if victim == ENVIRONMENT:
-            made = stack(endpoint.url, block_s=BLOCKED_S, block_at=at)
+            config = stack(endpoint.url, block_s=BLOCKED_S, block_at=at)
         else:
-            made = stack(endpoint.url, agent="blocking_agent")
-            made[AGENT]["agents"]["blocking_agent"]["block_at"] = at
-        async with context.run(made) as run:
+            config = stack(endpoint.url, agent="blocking_agent")
+            config[AGENT]["agents"]["blocking_agent"]["block_at"] = at
+        async with context.run(config) as run:
             command = await context.begin(run, output, "+num_samples_in_parallel=64")
             worst = 0.0
             while not command.ended:
@@ -167,20 +168,20 @@ async def blocked(victim: str, context: FaultContext, chance: random.Random) -> 
             await unharmed(run, command, output)
 
 
-async def doubled(context: FaultContext, chance: random.Random) -> None:
+async def doubled(context: FaultContext, rng: random.Random) -> None:
     """The environment sends every response again a little later: no episode receives another's response."""
     output = context.output()
     async with context.playing(twice=True) as (run, _):
         command = await context.begin(
             run, output, "+max_attempts=50", "+max_failure_rate=1", "+num_samples_in_parallel=16"
         )
-        status = await command.ends(900.0)
-        no_crash(command.said)
+        status = await command.exit_status(900.0)
+        no_crash(command.output)
         rows = read(output)
         wrong = [row for row in rows if row["reward"] != 1.0]
         hold(not wrong, f"{len(wrong)} of {len(rows)} rollouts received another's response, exit {status}")
         whole(output, TASKS, REPEATS)
-        hold(status == 0, f"ended with {status}: {command.said[-300:]}")
+        hold(status == 0, f"ended with {status}: {command.output[-300:]}")
 
 
 SAME, CALM = "equal to an uninterrupted run", "no attempt fails"

@@ -80,16 +80,16 @@ OUTPUTS: tuple[Any, ...] = (
 OUTPUTS += ([{"type": "function_call"}], [{"type": "message", "content": [{"type": "output_text", "text": 5}]}])
 
 
-def answers(chance: random.Random, count: int) -> list[dict[str, Any]]:
+def answers(rng: random.Random, count: int) -> list[dict[str, Any]]:
     """Rows that make the agent return unexpected values."""
     made: list[dict[str, Any]] = []
     for number in range(count):
-        key = chance.choice(ANSWER_KEYS)
-        answer: dict[str, Any] = {key: chance.choice(ODD)}
+        key = rng.choice(ANSWER_KEYS)
+        answer: dict[str, Any] = {key: rng.choice(ODD)}
         if number % 3 == 0:
-            answer = {"response": {chance.choice(NESTED): chance.choice(ODD), "output": chance.choice(OUTPUTS)}}
+            answer = {"response": {rng.choice(NESTED): rng.choice(ODD), "output": rng.choice(OUTPUTS)}}
         elif number % 3 == 1:
-            answer |= {other: chance.choice(ODD) for other in chance.sample(ANSWER_KEYS, 3)}
+            answer |= {other: rng.choice(ODD) for other in rng.sample(ANSWER_KEYS, 3)}
         made.append({"answer": answer})
     return [
         *made,
@@ -99,29 +99,29 @@ def answers(chance: random.Random, count: int) -> list[dict[str, Any]]:
     ]
 
 
-def keys(chance: random.Random, count: int) -> list[dict[str, Any]]:
+def keys(rng: random.Random, count: int) -> list[dict[str, Any]]:
     """Rows with unexpected values of their own."""
-    made = [{chance.choice(ROW_KEYS): chance.choice(ODD) for _ in range(3)} for _ in range(count)]
+    made = [{rng.choice(ROW_KEYS): rng.choice(ODD) for _ in range(3)} for _ in range(count)]
     # An id that is empty or spans lines is refused before anything is played (test_rows.py).
     made = [{key: value for key, value in row.items() if key not in ID_KEYS or value not in NO_IDS} for row in made]
     return [*made, {"reward": "x", "_ng_task_index": "a", "_ng_rollout_index": -4, "token_trail": "old"}]
 
 
-async def through_everything(kind: str, context: FaultContext, chance: random.Random) -> None:
+async def through_everything(kind: str, context: FaultContext, rng: random.Random) -> None:
     """Collect, resume, profile and view."""
     run = await odd_run(context)
     output = context.output()
     rows = output.with_name("input.jsonl")
-    odd = (answers if kind == "answers" else keys)(chance, 60)
+    odd = (answers if kind == "answers" else keys)(rng, 60)
     params = {"responses_create_params": {"input": "play"}}
     rows.write_bytes(b"".join(orjson.dumps({**row, **params}) + b"\n" for row in odd))
     first = await context.collect(
         run, output, rows, "+num_repeats=2", "+max_attempts=1", "+max_failure_rate=1", agent="odd"
     )
-    status = await first.ends()
-    no_crash(first.said)
+    status = await first.exit_status()
+    no_crash(first.output)
     measured = read(output)
-    injected(measured, f"nothing was measured: {first.said[-500:]}")
+    injected(measured, f"nothing was measured: {first.output[-500:]}")
     keys_of = [(row["_ng_task_index"], row["_ng_rollout_index"]) for row in measured]
     hold(len(set(keys_of)) == len(keys_of), "a rollout is in the file more than once")
     failed = {
@@ -136,12 +136,12 @@ async def through_everything(kind: str, context: FaultContext, chance: random.Ra
     again = await context.collect(
         run, output, rows, "+num_repeats=2", "+max_attempts=1", "+max_failure_rate=1", agent="odd"
     )
-    hold(await again.ends() == status, f"the resume ends differently: {again.said[-400:]}")
-    no_crash(again.said)
+    hold(await again.exit_status() == status, f"the resume ends differently: {again.output[-400:]}")
+    no_crash(again.output)
     profile = await context.start("ng_reward_profile", f"+jsonl_fpath={output}")
-    ended = await profile.ends()
-    no_crash(profile.said)
-    hold(ended == 0, f"ng_reward_profile ends with {ended}: {profile.said[-500:]}")
+    ended = await profile.exit_status()
+    no_crash(profile.output)
+    hold(ended == 0, f"ng_reward_profile ends with {ended}: {profile.output[-500:]}")
     await viewed(context, output)
 
 
@@ -159,8 +159,8 @@ async def viewed(context: FaultContext, output: Path) -> None:
             hold(status == 200, f"the viewer answers {path} with {status}: {body[:200]!r}")
     finally:
         viewer.signal(signal.SIGINT)
-        await viewer.ends()
-    no_crash(viewer.said)
+        await viewer.exit_status()
+    no_crash(viewer.output)
 
 
 async def odd_run(context: FaultContext) -> Run:

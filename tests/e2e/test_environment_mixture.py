@@ -1,4 +1,4 @@
-"""All worlds in one run and one file: what docs/data.md shows, at 2,000 rollouts."""
+"""All environments in one run and one file: the example of docs/data.md with 2,000 rollouts."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from collections import Counter
 from pathlib import Path
 
 from rollyard.services.io.search_path import INSTALLED
-from tests.e2e.test_docs import typed
+from tests.e2e.test_docs import documented_lines
 from tests.support.commands import command, ng_run
 from tests.support.stacks import read_rows
 
 REPEATS = 67
 
 
-async def test_2000_rollouts_of_all_environments_are_measured_and_none_is_lost(tmp_path: Path) -> None:
-    lines = typed(INSTALLED / "docs" / "data.md")
+async def test_2000_rollouts_of_all_environments_are_measured_without_loss(tmp_path: Path) -> None:
+    lines = documented_lines(INSTALLED / "docs" / "data.md")
     (run,) = (words for words in lines if words[0] == "ng_run")
     (collect,) = (words for words in lines if "+data=configs/environment_mixture.yaml" in words)
     repeats = f"+num_repeats={REPEATS}"
@@ -24,11 +24,11 @@ async def test_2000_rollouts_of_all_environments_are_measured_and_none_is_lost(t
     rows = read_rows(tmp_path / "results/environments.jsonl")
     assert len(rows) >= 2000
     assert len({(row["_ng_task_index"], row["_ng_rollout_index"]) for row in rows}) == len(rows)
-    by_world = Counter(row["dataset_name"] for row in rows)
-    assert set(by_world.values()) == {5 * REPEATS}
-    assert len(by_world) == 6
-    rewards = {world: {row["reward"] for row in rows if row["dataset_name"] == world} for world in by_world}
-    # The built-in policy plays Sokoban and only talks elsewhere.
+    by_environment = Counter(row["dataset_name"] for row in rows)
+    assert set(by_environment.values()) == {5 * REPEATS}
+    assert len(by_environment) == 6
+    rewards = {name: {row["reward"] for row in rows if row["dataset_name"] == name} for name in by_environment}
+    # The built-in policy plays Sokoban; elsewhere it only answers with text.
     assert max(rewards.pop("grl_sokoban")) > 10
     assert all(found <= {0.0, 1.0} for found in rewards.values()), rewards
     assert not read_rows(tmp_path / "results/environments_failures.jsonl")
