@@ -1,4 +1,4 @@
-"""Decoder: decodes compressed bodies up to a size limit. Servers may compress them without an Accept-Encoding."""
+"""Decoder: decodes compressed bodies up to a size limit. Servers may send them even without an Accept-Encoding."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ class InvalidResponse(ConnectionError):
 
 
 class Decoder:
-    """Decodes one encoding incrementally. Raises InvalidResponse if it is truncated, unknown, or exceeds `limit`."""
+    """Decodes one encoding incrementally. Raises InvalidResponse if it is unknown, truncated or larger than `limit`."""
 
     def __init__(self, encoding: str, limit: int) -> None:
         if encoding not in ("gzip", "x-gzip", "deflate"):
@@ -51,7 +51,7 @@ class Decoder:
             raise InvalidResponse(f"its {self._encoding} body is truncated")
 
     def _start(self, data: bytes) -> zlib._Decompress:
-        # Some servers send raw deflate, others add zlib's header, as the standard requires.
+        # The standard requires zlib's header for deflate, but some servers send raw deflate data.
         header = data[0] & 0x0F == 8 and not int.from_bytes(data[:2], "big") % 31
         raw = self._encoding == "deflate" and not header
         return zlib.decompressobj(-zlib.MAX_WBITS if raw else zlib.MAX_WBITS | 32)

@@ -21,7 +21,7 @@ class ReceivedResponse:
 
 
 class ResponseReader:
-    """Parses bytes from `feed` and sets `response` once it is complete. Raises only InvalidResponse."""
+    """Parses the bytes given to `feed`, and sets `response` once it is complete. Raises only InvalidResponse."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
@@ -65,7 +65,7 @@ class ResponseReader:
 
     def on_message_begin(self) -> None:
         if self.response is not None:
-            raise InvalidResponse("a second response to one request")
+            raise InvalidResponse("the peer sent two responses to one request")
         self._clear()
 
     def on_header(self, name: bytes, value: bytes) -> None:

@@ -68,7 +68,7 @@ class CodeWatcher:
         for name in self._servers:
             if name in self._registry.code and name in self._registry.sources:
                 self._disk.follow(name, self._registry.code[name], self._registry.sources[name])
-        changes = await asyncio.to_thread(self._disk.look)
+        changes = await asyncio.to_thread(self._disk.poll)
         if changes is None:
             return
         self._registry.changed_files = {name: sorted(files) for name, files in changes.servers.items()}

@@ -233,7 +233,7 @@ class Supervisor:
         if not watched.was_ready:
             return  # start() reports it
         uptime_s = time.monotonic() - watched.since
-        if uptime_s > self._restarts.calm_after_s:
+        if uptime_s > self._restarts.reset_after_s:
             watched.pause_s = 0.0
         while not self._stopping.is_set():
             watched.pause_s = self._restarts.next_pause_s(watched.pause_s)

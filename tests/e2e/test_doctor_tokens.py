@@ -82,7 +82,7 @@ async def test_a_running_stack_is_checked_from_its_folder(tmp_path: Path) -> Non
     [
         (["token"], "unknown check 'token'"),
         (["tokens", "+sample=3"], "did you mean 'samples'?"),
-        (["tokens", config(MODEL)], "which is set nowhere"),
+        (["tokens", config(MODEL)], "which is not set"),
     ],
     ids=["check", "option", "variable"],
 )

@@ -49,8 +49,8 @@ class CodeOnDisk:
             self._servers[server] = code, sources
             self._settled = False
 
-    def look(self) -> DiskChanges | None:
-        """Return the current differences; None if they are unchanged since the last poll, or if files still change."""
+    def poll(self) -> DiskChanges | None:
+        """Return the current differences; None if there are no new ones, or if files are still changing."""
         try:
             seen = {path: _stat(path) for path in {*self._configs, *self._paths()}}
         except OSError:  # a folder was removed while it was being listed
@@ -77,9 +77,9 @@ class CodeOnDisk:
 
     def _changed(self, code: ServerCode, sources: CodeSources) -> dict[str, str]:
         changed: dict[str, str] = {}
-        for name, place in sources.paths.items():
+        for name, path in sources.paths.items():
             loaded = code.files[name]
-            if (now := self._digest(Path(place), loaded)) != loaded:
+            if (now := self._digest(Path(path), loaded)) != loaded:
                 changed[name] = now
         known = set(map(Path, sources.paths.values()))
         for name, folder in sources.folders.items():
@@ -91,7 +91,7 @@ class CodeOnDisk:
         return changed
 
     def _digest(self, path: Path, absent: str) -> str:
-        """Return the file's digest; REMOVED if it is absent, unless `absent` states that it was absent before."""
+        """Return the file's digest; for an absent file REMOVED, or `absent` if it was unreadable before, too."""
         stat = self._seen[path]
         if stat is None:
             return absent if absent.startswith("unreadable") else REMOVED
@@ -102,7 +102,7 @@ class CodeOnDisk:
 
 
 class _Folder:
-    """The code files of a folder, listed again after files were added or removed."""
+    """The code files of a folder. They are listed again after files were added or removed."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
