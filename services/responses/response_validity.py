@@ -9,7 +9,7 @@
 4. Every other response is a failed attempt: no choices, no message, no finish_reason and no text, `output: []` of a
    response that is still in progress, a stream that ends before any content.
 
-Other modules retry failed attempts and never score them.
+The caller retries failed attempts and never scores them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from rollyard.services.errors import Failure, FailureKind
 from rollyard.services.types import Json
 
 _ABORTED = re.compile(r"abort|error|cancel|fail|time_?(d_?)?out|disconnect|overload|unavailable|insufficient", re.I)
-"""Engines' finish reasons for an aborted generation, for example because of a weight update, which is not a turn."""
+"""Engines' finish reasons for an aborted generation (for example by a weight update), which is not a turn."""
 _PROPER = frozenset({"stop", "length", "eos", "eos_token", "end_turn", "stop_sequence", "max_tokens", "model_length"})
 _WITHHELD = "content_filter"
 _CONTENT_KEYS = (
@@ -35,7 +35,7 @@ _CONTENT_KEYS = (
 )
 _UNFINISHED = frozenset({"failed", "in_progress", "queued", "cancelled", "expired"})
 _CALLS = re.compile(r"_call$|_call_output$|^mcp_|^compaction$|^program")
-"""Types of items that always count as content: tool calls, also of the endpoint's own tools, and their outputs."""
+"""Types of items that always count as content: tool calls and their outputs, including the endpoint's own tools."""
 _INCOMPLETE = frozenset({"max_output_tokens", _WITHHELD})
 
 
@@ -63,7 +63,7 @@ def check_error(part: Json) -> None:
 def check_empty(finish_reason: Any, tokens: Any, shown: Any, *, blank: bool = False) -> None:
     """Raise Failure malformed_answer unless the engine confirms that a response without content is a turn.
 
-    `tokens`: generated tokens that it counts. `blank`: the text is white space, so some tokens were generated.
+    `tokens`: number of generated tokens that it reports. `blank`: the text is white space, so tokens were generated.
     """
     if finish_reason == _WITHHELD:
         return

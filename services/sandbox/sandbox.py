@@ -86,7 +86,7 @@ class Sandbox:
             await zygote.stop()
 
     async def run(self, trial: Trial) -> Outcome:
-        """Run a trial; time in the queue does not count. Raises Failure if no jail can be created."""
+        """Run a trial. Time in the queue does not count. Raises Failure if no jail can be created."""
         async with self._slots:
             for attempt in (1, 2):
                 try:
@@ -97,7 +97,7 @@ class Sandbox:
             raise Failure(FailureKind.SERVER_ERROR, f"the sandbox does not start: {last}")
 
     async def _test_mode(self, mode: IsolationMode, refused: tuple[str, ...]) -> str:
-        """Start the mode and test whether it works and isolates; return why not, or ""."""
+        """Start the mode and test whether it works and isolates. Return why not, or ""."""
         try:
             zygote = await self._ensure_zygote()
             if why := mode.lacks(zygote.features):
@@ -174,12 +174,12 @@ class Sandbox:
 
 
 def _to_valid_text(result: object) -> str:
-    """Replace lone surrogates, which an answer may produce and orjson rejects, so that a failed trial stays one."""
+    """Replace lone surrogates, which an answer may produce and orjson rejects, so that it stays a failed trial."""
     return str(result).encode(errors="replace").decode()
 
 
 async def _exchange(jail: socket.socket, order: bytes) -> Any:
-    """Send the order and read the result until the jail disconnects; None if there is none."""
+    """Send the order and return the result, read until the jail disconnects; None if there is none."""
     loop = asyncio.get_running_loop()
     try:
         await loop.sock_sendall(jail, order)

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 
 from rollyard.services.cli.diagnostics.findings import Finding, failed, note, ok
 from rollyard.services.errors import OperatorError
-from rollyard.services.io.optional import EXTRAS, installing, missing
+from rollyard.services.io.optional import EXTRAS, install_command, missing
 from rollyard.services.runtime.hosting import bind
 from rollyard.services.runtime.ports import owner_of_port
 from rollyard.services.runtime.run_dir import HOME, RunFolder, running_heads
@@ -225,7 +225,7 @@ def _extras() -> Iterator[Finding]:
     for name, extra in EXTRAS.items():
         if missing(extra):
             found = f"for {extra.purpose}"
-            yield Finding(name=f"[{name}]", status="absent", found=found, mend=installing(name))
+            yield Finding(name=f"[{name}]", status="absent", found=found, mend=install_command(name))
         else:
             yield ok(f"[{name}]", f"for {extra.purpose}")
 

@@ -77,9 +77,9 @@ class CodeOnDisk:
 
     def _changed(self, code: ServerCode, sources: CodeSources) -> dict[str, str]:
         changed: dict[str, str] = {}
-        for name, path in sources.paths.items():
+        for name, location in sources.paths.items():
             loaded = code.files[name]
-            if (now := self._digest(Path(path), loaded)) != loaded:
+            if (now := self._digest(Path(location), loaded)) != loaded:
                 changed[name] = now
         known = set(map(Path, sources.paths.values()))
         for name, folder in sources.folders.items():

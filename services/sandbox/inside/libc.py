@@ -1,4 +1,4 @@
-"""Linux calls for confining a process that the standard library lacks, with errors as OSError."""
+"""Linux calls for confining a process that the standard library does not provide. Errors raise OSError."""
 
 from __future__ import annotations
 

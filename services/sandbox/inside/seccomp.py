@@ -1,4 +1,4 @@
-"""The seccomp filter: refuses system calls that an answer never needs but an escape would.
+"""The seccomp filter: refuses system calls that an answer never needs but an escape from the jail would.
 
 It is a deny list, because the calls that Python itself makes differ between versions and hosts.
 """
@@ -55,7 +55,7 @@ def _assemble(machine: str, namespaces: bool) -> bytes:
     }
     instructions = [(_LOAD, 0, 0, _ARCHITECTURE), (_EQUAL, 1, 0, _AUDIT[machine]), (_RETURN, 0, 0, _KILL)]
     instructions += [(_LOAD, 0, 0, _NUMBER)]
-    if machine == "x86_64":  # x32 calls are the same calls under other numbers
+    if machine == "x86_64":  # x32 calls are the same calls with other numbers
         instructions += [(_AT_LEAST, 0, 1, 0x40000000), (_RETURN, 0, 0, _KILL)]
     for numbers in refused.values():
         if (number := numbers[architecture_index]) is not None:
