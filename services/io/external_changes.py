@@ -20,8 +20,8 @@ def outside_change(fd: int, path: Path, size: int) -> str:
     opened = os.fstat(fd)
     if opened.st_size < size:
         return (
-            f"{path} was truncated from {size} to {opened.st_size} bytes by another program while "
-            "it was being written; the rest is intact except for the last line. Run the same command again to collect what is missing"
+            f"{path} was truncated from {size} to {opened.st_size} bytes by another program during the collection; the "
+            "rest is intact except for the last line. Run the same command again to collect what is missing"
         )
     if opened.st_size > size:
         return (

@@ -37,7 +37,7 @@ def case(report: Json, name: str) -> Json:
 async def test_the_report_shows_that_messages_break_and_token_ids_do_not(tmp_path: Path) -> None:
     done = await diagnose(TokenEngine([LETTER_BY_LETTER]), tmp_path, "+samples=2")
     assert done.status == 0, done.err
-    assert "token ids go in by 'generate'" in done.out
+    assert "token ids are sent by 'generate'" in done.out
     assert "2 of 2 break" in done.out
     assert "Multi-turn is contiguous: later turns are sent as token ids" in done.out
 

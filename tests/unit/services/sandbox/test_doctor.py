@@ -21,7 +21,7 @@ def test_the_doctor_lists_the_layers_in_force() -> None:
 
 
 def test_the_doctor_says_what_is_missing_and_why() -> None:
-    told = sandbox.told(Layers(mode="landlock", in_force=("seccomp",), missing=("bubblewrap: not there",)))
+    told = sandbox.format_layers(Layers(mode="landlock", in_force=("seccomp",), missing=("bubblewrap: not there",)))
     assert told.splitlines()[1:] == ["active:", "  seccomp", "missing:", "  bubblewrap: not there"]
 
 
