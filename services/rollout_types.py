@@ -172,7 +172,7 @@ class Usage(TypedDict, total=False):
 
 
 class Response(TypedDict, total=False):
-    """An OpenAI Response. In a rollout: the episode's last one, with the items of all in order."""
+    """An OpenAI Response. In a rollout: the episode's last one, with the items of all responses in order."""
 
     output: Required[list[ResponseItem]]
     id: str

@@ -50,8 +50,6 @@ EXAMPLE = (
 
 
 class CollectOptions(Options):
-    """Options of ng_collect_rollouts."""
-
     NESTED_KEYS: ClassVar[Mapping[str, Collection[str]]] = {"responses_create_params": CREATE_PARAMS}
 
     input_jsonl_fpath: str | None = None
@@ -94,7 +92,6 @@ class CollectOptions(Options):
 
 
 def main() -> None:
-    """Entry point."""
     run_command("ng_collect_rollouts", CollectOptions, EXAMPLE, run)
 
 

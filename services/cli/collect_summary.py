@@ -29,7 +29,7 @@ def summary(state: State, progress: CollectionProgress, paths: StorePaths, why: 
     if refused:
         print(f"  refused       {refused} permanently by the environment (bad_task); see the failures file")
     if missing > refused:
-        print(f"  next          repeat the command to collect the {missing - refused} that are missing")
+        print(f"  next          repeat the command to collect the {missing - refused} missing rollouts")
     elif not missing:
         print(f"  next          ng_reward_profile +jsonl_fpath={paths.output}  (a report)")
         print(f"                ng_viewer +jsonl_fpath={paths.output}  (the rollouts, in a browser)")

@@ -31,7 +31,7 @@ def on_stderr(text: str) -> None:
     print(text, file=sys.stderr)
 
 
-def once(say: Say) -> Say:
+def without_repeats(say: Say) -> Say:
     """Return a `say` that prints each message only once, for commands that poll."""
     printed: set[str] = set()
 

@@ -61,8 +61,6 @@ KINDS = {
 
 
 class InitOptions(Options):
-    """Options of ng_init."""
-
     name: str
     """Name of the new folder, given as the first argument: lower-case letters, digits and underscores."""
     kind: Literal["single_turn", "tools", "turns", "agent", "model"] = "single_turn"
@@ -164,4 +162,4 @@ def _print_commands(name: str, kind: Kind) -> None:
     print(f"Created {kind.family}/{name}. To run it:\n\n  {commands['RUN']}\n")
     print("Then, in a second terminal in the same folder:\n")
     print(f"  {commands['COLLECT']}\n  {commands['VIEWER']}\n")
-    print(f"To run its test, which needs no servers:\n\n  {commands['TEST']}")
+    print(f"To run its test, which needs no servers: {commands['TEST']}")

@@ -37,8 +37,6 @@ BASELINES: dict[str, tuple[Baseline, ...]] = {"none": (), "qwen3-1.7b-base": QWE
 
 
 class LmEvalOptions(Options):
-    """Options of ng_lm_eval."""
-
     model: str = ""
     """Name of the model at the endpoint; without an endpoint, the folder or name that vLLM loads."""
     model_server: str | None = None
@@ -88,7 +86,6 @@ class LmEvalOptions(Options):
 
 
 def main() -> None:
-    """Entry point."""
     run_command("ng_lm_eval", LmEvalOptions, EXAMPLE, run)
 
 

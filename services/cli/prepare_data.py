@@ -36,8 +36,6 @@ EXAMPLE = (
 
 
 class PrepareOptions(Options):
-    """Options of ng_prepare_data."""
-
     input_jsonl_fpath: list[str] = Field(default_factory=list)
     """Datasets to check: local files or s3:// addresses, as JSON Lines (also compressed), Parquet or Arrow."""
     data: str | dict[str, Any] | None = None
@@ -68,7 +66,6 @@ class PrepareOptions(Options):
 
 
 def main() -> None:
-    """Entry point."""
     run_command("ng_prepare_data", PrepareOptions, EXAMPLE, run)
 
 

@@ -41,8 +41,6 @@ PARALLEL_MIN_BYTES = 256 << 20
 
 
 class ProfileOptions(Options):
-    """Options of ng_reward_profile."""
-
     jsonl_fpath: list[Path] = Field(default_factory=list)
     """Rollout files. The first is compared with each of the others, task by task."""
     rollouts_jsonl_fpath: list[Path] = Field(default_factory=list)
@@ -66,7 +64,6 @@ class ProfileOptions(Options):
 
 
 def main() -> None:
-    """Entry point."""
     run_command("ng_reward_profile", ProfileOptions, EXAMPLE, run)
 
 

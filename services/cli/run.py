@@ -78,7 +78,6 @@ class RunOptions(Options):
 
 
 def main() -> None:
-    """Entry point."""
     run_command("ng_run", RunOptions, EXAMPLE, run)
 
 

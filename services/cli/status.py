@@ -16,7 +16,7 @@ from rich.live import Live
 from rich.text import Text
 
 from rollyard.services.cli.console import console, is_terminal
-from rollyard.services.cli.find_run import Say, find_run, on_stderr, once
+from rollyard.services.cli.find_run import Say, find_run, on_stderr, without_repeats
 from rollyard.services.cli.options import Options, read_options, run_command
 from rollyard.services.cli.status_view import view
 from rollyard.services.errors import Failure, RunError
@@ -29,8 +29,6 @@ INTERVAL_S = 1.0
 
 
 class StatusOptions(Options):
-    """Options of ng_status."""
-
     json_output: bool = Field(default=False, alias="json")
     """Print the servers as a JSON list instead of tables; with +watch=true, one line per second."""
     episodes: bool = False
@@ -44,7 +42,6 @@ class StatusOptions(Options):
 
 
 def main() -> None:
-    """Entry point."""
     run_command("ng_status", StatusOptions, EXAMPLE, run)
 
 
@@ -76,7 +73,7 @@ async def _once(options: StatusOptions) -> int:
 
 async def _watch(options: StatusOptions) -> None:
     """Refresh every second. Wait if there is no run yet, or if it has ended."""
-    transport, screen, say = HttpTransport(), _console(), once(on_stderr)
+    transport, screen, say = HttpTransport(), _console(), without_repeats(on_stderr)
     try:
         if options.json_output:
             async for snapshot in _poll(transport, options, say):

@@ -32,8 +32,6 @@ LIVE_S = 30.0
 
 
 class TrackOptions(Options):
-    """Options of ng_track."""
-
     jsonl_fpath: Path
     """The rollout file. X_manifest.json and X_status.json next to it identify the run and its state."""
     to: Literal["wandb", "mlflow"]
@@ -43,7 +41,7 @@ class TrackOptions(Options):
     name: str | None = None
     """Name of the run; default: the file's name. The same rollouts under another name are a separate run."""
     every: int = Field(default=50, ge=1)
-    """Rollouts per point of the curves."""
+    """Rollouts per logged step."""
     samples: int = Field(default=50, ge=0)
     """Rollouts in the table, sampled evenly from the entire file."""
     follow: bool = True
@@ -51,7 +49,6 @@ class TrackOptions(Options):
 
 
 def main() -> None:
-    """Entry point."""
     run_command("ng_track", TrackOptions, EXAMPLE, run)
 
 

@@ -45,8 +45,6 @@ _EVERY_ADDRESS = ("0.0.0.0", "::")
 
 
 class ViewerOptions(Options):
-    """Options of ng_viewer."""
-
     jsonl_fpath: list[Path] = Field(default_factory=list)
     """Rollout files, which may still be growing."""
     rollouts_jsonl_fpath: list[Path] = Field(default_factory=list)
@@ -78,7 +76,6 @@ class ViewerOptions(Options):
 
 
 def main() -> None:
-    """Entry point."""
     run_command("ng_viewer", ViewerOptions, EXAMPLE, run)
 
 

@@ -46,7 +46,7 @@ def load_server(family: str, folder: Path, entrypoint: str) -> type[Server]:
     server = getattr(module, "server", None)
     if not (isinstance(server, type) and issubclass(server, Server)):
         found = "nothing" if server is None else repr(server)
-        raise OperatorError(f"{path} must end with `server = ...`, a Server class (found {found})")
+        raise OperatorError(f"{path} must assign a Server class to `server` (found {found})")
     return server
 
 

@@ -1,4 +1,4 @@
-"""RunSnapshot: the state of a running run at one moment, fetched from its head and its agents."""
+"""RunSnapshot: the state of an active run at one moment, fetched from its head and its agents."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def _describe_stuck(stage: StageActivity) -> str:
     episode = slowest.episode if slowest.task is None else f"task {slowest.task}, repeat {slowest.repeat}"
     return (
         f"{stage.stuck} of {stage.episodes} rollouts are stuck waiting for {stage.server} ({stage.stage}), {usual}; "
-        f"the longest: {episode} (turn {slowest.turn}) for {duration(slowest.stage_s)}"
+        f"the longest-waiting one is {episode} (turn {slowest.turn}) for {duration(slowest.stage_s)}"
     )
 
 

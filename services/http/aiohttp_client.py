@@ -99,10 +99,10 @@ class AiohttpClient:
         """Reject responses that aiohttp accepts but the connection pool does not. Raises InvalidResponse."""
         header_bytes = sum(len(name) + len(value) + 4 for name, value in response.raw_headers)
         if header_bytes > self._limits.header_bytes:
-            raise InvalidResponse(f"its headers are larger than {self._limits.header_bytes} bytes")
+            raise InvalidResponse(f"the response headers are larger than {self._limits.header_bytes} bytes")
         if response.headers.get("Transfer-Encoding", "chunked").lower() != "chunked":
             raise InvalidResponse(
-                f"its transfer encoding is {response.headers['Transfer-Encoding']}; only chunked is supported"
+                f"the transfer encoding is {response.headers['Transfer-Encoding']}; only chunked is supported"
             )
         if response.status == 101:
             raise InvalidResponse("the peer switched to another protocol")
@@ -167,4 +167,4 @@ def _has_unexpected_data(protocol: Any) -> bool:
 
 
 def _too_large(limit: int) -> InvalidResponse:
-    return InvalidResponse(f"its body is larger than {limit} bytes")
+    return InvalidResponse(f"the response body is larger than {limit} bytes")

@@ -95,14 +95,14 @@ class ServerClient:
         """
         addressed = {TO_HEADER: server, **(headers or {})}
 
-        async def once(left_s: float) -> tuple[str, HttpResponse]:
+        async def attempt(left_s: float) -> tuple[str, HttpResponse]:
             url = await self._pick(server, left_s)
             if on_send is not None:
                 on_send(url)
             return url, await self.send(url, path, body, until - self._clock(), addressed)
 
         until = self._clock() + timeout_s
-        return await self._retry_connection(server, until, once)
+        return await self._retry_connection(server, until, attempt)
 
     async def reach_again(
         self, server: str, url: str, path: str, body: bytes, timeout_s: float, headers: Mapping[str, str]
@@ -113,7 +113,7 @@ class ServerClient:
         Failure session_lost once the instance has left the directory.
         """
 
-        async def once(left_s: float) -> HttpResponse:
+        async def attempt(left_s: float) -> HttpResponse:
             try:
                 return await self.send(url, path, body, left_s, headers)
             except Failure as failure:
@@ -126,7 +126,7 @@ class ServerClient:
                     raise Failure(FailureKind.SESSION_LOST, detail, server=server) from failure
                 raise
 
-        return await self._retry_connection(server, self._clock() + timeout_s, once)
+        return await self._retry_connection(server, self._clock() + timeout_s, attempt)
 
     async def send(
         self, url: str, path: str, body: bytes, timeout_s: float, headers: Mapping[str, str] | None = None
@@ -144,8 +144,8 @@ class ServerClient:
             raise Failure(FailureKind.WRONG_RUN, f"the server at {url} does not belong to run {self._run_id}")
         return response
 
-    async def _retry_connection(self, server: str, until: float, once: Callable[[float], Awaitable[T]]) -> T:
-        """Return the result of `once`. Failed connections are retried, because nothing was sent over them.
+    async def _retry_connection(self, server: str, until: float, attempt: Callable[[float], Awaitable[T]]) -> T:
+        """Return the result of `attempt`. Failed connections are retried, because nothing was sent over them.
 
         Refused connections are retried for as long as a restart takes. An instance that does not respond may only be
         busy, so it is retried until the deadline of the call.
@@ -154,7 +154,7 @@ class ServerClient:
         pause = self._retry_policy.pause_s
         while True:
             try:
-                return await once(until - self._clock())
+                return await attempt(until - self._clock())
             except Failure as failure:
                 now = self._clock()
                 timed_out = failure.problem.code == CONNECT_TIMED_OUT

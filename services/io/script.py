@@ -1,4 +1,4 @@
-"""Runs scripts with flags (`prepare.py`, ...) with the commands' exit statuses and one-line errors."""
+"""Runs scripts such as `prepare.py` with the exit statuses and one-line errors of the commands."""
 
 from __future__ import annotations
 

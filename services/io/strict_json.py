@@ -113,7 +113,7 @@ def _real(text: str) -> float:
     if abs(value) == float("inf"):
         raise ValueError(f"the number {_short(text)} exceeds a double's range; {_QUOTE}")
     if digits and (len(digits) > _MAX_DOUBLE_DIGITS or Decimal(f"{value:.{len(digits) - 1}e}") != exact):
-        raise ValueError(f"the number {_short(text)} has more digits than a double keeps ({value!r}); {_QUOTE}")
+        raise ValueError(f"the number {_short(text)} has more digits than a double can represent ({value!r}); {_QUOTE}")
     return value
 
 

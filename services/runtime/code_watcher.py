@@ -60,7 +60,7 @@ class CodeWatcher:
                 await asyncio.sleep(INTERVAL_S)
                 await self.check()
         except Exception as error:
-            log.warning("stopped watching the code", exc_info=error)
+            log.warning("code changes are no longer watched", exc_info=error)
             self._say(f"ng_run no longer detects changed code ({type(error).__name__}: {error})")
 
     async def check(self) -> None:

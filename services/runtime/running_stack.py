@@ -151,7 +151,7 @@ async def started(
 async def _check(
     config: RunConfig, folder: Path, environ: Mapping[str, str], head: tuple[str, int], *, colocate: bool
 ) -> None:
-    """Run the checks that `ng_run` runs before a start, so that errors available the same messages."""
+    """Run the checks that `ng_run` runs before a start, so that errors have the same messages."""
     RunFolder.check(folder)
     preflight = Preflight(list(config.servers), new_keys(), environ)
     try:

@@ -137,7 +137,7 @@ class Sandbox:
                 async with asyncio.timeout(MAX_EXTENSION * trial.times * self._limits.wall_s + _GRACE_S):
                     result = await _exchange(jail, order)
             except TimeoutError as error:
-                raise ZygoteDied("a jail did not report after its deadline") from error
+                raise ZygoteDied("a jail sent no report after its deadline") from error
         if result is None:
             raise ZygoteDied(f"a jail ended without a report. {zygote.stderr_tail()}")
         return self._outcome(trial, result, secret)

@@ -141,7 +141,7 @@ async def test_a_stale_head_file_whose_port_now_belongs_to_another_run_is_skippe
     async with running_head(elsewhere, "new") as head:
         stale = HeadFile(run_id="old", url=head.url, pid=os.getpid(), folder=str(here))
         RunFolder.create(here, "old").write_head(stale)
-        assert "another run (new) now" in await refusal(here)
+        assert "now belongs to another run (new)" in await refusal(here)
 
 
 async def test_a_link_into_the_run_of_another_folder_is_not_followed(here: Path, elsewhere: Path) -> None:

@@ -98,12 +98,12 @@ async def test_every_kind_has_a_passing_test_formatted_code_and_a_readme_with_th
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["my-env"], r"'my-env' is not a name .* such as my_env"),
+        (["my-env"], r"'my-env' is not a valid folder name.* such as my_env"),
         (["class"], "'class' is a Python keyword"),
         (["My Env"], "such as my_env"),
-        (["../x"], "'../x' is not a name"),
-        (["gsm8k"], "resources_servers/gsm8k is part of rollyard"),
-        (["game_agent"], "agents/game_agent is part of rollyard"),
+        (["../x"], "'../x' is not a valid folder name"),
+        (["gsm8k"], "resources_servers/gsm8k is part of Rollyard"),
+        (["game_agent"], "agents/game_agent is part of Rollyard"),
         ([], "the name of the new folder is missing"),
         (["a", "b"], "expected one name, found 'a' and 'b'"),
         (["a", "+kind=game"], "'single_turn', 'tools', 'turns', 'agent' or 'model'"),

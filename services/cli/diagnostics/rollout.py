@@ -73,7 +73,7 @@ def _agent(config: RunConfig, name: str | None) -> ServerSpec:
         return next(iter(agents.values()))
     if name not in agents:
         found = ", ".join(agents) or "none"
-        raise OperatorError(f"select an agent with +agent_name=...; the configs have: {found}")
+        raise OperatorError(f"select an agent with +agent_name=...; available: {found}")
     return agents[name]
 
 

@@ -18,8 +18,6 @@ EXAMPLE = "ng_doctor sandbox"
 
 
 class SandboxOptions(Options):
-    """Options of ng_doctor sandbox."""
-
     python: str | None = None
     """The Python that runs answers, like an environment's sandbox_python; default: this one."""
     json_output: bool = Field(default=False, alias="json")

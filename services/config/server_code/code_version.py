@@ -56,8 +56,8 @@ def loaded_code(folder: Path, kind: type[Server], families: Iterable[str], setti
     paths |= {name: path for name in absolute if (path := _named_file(name)) and not _is_system(path)}
     files = {name: file_digest(path) for name, path in paths.items()}
     packages = declared_packages(folder, {extra for source in closure.sources.values() for extra in source.extras})
-    whole = hashlib.sha256(repr((sorted(files.items()), sorted(packages.items()))).encode())
-    code = ServerCode(digest=whole.hexdigest()[:DIGITS], files=dict(sorted(files.items())), packages=packages)
+    digest = hashlib.sha256(repr((sorted(files.items()), sorted(packages.items()))).encode())
+    code = ServerCode(digest=digest.hexdigest()[:DIGITS], files=dict(sorted(files.items())), packages=packages)
     folders = {closure.display_name(folder): str(folder) for folder in closure.folders}
     return LoadedCode(code, CodeSources(paths={name: str(path) for name, path in paths.items()}, folders=folders))
 

@@ -30,8 +30,8 @@ class FileNames:
                 self._plain.add(name)
             elif "." in name and name.strip("*./ "):
                 patterns.add(name)
-        whole = "|".join(fnmatch.translate(name.replace("[", "[[]")) for name in sorted(patterns))
-        self._patterns = re.compile(whole) if whole else None
+        alternatives = "|".join(fnmatch.translate(name.replace("[", "[[]")) for name in sorted(patterns))
+        self._patterns = re.compile(alternatives) if alternatives else None
         self._rows = {name.rpartition("/")[2] for name in (*self._plain, *patterns)} - {"*.jsonl"}
 
     def match(self, path: Path) -> bool:

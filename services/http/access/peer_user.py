@@ -20,7 +20,7 @@ _TARGET = re.compile(rb"[A-Za-z][A-Za-z0-9+.-]*://([^/?#]*)")
 
 
 class Peers:
-    """Finds the owner of the other end of a connection."""
+    """Looks up which user owns the peer's socket of a connection."""
 
     def __init__(self, table: SocketTable | None = None, *, unmapped: int | None = None) -> None:
         """`unmapped`: user id of all users who have no id in this user namespace; default: the kernel's."""

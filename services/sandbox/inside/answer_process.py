@@ -62,7 +62,7 @@ class AnswerProcess:
 
     def _look_up(self, name: str) -> list[Any]:
         if name not in self._module.__dict__:
-            raise NameError(f"the answer defines no {name!r}")
+            raise NameError(f"the answer does not define {name!r}")
         value = self._module.__dict__[name]
         if isinstance(value, types.ModuleType):
             return ["module", value.__name__]

@@ -79,7 +79,7 @@ async def test_what_stands_under_a_main_guard_is_not_run(sandbox: Sandbox) -> No
         ("def f(): return 1", Ending.WRONG, "wrong at: assert f() == 2"),
         ("def f(): return [][0]", Ending.RAISED, "IndexError: list index out of range at: assert f() == 2"),
         ("def f(: pass", Ending.RAISED, "SyntaxError"),
-        ("def g(): return 2", Ending.RAISED, "NameError: the answer defines no 'f' outside the tests"),
+        ("def g(): return 2", Ending.RAISED, "NameError: the answer does not define 'f' outside the tests"),
         ("class E(Exception): pass\ndef f(): raise E('mine')", Ending.RAISED, "E: mine"),
         ("import os\ndef f(): os._exit(3)", Ending.GONE, "exited with status 3"),
         ("import os\ndef f(): os.abort()", Ending.GONE, "killed by SIG"),
