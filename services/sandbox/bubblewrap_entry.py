@@ -1,7 +1,7 @@
 """Starts bubblewrap; if run as root, switches to the user nobody first.
 
 Root inside a user namespace still has root's access to files outside, and its processes are not limited. The user
-nobody, however, often has no access to the Python, e.g. in another user's home folder. Its files are therefore first
+nobody, however, often has no access to the interpreter, e.g. in a private home folder. Its files are therefore first
 mounted at accessible paths, in a private mount namespace that ends with the jail.
 """
 
@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 if __name__ == "__main__":
-    # Only the modules next to this file are needed; the rest of the project may not be importable by this Python.
+    # Only the modules next to this file are needed; the rest of the project may not be importable by this interpreter.
     # The standard library comes first: the folder may be a site-packages, with backports of its modules.
     sys.path.append(json.loads(sys.argv[1])["root"])
 

@@ -36,7 +36,7 @@ def find_bubblewrap() -> str | None:
 
 
 def bubblewrap(program: str, python: PythonRuntime) -> Command:
-    """Return a command for a zygote in its own namespaces, which sees only a read-only Python."""
+    """Return a command for a zygote in its own namespaces, which sees only a read-only interpreter."""
     files = [*python.files, (str(_INSIDE), f"{_MOUNT_POINT}/rollyard/services/sandbox/inside")]
     before = [program, "--unshare-user", "--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts"]
     before += ["--unshare-cgroup-try", "--uid", str(NOBODY), "--gid", str(NOBODY), "--hostname", "jail"]

@@ -59,10 +59,13 @@ class IsolationMode:
         found += ["no capabilities", "no new privileges"] if self.isolates else []
         missing = list(refused)
         if self.namespaces:
-            found += ["user, process, mount, IPC, network and host name namespaces", "only a read-only Python visible"]
+            found += [
+                "user, process, mount, IPC, network and host name namespaces",
+                "only a read-only Python interpreter visible",
+            ]
             found += ["private /tmp", "limit on processes"]
         if self.landlock:
-            found += [f"Landlock {features.landlock}: only a read-only Python readable"]
+            found += [f"Landlock {features.landlock}: only the Python interpreter readable"]
             found += ["no child processes, signals or changes to files", "bound on threads"]
             missing += ["namespaces", "private /tmp (no file can be written)"]
         if self.seccomp and features.seccomp:

@@ -52,7 +52,7 @@ class PythonRuntime:
 
 @lru_cache
 def find_python(program: str | None = None) -> PythonRuntime:
-    """Inspect the Python `program` (default: the current interpreter). Raises OperatorError."""
+    """Inspect the interpreter `program` (default: the current one). Raises OperatorError."""
     interpreter = program or str(getattr(sys, "_base_executable", sys.executable))
     interpreter = str(Path(interpreter).absolute()) if os.sep in interpreter else interpreter
     try:
@@ -63,7 +63,7 @@ def find_python(program: str | None = None) -> PythonRuntime:
         found = json.loads(done.stdout)
     except (OSError, ValueError, subprocess.SubprocessError) as error:
         raise OperatorError(
-            f"the sandbox cannot use the Python {interpreter}: {error}. Set another one with sandbox_python"
+            f"the sandbox cannot use the Python interpreter {interpreter}: {error}. Set another one with sandbox_python"
         ) from error
     files = {(found["program"], found["program"]), *((folder, folder) for folder in found["library"])}
     library_prefixes = tuple(f"{folder}/" for folder in found["library"])

@@ -1,6 +1,6 @@
 """Drops root irrevocably while keeping Python usable.
 
-An unprivileged user often has no access to the Python, e.g. in another user's home folder. The standard library is then
+An unprivileged user often has no access to the interpreter, e.g. in a private home folder. The standard library is then
 imported through this process's working directory, because such paths do not pass through that folder.
 """
 

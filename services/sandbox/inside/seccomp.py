@@ -75,7 +75,7 @@ def _by_arguments(namespaces: bool) -> Iterator[tuple[tuple[int, int] | tuple[in
     yield syscall_numbers.PRLIMIT64, _refuse_unless(0, _EQUAL, 0)
     # Datagram sockets can send to any address without `connect`, e.g. to the host's log.
     yield syscall_numbers.SOCKETPAIR, [*_refuse_unless(0, _EQUAL, _AF_UNIX), *_refuse_if(1, _ANY_BIT, _NON_STREAM_BITS)]
-    # A lease on a file of the Python, if this user owns it, blocks other processes that open the file.
+    # A lease on a file of the interpreter, if this user owns it, blocks other processes that open the file.
     leases = _refuse_if(1, _EQUAL, _F_SETLEASE)
     if namespaces:
         yield syscall_numbers.CLONE, _refuse_if(0, _ANY_BIT, libc.NAMESPACES)

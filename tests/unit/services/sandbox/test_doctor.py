@@ -27,4 +27,4 @@ def test_the_doctor_says_what_is_missing_and_why() -> None:
 
 def test_the_doctor_fails_where_nothing_holds() -> None:
     done = subprocess.run([*DOCTOR, "+python=/bin/true"], cwd=INSTALLED, capture_output=True, text=True)
-    assert (done.returncode, "cannot use the Python /bin/true" in done.stdout) == (1, True)
+    assert (done.returncode, "cannot use the Python interpreter /bin/true" in done.stdout) == (1, True)

@@ -219,5 +219,5 @@ async def test_where_nothing_isolates_it_starts_only_if_told_so(monkeypatch: pyt
 
 async def test_a_broken_bubblewrap_is_not_taken_for_one_that_holds() -> None:
     sandbox = Sandbox(Limits(), bubblewrap="/bin/false", python="/bin/false")
-    with pytest.raises(OperatorError, match="cannot use the Python /bin/false"):
+    with pytest.raises(OperatorError, match="cannot use the Python interpreter /bin/false"):
         await sandbox.start()
