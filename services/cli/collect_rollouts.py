@@ -56,7 +56,8 @@ class CollectOptions(Options):
     """Dataset to run, as JSON Lines: a local file, a file of the installed package, or an s3:// address. May be
     compressed (.gz, .bz2, .xz, .zst), Parquet or Arrow."""
     data: str | dict[str, Any] | None = None
-    """Mixture of datasets instead: a YAML file, or {datasets: [{name: gsm8k, path: a.jsonl, weight: 2}, ...]}."""
+    """Mixture of datasets, instead of input_jsonl_fpath: a YAML file, or {datasets: [{name: gsm8k, path: a.jsonl,
+    weight: 2}, ...]}."""
     output_jsonl_fpath: Path
     """Output file for rollouts; failures, manifest and status are written next to it."""
     agent_name: str | None = None

@@ -39,8 +39,8 @@ class PrepareOptions(Options):
     input_jsonl_fpath: list[str] = Field(default_factory=list)
     """Datasets to check: local files or s3:// addresses, as JSON Lines (also compressed), Parquet or Arrow."""
     data: str | dict[str, Any] | None = None
-    """Mixture of datasets instead: a YAML file, {file: mix.yaml, epoch: 2}, or {mode: weighted, seed: 42, datasets:
-    [{name: gsm8k, path: a.jsonl, weight: 2}]}."""
+    """Mixture of datasets, instead of input_jsonl_fpath: a YAML file, {file: mix.yaml, epoch: 2}, or {mode: weighted,
+    seed: 42, datasets: [{name: gsm8k, path: a.jsonl, weight: 2}]}."""
     agent_name: str | None = None
     """Agent for rows without an agent_ref."""
     limit: int | None = Field(default=None, ge=1)

@@ -37,7 +37,7 @@ EXAMPLE = "ng_reward_profile +jsonl_fpath=[results/base.jsonl,results/trained.js
 
 
 PARALLEL_MIN_BYTES = 256 << 20
-"""Minimum file size in bytes for several processes, whose start takes 0.5 s."""
+"""Minimum file size in bytes for reading with several processes, whose start takes 0.5 s."""
 
 
 class ProfileOptions(Options):

@@ -90,7 +90,7 @@ def _create_package(package: str, folder: Path) -> None:
 
 
 def _is_loaded(package: str, folder: Path) -> bool:
-    """Return False also if the loaded package is a folder of the same name in another root."""
+    """Return whether the package is loaded from `folder`, and not from a folder of the same name in another root."""
     paths = getattr(sys.modules.get(package), "__path__", ())
     return [Path(path).resolve() for path in paths] == [folder.resolve()]
 

@@ -32,7 +32,7 @@ def needs_isolation(folder: Path) -> bool:
 
 
 def interpreter_for(folder: Path, cache: Path) -> Path:
-    """Return the folder's interpreter. Builds its environment if needed. Raises OperatorError with pip's last output."""
+    """Return the folder's interpreter, building its environment if needed. Raises OperatorError with pip's output."""
     requirements = (folder / REQUIREMENTS).read_bytes()
     # The key includes Rollyard's path, which the environment refers to: an editable install may change its checkout.
     parts = (sys.version, sys.prefix, str(IMPORT_ROOT))

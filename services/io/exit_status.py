@@ -42,7 +42,7 @@ def _run(command: str, work: Callable[[], int], *, debug: bool) -> int:
 
 
 def _flush_output() -> None:
-    """Flush the output. If it is full or closed, discard it, because Python would else exit with another status."""
+    """Flush the output. If it is full or closed, discard it; otherwise Python would exit with another status."""
     try:
         sys.stdout.flush()
     except (OSError, ValueError):

@@ -55,7 +55,7 @@ class ServerHost:
         return self._process.pid
 
     async def follow(self, offset: int, max_bytes: int) -> tuple[bytes, int | None]:
-        """Return output from `offset` on, waiting at max_bytes a second, and the exit status with the last piece."""
+        """Return output from `offset` on, and the exit status with the last piece. Waits for at most a second."""
         if os.fstat(self._output.fileno()).st_size < offset + max_bytes:
             await asyncio.wait({self._ended}, timeout=1.0)
         ended = self._ended.done()

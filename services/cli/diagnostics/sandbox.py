@@ -19,7 +19,7 @@ EXAMPLE = "ng_doctor sandbox"
 
 class SandboxOptions(Options):
     python: str | None = None
-    """The Python that runs answers, like an environment's sandbox_python; default: this one."""
+    """Python interpreter that runs answers, like an environment's sandbox_python; default: the current one."""
     json_output: bool = Field(default=False, alias="json")
     """Print the layers as JSON."""
 

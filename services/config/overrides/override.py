@@ -100,7 +100,7 @@ def parse_overrides(arguments: Iterable[str], known: Mapping[str, str] | None = 
 
 
 def apply(tree: DictConfig, overrides: Iterable[Override]) -> None:
-    """Write overrides into `tree`, later ones winning. Raises OperatorError."""
+    """Apply overrides to `tree`. Later ones take precedence. Raises OperatorError."""
     for override in overrides:
         try:
             _apply(tree, override)

@@ -67,7 +67,7 @@ def prctl(option: int, *arguments: int) -> None:
 def pidfd_open(process: int) -> int:
     """Return a descriptor that can be polled for the end of `process`.
 
-    `os.pidfd_open` is missing in Pythons built on older systems, such as those that uv installs.
+    `os.pidfd_open` is missing in interpreters built on older systems, such as those that uv installs.
     """
     return syscall(_PIDFD_OPEN, ctypes.c_int(process), ctypes.c_uint(0))
 
