@@ -120,7 +120,7 @@ _TRUNCATING = (
 )
 
 
-MOST_REWARD = 1e60
+MAX_REWARD = 1e60
 """Maximum magnitude of a reward. Squares and sums of larger rewards would not be finite."""
 
 
@@ -129,7 +129,7 @@ class Verdict(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="allow")
 
-    reward: float = Field(ge=-MOST_REWARD, le=MOST_REWARD, allow_inf_nan=False)
+    reward: float = Field(ge=-MAX_REWARD, le=MAX_REWARD, allow_inf_nan=False)
     success: bool | None = None
     """Whether the task was solved. None, and not on the row, if the environment does not define success."""
     reward_components: dict[str, Annotated[float, Field(allow_inf_nan=False)]] | None = None
