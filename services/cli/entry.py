@@ -18,11 +18,11 @@ def main() -> None:
     before = signal.getsignal(signal.SIGINT)
     # Not a KeyboardInterrupt, which libraries catch or wrap while they are imported. An ignored SIGINT stays ignored.
     if before is signal.default_int_handler:
-        signal.signal(signal.SIGINT, _leave)
+        signal.signal(signal.SIGINT, _end_silently)
     command = importlib.import_module(f"rollyard.services.cli.{Path(sys.argv[0]).name.removeprefix('ng_')}")
     signal.signal(signal.SIGINT, before)
     command.main()
 
 
-def _leave(number: int, frame: FrameType | None) -> None:
+def _end_silently(number: int, frame: FrameType | None) -> None:
     os._exit(128 + number)

@@ -69,12 +69,12 @@ async def find_run(
         try:
             return named.model_copy(update={"run_id": await _run_id(transport, named)})
         except Failure as failure:
-            raise _none_found([f"{url}: {failure.problem.detail}"]) from failure
+            raise _not_found([f"{url}: {failure.problem.detail}"]) from failure
     tried: list[str] = []
     elsewhere = [HeadFile(run_id="", url=default, pid=0, token=token)] if default else []
     for candidate in [*running_heads(here), *elsewhere]:
         # Checked before anything is sent, because the token must only be sent to this user's run.
-        if refused := _foreign(candidate.url, listener):
+        if refused := _why_foreign(candidate.url, listener):
             tried.append(refused)
             continue
         try:
@@ -89,16 +89,16 @@ async def find_run(
             tried.append(f"{candidate.url}: {failure.problem.detail}")
             continue
         return candidate.model_copy(update={"run_id": run_id, "token": candidate.token or token})
-    raise _none_found(tried)
+    raise _not_found(tried)
 
 
-def _none_found(tried: Sequence[str]) -> RunError:
+def _not_found(tried: Sequence[str]) -> RunError:
     listed = "".join(f"\n  {line}" for line in tried or ["no run was started from this folder"])
     hint = "Start one with ng_run from this folder, or pass its address with +head=HOST:PORT."
     return RunError(f"no running stack found:{listed}\n{hint}")
 
 
-def _foreign(url: str, listener: ListenerOwner) -> str:
+def _why_foreign(url: str, listener: ListenerOwner) -> str:
     """Return why the listener at `url` is not this user's; empty if it is, or if `url` is on another host."""
     parts = urlsplit(url)
     host, port = parts.hostname or "", parts.port or 80
@@ -143,7 +143,7 @@ async def _run_id(transport: HttpTransport, head: HeadFile) -> str:
             raise Failure(FailureKind.WRONG_RUN, f"this is the server {health['server']!r}, not the head")
         return str(health["run_id"])
     except (orjson.JSONDecodeError, KeyError, TypeError) as error:
-        detail = _refused(status, body) or f"not a Rollyard head (status {status})"
+        detail = _refusal(status, body) or f"not a Rollyard head (status {status})"
         raise Failure(FailureKind.WRONG_RUN, detail) from error
 
 
@@ -156,7 +156,7 @@ async def _origin(transport: HttpTransport, head: HeadFile) -> RunOrigin:
         raise Failure(FailureKind.WRONG_RUN, detail) from error
 
 
-def _refused(status: int, body: bytes) -> str:
+def _refusal(status: int, body: bytes) -> str:
     if status == 401:
         return "it requires the run's token (+token=... or the variable ROLLYARD_TOKEN)"
     try:

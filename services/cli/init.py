@@ -124,14 +124,14 @@ def _write(kind: str, name: str, folder: Path) -> None:
         for path, template in texts.items():
             if template.exists():
                 (unfinished / path).parent.mkdir(parents=True, exist_ok=True)
-                (unfinished / path).write_text(_filled(template.read_text("utf-8"), name, KINDS[kind]), "utf-8")
+                (unfinished / path).write_text(_fill(template.read_text("utf-8"), name, KINDS[kind]), "utf-8")
         unfinished.rename(folder)
     except OSError as error:
         shutil.rmtree(unfinished, ignore_errors=True)
         raise RunError(f"cannot write {folder}: {error.strerror}") from error
 
 
-def _filled(text: str, name: str, kind: Kind) -> str:
+def _fill(text: str, name: str, kind: Kind) -> str:
     for command, line in _commands(name, kind).items():
         text = text.replace(f"{command}_COMMAND", line)
     return text.replace("my_name", name).replace("MyName", "".join(part.capitalize() for part in name.split("_")))

@@ -46,7 +46,7 @@ def read_options(model: type[O], arguments: Sequence[str], *, rest: bool = False
 
     `+a.b=c` sets a key of the mapping `a`; later options take precedence.
     """
-    fields = {_shown(name, field): field for name, field in model.model_fields.items()}
+    fields = {_option_name(name, field): field for name, field in model.model_fields.items()}
     names = list(fields)
     below = {name: f"{top}.{name}" for top, listed in model.NESTED_KEYS.items() for name in listed}
     samples = {name: _sample(field) for name, field in fields.items()} | dict.fromkeys(below.values(), "...")
@@ -105,10 +105,10 @@ def run_command(
 
 def _help(command: str, model: type[Options], example: str, summary: str) -> str:
     lines = [f"{command}: {' '.join(summary.split())}", "", "Options (Hydra overrides; + is optional):"]
-    shown = [(_shown(name, field), field) for name, field in model.model_fields.items()]
+    shown = [(_option_name(name, field), field) for name, field in model.model_fields.items()]
     width = max(len(name) for name, _ in shown) + 2
     for name, field in shown:
-        kind, default = _kind(field.annotation), _default(name, field)
+        kind, default = _type_name(field.annotation), _default(name, field)
         text = " ".join((field.description or "").split())
         lines.append(f"  +{name:<{width}} {kind}, {default}\n  {'':<{width + 2}}{text}")
     return "\n".join([*lines, "", "Example:", f"  {example}"])
@@ -132,7 +132,7 @@ def _sample(field: FieldInfo) -> str:
     return "true" if field.annotation is bool else "..."
 
 
-def _shown(name: str, field: FieldInfo) -> str:
+def _option_name(name: str, field: FieldInfo) -> str:
     """Return the option's name on the command line. It may be an alias, because pydantic models reserve `json`."""
     return field.alias or name
 
@@ -147,10 +147,10 @@ def _default(name: str, field: FieldInfo) -> str:
     return f"default {list(field.default) if isinstance(field.default, tuple) else field.default}"
 
 
-def _kind(annotation: Any) -> str:
+def _type_name(annotation: Any) -> str:
     origin = typing.get_origin(annotation)
     if origin in (types.UnionType, typing.Union):
-        return " or ".join("null" if item is type(None) else _kind(item) for item in typing.get_args(annotation))
+        return " or ".join("null" if item is type(None) else _type_name(item) for item in typing.get_args(annotation))
     if origin is typing.Literal:
         return " or ".join(map(str, typing.get_args(annotation)))
     if origin is not None:

@@ -29,12 +29,12 @@ def show(found: Sequence[FileReport], *, against: bool) -> None:
         print(f"  agents      {plain_line(agents) or 'none'}")
         if (prompt := one.prompt_characters) is not None:
             print(f"  prompt      {prompt.min:,.0f} to {prompt.max:,.0f} characters, median {prompt.median:,.0f}")
-        keys = ", ".join(_share(key, count, one.rows) for key, count in one.keys.items())
+        keys = ", ".join(_format_share(key, count, one.rows) for key, count in one.keys.items())
         print(f"  keys        {plain_line(keys) or 'none'}")
         if again := one.first_repeated_ids:
             first = plain_line(f"line {again[0].line} {again[0].problem}")
             print(f"  ids         {one.repeated_ids:,} repeat an earlier one ({first})")
-        print(f"  duplicates  {_repeated(one.duplicates, one.first_duplicates)}")
+        print(f"  duplicates  {_format_repeats(one.duplicates, one.first_duplicates)}")
         if against:
             counts = ", ".join(f"{_KINDS[kind]} {count:,}" for kind, count in one.overlap.items())
             print(f"  overlap     {counts if any(one.overlap.values()) else 'none'}")
@@ -45,11 +45,11 @@ def show(found: Sequence[FileReport], *, against: bool) -> None:
                     print(f"              {_KINDS[kind]}: {where}{evidence}")
 
 
-def _share(key: str, count: int, rows: int) -> str:
+def _format_share(key: str, count: int, rows: int) -> str:
     return key if count == rows else f"{key} ({count:,} of {rows:,})"
 
 
-def _repeated(count: int, first: Sequence[Repetition]) -> str:
+def _format_repeats(count: int, first: Sequence[Repetition]) -> str:
     if not count:
         return "none"
     shown = ", ".join(f"line {one.line} is {Path(one.path).name}:{one.first_line}" for one in first[:MAX_LISTED])

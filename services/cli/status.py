@@ -49,7 +49,7 @@ def run(arguments: Sequence[str]) -> int:
     """Show the servers, active rollouts and stuck episodes. Exit status 1 if a server is not ready."""
     options, _ = read_options(StatusOptions, arguments)
     if not options.watch:
-        return uvloop.run(_once(options))
+        return uvloop.run(_show_once(options))
     try:
         uvloop.run(_watch(options))
     except KeyboardInterrupt:  # the normal end of +watch
@@ -57,7 +57,7 @@ def run(arguments: Sequence[str]) -> int:
     return EXIT_DONE
 
 
-async def _once(options: StatusOptions) -> int:
+async def _show_once(options: StatusOptions) -> int:
     transport = HttpTransport()
     try:
         snapshot = await _fetch(transport, options, on_stderr)

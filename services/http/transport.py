@@ -79,7 +79,7 @@ class Transport(Protocol):
 
 
 @lru_cache(maxsize=4096)
-def _parsed(url: str) -> URL:
+def _parse_url(url: str) -> URL:
     return URL(url)
 
 
@@ -102,13 +102,13 @@ class HttpTransport:
     ) -> HttpResponse:
         self._lag.start()
         try:
-            proxy = self._proxies.of_address(_parsed(url)) if self._proxies.by_scheme else None
+            proxy = self._proxies.of_address(_parse_url(url)) if self._proxies.by_scheme else None
             if proxy is None and method in _POOLED_METHODS and (target := target_of(url)) is not None:
                 # Responses of the run's servers carry the run's header, and repeat the request's id.
                 echo = (f"{next(self._numbers):x}", RUN_HEADER) if RUN_HEADER in headers else None
                 response = await self._pool.send(method, target, body, headers, timeout_s, echo)
             else:
-                response = await self._aiohttp_client.send(method, _parsed(url), body, headers, timeout_s, proxy)
+                response = await self._aiohttp_client.send(method, _parse_url(url), body, headers, timeout_s, proxy)
             return HttpResponse(response.status, response.headers, response.body, _cookies(response.headers))
         except _REQUEST_ERRORS as error:
             raise _to_failure(error, url, timeout_s) from error
@@ -118,9 +118,9 @@ class HttpTransport:
     ) -> tuple[HttpResponse, AsyncIterator[bytes]]:
         self._lag.start()
         try:
-            proxy = self._proxies.of_address(_parsed(url))
+            proxy = self._proxies.of_address(_parse_url(url))
             status, response_headers, chunks = await self._aiohttp_client.stream(
-                method, _parsed(url), body, headers, timeout_s, proxy
+                method, _parse_url(url), body, headers, timeout_s, proxy
             )
         except _REQUEST_ERRORS as error:
             raise _to_failure(error, url, timeout_s) from error

@@ -92,14 +92,14 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(result) < len(pairs):
         keys = [key for key, _ in pairs]
         duplicate = next(key for key in result if keys.count(key) > 1)
-        raise ValueError(f"an object has the key {_short(duplicate)} twice; expected each key once")
+        raise ValueError(f"an object has the key {_shorten(duplicate)} twice; expected each key once")
     return result
 
 
 def _integer(text: str) -> int:
     # Python refuses to parse an integer of more than 4,300 digits.
     if len(text) > 20 or not _MIN_INTEGER <= int(text) <= _MAX_INTEGER:
-        raise ValueError(f"the number {_short(text)} does not fit into 64 bits; {_QUOTE}")
+        raise ValueError(f"the number {_shorten(text)} does not fit into 64 bits; {_QUOTE}")
     return int(text)
 
 
@@ -111,9 +111,11 @@ def _real(text: str) -> float:
     exact = Decimal(text)
     digits = "".join(map(str, exact.as_tuple().digits)).strip("0")
     if abs(value) == float("inf"):
-        raise ValueError(f"the number {_short(text)} exceeds a double's range; {_QUOTE}")
+        raise ValueError(f"the number {_shorten(text)} exceeds a double's range; {_QUOTE}")
     if digits and (len(digits) > _MAX_DOUBLE_DIGITS or Decimal(f"{value:.{len(digits) - 1}e}") != exact):
-        raise ValueError(f"the number {_short(text)} has more digits than a double can represent ({value!r}); {_QUOTE}")
+        raise ValueError(
+            f"the number {_shorten(text)} has more digits than a double can represent ({value!r}); {_QUOTE}"
+        )
     return value
 
 
@@ -121,7 +123,7 @@ def _constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
 
 
-def _short(text: str) -> str:
+def _shorten(text: str) -> str:
     return repr(text if len(text) <= 40 else f"{text[:30]}... ({len(text):,} characters)")
 
 

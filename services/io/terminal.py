@@ -23,7 +23,7 @@ _CONTROL = re.compile(
 
 def plain(text: str) -> str:
     """Escape characters that control a terminal, as JSON does: `\\u001b`. Escaped JSON text keeps its meaning."""
-    return _CONTROL.sub(_escaped, text)
+    return _CONTROL.sub(_escape, text)
 
 
 def plain_line(text: str) -> str:
@@ -80,7 +80,7 @@ class _PlainStream:
         return False
 
 
-def _escaped(found: re.Match[str]) -> str:
+def _escape(found: re.Match[str]) -> str:
     code = ord(found[0])
     if code <= 0xFFFF:
         return f"\\u{code:04x}"

@@ -93,7 +93,7 @@ def check_completion(response: Json) -> tuple[Json, Json]:
     choice, message = first_choice(response)
     if not has_content(message):
         ids = choice.get("token_ids") or message.get("generation_token_ids")
-        tokens = len(ids) if isinstance(ids, list) else _counted(response.get("usage"), "completion_tokens")
+        tokens = len(ids) if isinstance(ids, list) else _token_count(response.get("usage"), "completion_tokens")
         check_empty(choice.get("finish_reason"), tokens, response, blank=bool(message.get("content")))
     return choice, message
 
@@ -134,7 +134,7 @@ def check_response(response: Json) -> None:
     elif status == "incomplete" and isinstance(reason, str) and reason in _INCOMPLETE:
         finish_reason = "length" if reason != _WITHHELD else _WITHHELD
     ids = output[-1].get("generation_token_ids") if output else None
-    tokens = len(ids) if isinstance(ids, list) else _counted(response.get("usage"), "output_tokens")
+    tokens = len(ids) if isinstance(ids, list) else _token_count(response.get("usage"), "output_tokens")
     check_empty(finish_reason, tokens, response, blank=any(_texts(item) for item in output))
 
 
@@ -154,5 +154,5 @@ def _texts(item: Json) -> list[str]:
     return [text for text in texts if isinstance(text, str) and text]
 
 
-def _counted(usage: Any, key: str) -> Any:
+def _token_count(usage: Any, key: str) -> Any:
     return usage.get(key) if isinstance(usage, dict) else None

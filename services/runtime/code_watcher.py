@@ -88,7 +88,7 @@ class CodeWatcher:
             back |= before - now.keys()
         self._reported = {name: frozenset(files) for name, files in changes.servers.items()}
         if new:
-            self._say(f"{_describe(new, self._loaded())}; {self._remedy}")
+            self._say(f"{_describe(new, self._loaded_files())}; {self._remedy}")
         if back:
             differ = "differs" if len(back) == 1 else "differ"
             self._say(f"{_join(back)} no longer {differ} from what the servers loaded")
@@ -105,7 +105,7 @@ class CodeWatcher:
             self._say(f"{_join(map(_short_path, back))} no longer {differ} from what was read at startup")
         self._reported_configs = changed
 
-    def _loaded(self) -> set[str]:
+    def _loaded_files(self) -> set[str]:
         return {
             file for name in self._servers if name in self._registry.code for file in self._registry.code[name].files
         }
@@ -136,7 +136,7 @@ class CodeWatcher:
             return
         self._tried |= changed
         files = {file: digest for own in changed.values() for file, digest in own.items()}
-        self._say(f"{_describe(files, self._loaded())}; reloading {_join(changed)}")
+        self._say(f"{_describe(files, self._loaded_files())}; reloading {_join(changed)}")
         await asyncio.gather(*(reload_server(name) for name in changed))
 
 

@@ -18,13 +18,13 @@ def document(app: FastAPI, handlers: Callable[[], Mapping[str, Handler]]) -> Non
     def openapi() -> Json:
         schema = fastapi_schema()
         for path, handler in handlers().items():
-            schema["paths"].setdefault(path, {"post": _documented(handler)})
+            schema["paths"].setdefault(path, {"post": _describe_route(handler)})
         return schema
 
     app.openapi = openapi  # type: ignore[method-assign]
 
 
-def _documented(handler: Handler) -> Json:
+def _describe_route(handler: Handler) -> Json:
     text = (handler.__doc__ or "").strip()
     body = {"content": {"application/json": {"schema": {"type": "object"}}}}
     problem = {"description": "A problem (RFC 9457)", "content": {PROBLEM_TYPE: {"schema": {"type": "object"}}}}

@@ -203,11 +203,11 @@ def _replace_secrets(secrets: Iterator[str], node: Any) -> Any:
         "|".join(re.escape(text) for text in sorted(set(secrets), key=len, reverse=True) if len(text) >= 8)
     )
 
-    def cleaned(value: Any) -> Any:
+    def replace_in(value: Any) -> Any:
         if isinstance(value, dict):
-            return {name: cleaned(item) for name, item in value.items()}
+            return {name: replace_in(item) for name, item in value.items()}
         if isinstance(value, list):
-            return [cleaned(item) for item in value]
+            return [replace_in(item) for item in value]
         return pattern.sub(REDACTED, value) if isinstance(value, str) and pattern.pattern else value
 
-    return cleaned(node)
+    return replace_in(node)

@@ -60,7 +60,9 @@ def run(arguments: Sequence[str]) -> int:
 
 
 async def _fetch_report(options: TokenOptions, overrides: list[Override]) -> Json:
-    async with _started(options, overrides) if options.config_paths else _running(options, overrides) as client:
+    async with (
+        _started_stack(options, overrides) if options.config_paths else _running_stack(options, overrides) as client
+    ):
         directory = await client.book.current()
         models = [name for name, family in directory.families.items() if family == MODELS]
         name = options.model_server or (models[0] if len(models) == 1 else None)
@@ -73,7 +75,7 @@ async def _fetch_report(options: TokenOptions, overrides: list[Override]) -> Jso
 
 
 @asynccontextmanager
-async def _running(options: TokenOptions, overrides: list[Override]) -> AsyncIterator[ServerClient]:
+async def _running_stack(options: TokenOptions, overrides: list[Override]) -> AsyncIterator[ServerClient]:
     if overrides:
         hint = did_you_mean(overrides[0].top, TokenOptions.model_fields)
         raise OperatorError(
@@ -89,7 +91,7 @@ async def _running(options: TokenOptions, overrides: list[Override]) -> AsyncIte
 
 
 @asynccontextmanager
-async def _started(options: TokenOptions, overrides: list[Override]) -> AsyncIterator[ServerClient]:
+async def _started_stack(options: TokenOptions, overrides: list[Override]) -> AsyncIterator[ServerClient]:
     """Run the configs' servers in this process on free ports during the check."""
     roots = [Path.cwd(), INSTALLED]
     config = load(options.config_paths, overrides, roots, os.environ, options=TokenOptions.model_fields)

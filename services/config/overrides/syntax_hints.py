@@ -54,11 +54,11 @@ def _check_form(text: str, before: str, after: Sequence[str], known: Mapping[str
     if not text.strip():
         return _Diagnosis("it is empty (is a shell variable unset?)")
     if dashed := _DASHED.fullmatch(text):
-        return _dashed(dashed, after, known)
+        return _explain_dashes(dashed, after, known)
     if text in ("-", "--"):
         return _Diagnosis("options are written without dashes")
     if "=" not in text:
-        return _bare(text, before, after, known)
+        return _explain_word(text, before, after, known)
     if text.lstrip("+~ ").startswith("="):
         return _Diagnosis(
             "there is no name before the =", f"{before}{text}" if _KEY.fullmatch(before.lstrip("+")) else ""
@@ -66,7 +66,7 @@ def _check_form(text: str, before: str, after: Sequence[str], known: Mapping[str
     return None
 
 
-def _dashed(dashed: re.Match[str], after: Sequence[str], known: Mapping[str, str]) -> _Diagnosis:
+def _explain_dashes(dashed: re.Match[str], after: Sequence[str], known: Mapping[str, str]) -> _Diagnosis:
     """Explain `--key value`, `--key=value`, `--flag` or `-k`."""
     typed, value = dashed[1].replace("-", "_"), dashed[2]
     name = typed if typed in known or "." in typed else _nearest(typed, known)
@@ -78,38 +78,40 @@ def _dashed(dashed: re.Match[str], after: Sequence[str], known: Mapping[str, str
         if not following:
             return _Diagnosis(problem, f"+{name}={known.get(name, '...')}")
         listing = known.get(name, "").startswith("[")
-        value = format_value(following) if listing and len(following) > 1 else _typed(following[0])
-    return _Diagnosis(problem, f"+{name}={_typed(value)}")
+        value = format_value(following) if listing and len(following) > 1 else _quote_if_needed(following[0])
+    return _Diagnosis(problem, f"+{name}={_quote_if_needed(value)}")
 
 
-def _bare(text: str, before: str, after: Sequence[str], known: Mapping[str, str]) -> _Diagnosis:
+def _explain_word(text: str, before: str, after: Sequence[str], known: Mapping[str, str]) -> _Diagnosis:
     """Explain an argument without `=`."""
     name = text.strip().lstrip("+~")
     if name in ("help", "?", "/?"):
         return _Diagnosis("it has no =; --help lists the options")
     if after and after[0].startswith("="):
         value = after[0][1:] or (after[1] if len(after) > 1 else "")
-        return _Diagnosis("there are spaces around its =", f"+{name}={_typed(value)}")
+        return _Diagnosis("there are spaces around its =", f"+{name}={_quote_if_needed(value)}")
     if before.endswith("="):
-        return _Diagnosis("there is a space after the = before it", f"{before}{_typed(text)}")
+        return _Diagnosis("there is a space after the = before it", f"{before}{_quote_if_needed(text)}")
     key, colon, value = name.partition(":")
     if colon and _KEY.fullmatch(key) and (key in known or value.startswith(" ")):
-        return _Diagnosis("it has a : instead of a =", f"+{key}={_typed(value.strip())}")
+        return _Diagnosis("it has a : instead of a =", f"+{key}={_quote_if_needed(value.strip())}")
     problem = "it has no ="
     if name in known or name.partition(".")[0] in known:
         following = _while_bare(after)
-        return _Diagnosis(problem, f"+{name}={_typed(following[0]) if following else known.get(name, '...')}")
+        return _Diagnosis(problem, f"+{name}={_quote_if_needed(following[0]) if following else known.get(name, '...')}")
     key, equals, value = before.partition("=")
     split = _Diagnosis(
         "it has no =; the shell splits a value at its spaces",
-        f"{key}={_typed(' '.join([value, text, *_while_bare(after)]))}",
+        f"{key}={_quote_if_needed(' '.join([value, text, *_while_bare(after)]))}",
     )
     if equals and "." not in value and not before.startswith("-"):
         return split
     if name.endswith((".yaml", ".yml")) and "config_paths" in known:
-        return _Diagnosis(problem, f"+config_paths=[{', '.join(_typed(item) for item in (name, *_files(after)))}]")
+        return _Diagnosis(
+            problem, f"+config_paths=[{', '.join(_quote_if_needed(item) for item in (name, *_files(after)))}]"
+        )
     if name.endswith(".jsonl") and (options := [one for one in known if one.endswith("jsonl_fpath")]):
-        return _Diagnosis(problem, f"+{options[0]}={_typed(name)}")
+        return _Diagnosis(problem, f"+{options[0]}={_quote_if_needed(name)}")
     if near := _nearest(name, known):
         return _Diagnosis(problem, f"+{near}={known[near]}")
     return split if equals and not before.startswith("-") else _Diagnosis(problem)
@@ -129,7 +131,7 @@ def _check_key(text: str) -> _Diagnosis | None:
     if straight[:1] in ("'", '"'):  # around the entire argument
         value = value.translate(_STRAIGHT).rstrip().removesuffix(straight[0])
     problem = f"the name before the = is {typed!r}; a name consists of letters, digits, _ and dots"
-    return _Diagnosis(problem, f"{pluses or '+'}{name}={_typed(value.strip())}")
+    return _Diagnosis(problem, f"{pluses or '+'}{name}={_quote_if_needed(value.strip())}")
 
 
 def _check_value(text: str) -> _Diagnosis:
@@ -144,38 +146,38 @@ def _check_value(text: str) -> _Diagnosis:
         problem = (
             f"{function[1]}(...) is parsed as a function; write a list as [a,b], and a string with brackets in quotes"
         )
-        return _Diagnosis(problem, _quoted(key, value))
+        return _Diagnosis(problem, _quote_value(key, value))
     if value.strip()[:1] in ("[", "{"):
-        return _bracketed(key, straight)
+        return _explain_brackets(key, straight)
     if re.search(r"\$\{[^}]*$", value):
-        return _Diagnosis("a ${ in its value is not closed by }", _quoted(key, value))
+        return _Diagnosis("a ${ in its value is not closed by }", _quote_value(key, value))
     if bracket := open_bracket(text):
         return _Diagnosis(
-            f"its value contains a single {bracket}; put it in quotes to make it a string", _quoted(key, value)
+            f"its value contains a single {bracket}; put it in quotes to make it a string", _quote_value(key, value)
         )
     if straight.startswith("(") and straight.endswith(")") and "," in straight:
-        return _Diagnosis("lists are written as [a, b]", _assigned(key, _as_yaml(f"[{straight[1:-1]}]")))
+        return _Diagnosis("lists are written as [a, b]", _assignment(key, _as_yaml(f"[{straight[1:-1]}]")))
     marks = [piece for kind, piece in pieces(value) if kind == "mark"]
     if "," in marks and not {"[", "{"} & set(marks):
         items = [item.strip() for item in value.split(",") if item.strip()]
         problem = f"it has several values; write a list as [a,b], and a string with commas as {key}='\"a, b\"'"
         if is_secret(_name(key)):
-            return _Diagnosis("it has several values; quote them to pass one string", _quoted(key, value))
-        return _Diagnosis(problem, f"{key}=[{','.join(map(_typed, items))}]")
+            return _Diagnosis("it has several values; quote them to pass one string", _quote_value(key, value))
+        return _Diagnosis(problem, f"{key}=[{','.join(map(_quote_if_needed, items))}]")
     if straight[:1] in ("'", '"') or straight.count("'") % 2 or straight.count('"') % 2:
         return _Diagnosis(
-            "a quote in its value is not closed, or there is text next to a quoted string", _quoted(key, value)
+            "a quote in its value is not closed, or there is text next to a quoted string", _quote_value(key, value)
         )
     odd = next((character for character in value if character in "=#&;<>^`!()~\"'{}[]"), "")
     return _Diagnosis(
         f"its value contains {odd}; put it in quotes to make it a string"
         if odd
         else "its value has unexpected characters",
-        _quoted(key, value),
+        _quote_value(key, value),
     )
 
 
-def _bracketed(key: str, value: str) -> _Diagnosis:
+def _explain_brackets(key: str, value: str) -> _Diagnosis:
     """Explain a list or a mapping that cannot be parsed."""
     if bracket := open_bracket(f"x={value}"):
         closing = {"[": "]", "{": "}"}.get(bracket)
@@ -185,12 +187,12 @@ def _bracketed(key: str, value: str) -> _Diagnosis:
             else f"a {bracket} has no opening bracket"
         )
         guess = f"{value}{closing}" if closing and value.count(bracket) == value.count(closing) + 1 else value[:-1]
-        return _Diagnosis(problem, _assigned(key, guess if _needs_no_quotes(guess) else _as_yaml(guess)))
+        return _Diagnosis(problem, _assignment(key, guess if _needs_no_quotes(guess) else _as_yaml(guess)))
     problem = "write a mapping as {k: v, l: w}, a list as [a, b], and quote strings with other characters"
-    return _Diagnosis(problem, _assigned(key, _as_yaml(value)))
+    return _Diagnosis(problem, _assignment(key, _as_yaml(value)))
 
 
-def _assigned(key: str, value: str) -> str:
+def _assignment(key: str, value: str) -> str:
     """Return the argument to suggest; empty if there is no value to suggest."""
     return f"{key}={value}" if value else ""
 
@@ -221,14 +223,14 @@ def _plain(value: Any) -> Any:
     return value if value is None or isinstance(value, bool | int | float | str) else str(value)
 
 
-def _quoted(key: str, value: str) -> str:
+def _quote_value(key: str, value: str) -> str:
     bare = value.strip().translate(_STRAIGHT)
     if bare[:1] in ("'", '"'):
         bare = bare[1:-1] if len(bare) > 1 and bare[0] == bare[-1] else bare[1:]
     return f"{key}={quote(bare)}"
 
 
-def _typed(value: str) -> str:
+def _quote_if_needed(value: str) -> str:
     """Quote a value if Hydra requires quotes."""
     return value if _needs_no_quotes(value) else quote(value)
 

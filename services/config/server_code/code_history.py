@@ -101,7 +101,7 @@ def difference(old: ServerCode, new: ServerCode) -> str:
     added, removed = new.files.keys() - old.files.keys(), old.files.keys() - new.files.keys()
     changed = {path for path in old.files.keys() & new.files.keys() if old.files[path] != new.files[path]}
     parts = [
-        f"{what} {_listed(paths)}"
+        f"{what} {_join_paths(paths)}"
         for what, paths in (("changed", changed), ("added", added), ("removed", removed))
         if paths
     ]
@@ -113,7 +113,7 @@ def difference(old: ServerCode, new: ServerCode) -> str:
     return ", ".join(parts) or "changed"
 
 
-def _listed(paths: set[str]) -> str:
+def _join_paths(paths: set[str]) -> str:
     shown = sorted(paths)[:_MAX_FILES]
     more = len(paths) - len(shown)
     return " ".join(shown) + (f" and {more} more" if more else "")

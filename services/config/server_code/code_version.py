@@ -84,7 +84,7 @@ class _CodeClosure:
             if source.is_script and path.name != entrypoint:
                 scripts[path] = source
             else:
-                waiting += self._take(path, source)
+                waiting += self._add_source(path, source)
             if not waiting:
                 used = {
                     name.rpartition(".")[2]
@@ -92,7 +92,7 @@ class _CodeClosure:
                     for name in (*source.imports, *source.texts)
                 }
                 for script in [script for script in scripts if script.stem in used]:
-                    waiting += self._take(script, scripts.pop(script))
+                    waiting += self._add_source(script, scripts.pop(script))
         self.files -= scripts.keys()
 
     def named(self, setting_values: Iterable[str]) -> Iterator[Path]:
@@ -115,7 +115,7 @@ class _CodeClosure:
             return Source()
         return read_source(path, ".".join((PLUGINS, *Path(self.display_name(path)).parts[:-1])))
 
-    def _take(self, path: Path, source: Source) -> Iterator[Path]:
+    def _add_source(self, path: Path, source: Source) -> Iterator[Path]:
         self.sources[path] = source
         for name in source.imports:
             for found in self._module(name):
@@ -137,7 +137,7 @@ class _CodeClosure:
         if (top, "") in self._modules or top in ("", *sys.stdlib_module_names):
             return []
         self._modules.add((top, ""))
-        return [path for path in _found(top) if not self._is_installed(path)]
+        return [path for path in _locate(top) if not self._is_installed(path)]
 
     def _of_family(self, family: str, name: str) -> list[Path]:
         """Return the folder or file of one of Rollyard's plug-ins, or the folder of a loaded user plug-in."""
@@ -159,7 +159,7 @@ class _CodeClosure:
         return any(folder in path.parents for folder in self._installed) or "site-packages" in path.parts
 
 
-def _found(top: str) -> list[Path]:
+def _locate(top: str) -> list[Path]:
     """Return the folders of a top-level package or the file of a top-level module, loaded or not."""
     try:
         spec = importlib.util.find_spec(top)

@@ -63,7 +63,7 @@ class CodeOnDisk:
             return None
         self._settled = True
         return DiskChanges(
-            {name: changed for name, own in self._servers.items() if (changed := self._changed(*own))},
+            {name: changed for name, own in self._servers.items() if (changed := self._changed_files(*own))},
             frozenset(path for path, digest in self._configs.items() if self._digest(path, digest) != digest),
         )
 
@@ -75,7 +75,7 @@ class CodeOnDisk:
                 found.update(self._folders.setdefault(root, _Folder(root)).list())
         return found
 
-    def _changed(self, code: ServerCode, sources: CodeSources) -> dict[str, str]:
+    def _changed_files(self, code: ServerCode, sources: CodeSources) -> dict[str, str]:
         changed: dict[str, str] = {}
         for name, location in sources.paths.items():
             loaded = code.files[name]

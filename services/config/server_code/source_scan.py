@@ -62,7 +62,7 @@ def _imports(node: ast.AST, package: str) -> Iterator[str]:
             if node.level:
                 module = importlib.util.resolve_name("." * node.level + module, package)
             yield from (module, *(f"{module}.{alias.name}" for alias in node.names))
-    elif isinstance(node, ast.Call) and _called(node) in _IMPORTERS:
+    elif isinstance(node, ast.Call) and _called_name(node) in _IMPORTERS:
         yield from filter(None, map(_constant, node.args[:1]))
 
 
@@ -74,11 +74,11 @@ def _text(node: ast.AST) -> Iterator[str]:
 
 
 def _extra(node: ast.AST) -> Iterator[str]:
-    if isinstance(node, ast.Call) and _called(node) == "require":
+    if isinstance(node, ast.Call) and _called_name(node) == "require":
         yield from filter(None, map(_constant, node.args[1:2]))
 
 
-def _called(node: ast.Call) -> str:
+def _called_name(node: ast.Call) -> str:
     return str(getattr(node.func, "attr", getattr(node.func, "id", "")))
 
 

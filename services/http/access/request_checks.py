@@ -67,24 +67,26 @@ class Access:
             else f"this connection is from another user of this host (user id {uid}, this server's is {self._uid})"
         )
         remedy = f"to allow every user of this host, start it with {self._command} +allow_other_users=true"
-        return _refused(f"{found}, and this server has no token: {remedy}, or with +token=...")
+        return _forbidden(f"{found}, and this server has no token: {remedy}, or with +token=...")
 
     def _unknown_host(self, headers: Headers) -> Failure | None:
         host = headers.get(b"host")
         if host is None:
-            return _refused("the request has no Host header; expected the name or address of this server", 400)
+            return _forbidden("the request has no Host header; expected the name or address of this server", 400)
         if self._hosts.knows(host):
             return None
         remedy = f"to allow another name, start it with {self._command} +allowed_hosts=[NAME]"
-        return _refused(f"{_shown(host)} is not a name of this server; expected 127.0.0.1 or localhost: {remedy}", 421)
+        return _forbidden(
+            f"{_excerpt(host)} is not a name of this server; expected 127.0.0.1 or localhost: {remedy}", 421
+        )
 
     def _foreign_page(self, method: str, headers: Headers) -> Failure | None:
         origin = headers.get(b"origin")
         if origin is not None and not _same_origin(origin, headers[b"host"]):
-            return _refused(f"a page of another origin ({_shown(origin)}) may not call this server")
+            return _forbidden(f"a page of another origin ({_excerpt(origin)}) may not call this server")
         followed = self._links and method == "GET" and headers.get(b"sec-fetch-mode") == b"navigate"
         if b"cross-site" in headers.get(b"sec-fetch-site", b"").lower() and not followed:
-            return _refused("a page of another site may not call this server (Sec-Fetch-Site: cross-site)")
+            return _forbidden("a page of another site may not call this server (Sec-Fetch-Site: cross-site)")
         return None
 
 
@@ -100,8 +102,8 @@ def _wrong_content_type(method: str, headers: Headers) -> Failure | None:
         return None
     if kind.startswith(b"application/") and kind.endswith(b"+json") and b"," not in kind:
         return None
-    found = "the body has no content type" if given is None else f"the body's content type is {_shown(given)}"
-    return _refused(f"{found}; expected application/json (with curl: -H 'content-type: application/json')", 415)
+    found = "the body has no content type" if given is None else f"the body's content type is {_excerpt(given)}"
+    return _forbidden(f"{found}; expected application/json (with curl: -H 'content-type: application/json')", 415)
 
 
 def _same_origin(origin: bytes, host: bytes) -> bool:
@@ -114,9 +116,9 @@ def _same_origin(origin: bytes, host: bytes) -> bool:
     return (page.host, page.port or default) == (server.host, server.port or default)
 
 
-def _refused(detail: str, status: int = 403) -> Failure:
+def _forbidden(detail: str, status: int = 403) -> Failure:
     return Failure(FailureKind.FORBIDDEN, detail, status=status)
 
 
-def _shown(value: bytes) -> str:
+def _excerpt(value: bytes) -> str:
     return repr(value[:100].decode("latin-1"))

@@ -102,7 +102,7 @@ class SockDiag:
         self._socket.close()
 
     def find(self, local: Address, remote: Address) -> Socket | None:
-        own, peer = _packed(local[0]), _packed(remote[0])
+        own, peer = _pack(local[0]), _pack(remote[0])
         if len(own) != len(peer):
             peer = bytes(len(own))
         family = socket.AF_INET if len(own) == 4 else socket.AF_INET6
@@ -132,7 +132,7 @@ class ProcNet:
         self._folder = folder
 
     def find(self, local: Address, remote: Address) -> Socket | None:
-        own, peer = (_packed(local[0]), local[1]), (_packed(remote[0]), remote[1])
+        own, peer = (_pack(local[0]), local[1]), (_pack(remote[0]), remote[1])
         listening: list[tuple[bool, Socket]] = []
         for local_end, remote_end, found in self._rows():
             if local_end[1] != own[1]:
@@ -157,7 +157,7 @@ class ProcNet:
                 yield _read(fields[1]), _read(fields[2]), Socket(int(fields[3], 16), int(fields[7]), int(fields[9]))
 
 
-def _packed(host: str) -> bytes:
+def _pack(host: str) -> bytes:
     """Return an address in network byte order, IPv4-mapped ones as IPv4, as the kernel stores them."""
     if ":" not in host:
         return socket.inet_pton(socket.AF_INET, host)

@@ -20,8 +20,8 @@ def shared_keys(token: str | None) -> Keys:
             f"the parts of a distributed run need a shared token of at least {MIN_LENGTH} characters, but {found}: "
             "set the same one for every part, e.g. export ROLLYARD_TOKEN=$(openssl rand -hex 16)"
         )
-    return Keys(run_id=_derived(token, "run id")[:8], secret=_derived(token, "session secret"), token=token)
+    return Keys(run_id=_derive(token, "run id")[:8], secret=_derive(token, "session secret"), token=token)
 
 
-def _derived(token: str, purpose: str) -> str:
+def _derive(token: str, purpose: str) -> str:
     return hmac.new(token.encode(), f"rollyard {purpose}".encode(), hashlib.sha256).hexdigest()
