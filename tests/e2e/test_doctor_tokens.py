@@ -38,7 +38,7 @@ async def test_the_report_shows_that_messages_break_and_token_ids_do_not(tmp_pat
     done = await diagnose(TokenEngine([LETTER_BY_LETTER]), tmp_path, "+samples=2")
     assert done.status == 0, done.err
     assert "token ids are sent by 'generate'" in done.out
-    assert "2 of 2 break" in done.out
+    assert "2 of 2 are not contiguous" in done.out
     assert "Multi-turn is contiguous: later turns are sent as token ids" in done.out
 
 
