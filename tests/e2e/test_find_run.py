@@ -192,7 +192,7 @@ async def test_a_head_file_that_is_a_link_or_a_pipe_is_not_read(here: Path) -> N
 
 async def test_a_note_is_printed_once_even_if_the_search_is_repeated() -> None:
     notes: list[str] = []
-    note = once(notes.append)
+    note = without_repeats(notes.append)
     for text in ("a", "a", "b", "a"):
         note(text)
     assert notes == ["a", "b"]
