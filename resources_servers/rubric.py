@@ -21,7 +21,7 @@ from typing import Any
 
 from rollyard.resources_servers.environment import BadTask, Verification
 from rollyard.services.errors import Failure, FailureKind, OperatorError, did_you_mean
-from rollyard.services.types import MOST_REWARD, Json, Verdict
+from rollyard.services.types import MAX_REWARD, Json, Verdict
 
 log = logging.getLogger(__name__)
 
@@ -133,4 +133,4 @@ def _check_part(name: str, part: Any) -> None:
 def _is_number(value: Any, *, allow_bool: bool = False) -> bool:
     if isinstance(value, bool):
         return allow_bool
-    return isinstance(value, int | float) and math.isfinite(value) and abs(value) <= MOST_REWARD
+    return isinstance(value, int | float) and math.isfinite(value) and abs(value) <= MAX_REWARD

@@ -16,7 +16,7 @@ Json = dict[str, Any]
 
 
 TOKEN_FIELDS = ("prompt_token_ids", "generation_token_ids", "generation_log_probs", "token_trace")
-"""Training fields of the last item of a model call: three from NeMo Gym, and the origin of the tokens."""
+"""Training fields of the last item of a model call: NeMo Gym's three, and Rollyard's origin of the tokens."""
 
 RESERVED_PATHS = frozenset(
     {
@@ -33,11 +33,11 @@ RESERVED_PATHS = frozenset(
         "openapi.json",
     }
 )
-"""Paths of an environment that the model must not call, and that are not allowed as names of tools."""
+"""Paths of an environment that the model must not call, so no tool may have one of these names."""
 
 
 class Record(BaseModel):
-    """Base of models that are written or sent: frozen, and unknown fields are errors."""
+    """Base class of models that are written or sent. They are frozen, and unknown fields are errors."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -65,8 +65,8 @@ class Problem(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _without_message(cls, read: Any) -> Any:
-        return {key: value for key, value in read.items() if key != "message"} if isinstance(read, dict) else read
+    def _without_message(cls, data: Any) -> Any:
+        return {key: value for key, value in data.items() if key != "message"} if isinstance(data, dict) else data
 
     @computed_field
     def message(self) -> str:
@@ -94,7 +94,7 @@ class FinishReason(StrEnum):
     TRUNCATED = "truncated"
     """The environment truncated the episode (Gymnasium's `truncated`)."""
     MAX_STEPS = "max_steps"
-    """The agent's own limit on tool calls or turns."""
+    """The episode reached the agent's own limit on tool calls or turns."""
     LENGTH = "length"
     """The token limit truncated the model's output before it called a tool."""
     CONTENT_FILTER = "content_filter"
@@ -120,8 +120,8 @@ _TRUNCATING = (
 )
 
 
-MOST_REWARD = 1e60
-"""Largest magnitude of a reward. Above it, squares and sums of rewards would not be finite."""
+MAX_REWARD = 1e60
+"""Maximum magnitude of a reward. Squares and sums of larger rewards would not be finite."""
 
 
 class Verdict(BaseModel):
@@ -129,15 +129,15 @@ class Verdict(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="allow")
 
-    reward: float = Field(ge=-MOST_REWARD, le=MOST_REWARD, allow_inf_nan=False)
+    reward: float = Field(ge=-MAX_REWARD, le=MAX_REWARD, allow_inf_nan=False)
     success: bool | None = None
     """Whether the task was solved. None, and not on the row, if the environment does not define success."""
     reward_components: dict[str, Annotated[float, Field(allow_inf_nan=False)]] | None = None
-    """The parts of the reward by name. None, and not on the row, if it has none."""
+    """The parts of the reward by name. None, and not on the row, if the reward has no parts."""
 
 
 class FailureRow(Record):
-    """One failed attempt, a line of `X_failures.jsonl`. It deliberately has no reward."""
+    """A failed attempt: one line of `X_failures.jsonl`. It deliberately has no reward."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", serialize_by_alias=True, validate_by_name=True)
 

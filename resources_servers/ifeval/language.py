@@ -11,7 +11,7 @@ LANGUAGES = (
     "hr", "hu", "id", "it", "ja", "kn", "ko", "lt", "lv", "mk", "ml", "mr", "ne", "nl", "no", "pa", "pl", "pt", "ro",
     "ru", "sk", "sl", "so", "sq", "sv", "sw", "ta", "te", "th", "tl", "tr", "uk", "ur", "vi", "zh-cn", "zh-tw",
 )  # fmt: skip
-"""The codes that langdetect supports. Listed here so that rows can be checked without installing langdetect."""
+"""The codes that langdetect supports. Listed here so that rows can be checked without install_command langdetect."""
 
 
 @lru_cache(maxsize=16)  # several instructions may check the variants of one text

@@ -47,7 +47,7 @@ class ChatEngineModel(ModelServer[S]):
     """Serves the Responses API over Chat Completions."""
 
     def __init__(self, settings: S, context: Context, replicas: Replicas, api_key: SecretStr | None) -> None:
-        self.upstream = Upstream(replicas, settings, api_key, context.beyond)
+        self.upstream = Upstream(replicas, settings, api_key, context.external_transport)
         # Created before the base class registers its routes, because `route` puts each of them behind the gate.
         self.trainer = TrainerApi(self.upstream, settings, context, self.on_invalid_weights, self.located)
         super().__init__(settings, context)

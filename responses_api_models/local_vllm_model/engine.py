@@ -76,7 +76,7 @@ class Engine:
             why = await self._wait_for_death(process)
             self._close()
             uptime_s = time.monotonic() - started
-            if uptime_s > self._restarts.calm_after_s:
+            if uptime_s > self._restarts.reset_after_s:
                 self._pause_s = 0.0
             title, log_file = self.plan.title, self.plan.log_file
             log.error("%s %s after %.0f s; restarting it; log: %s", title, why, uptime_s, log_file)

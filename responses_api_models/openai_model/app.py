@@ -34,10 +34,10 @@ class OpenaiModel(ModelServer[EndpointSettings]):
         self._defaults = settings.extra_body or {}
         replicas = Replicas(settings.urls)
         self.measure(replicas)
-        self._upstream = Upstream(replicas, settings, settings.api_key, context.beyond)
+        self._upstream = Upstream(replicas, settings, settings.api_key, context.external_transport)
 
     async def advice(self) -> list[str]:
-        return await endpoint_advice(self.settings, self.context.beyond)
+        return await endpoint_advice(self.settings, self.context.external_transport)
 
     async def responses(self, request: Json, call: RawRequest) -> RawResponse:
         """Forward a Responses create request."""

@@ -28,7 +28,7 @@ class VllmModel(ChatEngineModel[VllmModelSettings]):
         super().__init__(settings, context, Replicas(settings.urls), settings.api_key)
 
     async def advice(self) -> list[str]:
-        return await endpoint_advice(self.settings, self.context.beyond)
+        return await endpoint_advice(self.settings, self.context.external_transport)
 
 
 server = VllmModel

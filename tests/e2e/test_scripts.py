@@ -108,7 +108,7 @@ def test_a_script_whose_output_is_closed_ends_with_one_line(tmp_path: Path) -> N
     )
     os.close(writer)
     assert done.returncode == 1
-    assert done.stderr == "analyze_rewards.py: stopped, because nothing reads its output any more\n"
+    assert done.stderr == "analyze_rewards.py: stopped because its output was closed\n"
 
 
 def test_a_script_without_stdout_still_writes_its_file(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ from rollyard.services.metrics.loader.columns import (
 )
 from rollyard.services.rollout_types import RolloutRow
 from rollyard.services.rollouts.rollout_keys import prompt_key
-from rollyard.services.types import MOST_REWARD, Json
+from rollyard.services.types import MAX_REWARD, Json
 
 _MOST = 2**53
 """Upper bound of counts and times."""
@@ -54,7 +54,7 @@ class RolloutParser:
     def add(self, row: RolloutRow, offset: int) -> None:
         """Add the row that begins at byte `offset`. Raises ValueError with a message if its indexes are invalid."""
         task, repeat = _index(row) if self._indexed else (offset, 0)
-        reward = number(row.get("reward"), math.nan, MOST_REWARD)
+        reward = number(row.get("reward"), math.nan, MAX_REWARD)
         response = mapping(row.get("response"))
         usage, timings = mapping(response.get("usage")), mapping(row.get("timings"))
         calls, turns = _count_calls_and_turns(response.get("output"))

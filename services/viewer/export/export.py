@@ -16,12 +16,12 @@ from rollyard.services.viewer.export.single_file_page import single_page
 from rollyard.services.viewer.index.library import FileIndex
 from rollyard.services.viewer.index.table import Table
 
-MOST_EXPORTED = 200
+MAX_EXPORTED = 200
 _MOST_TASKS = 5000
 """Maximum tasks of a comparison."""
 
 
-def export(file_index: FileIndex, replays: Replays, limit: int = MOST_EXPORTED) -> bytes:
+def export(file_index: FileIndex, replays: Replays, limit: int = MAX_EXPORTED) -> bytes:
     """Return the page with `limit` rollouts of each file. The index must be complete. Raises OSError, RowChanged."""
     data: Json = {"overview": file_index.overview(), "profiles": {}, "pages": {}, "stories": {}, "comparison": None}
     notes = []

@@ -128,7 +128,7 @@ async def test_an_unknown_server_and_a_second_start_are_run_errors(tmp_path: Pat
     async with rollyard.stack(MODEL, colocate=True, folder=tmp_path) as stack:
         with pytest.raises(RunError, match="did you mean 'policy_model'"):
             stack.url("polcy_model")
-        with pytest.raises(RunError, match="running already"):
+        with pytest.raises(RunError, match="already running"):
             await stack.start()
 
 

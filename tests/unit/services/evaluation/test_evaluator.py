@@ -17,7 +17,7 @@ from rollyard.services.evaluation.benchmarks import Benchmark
 from rollyard.services.evaluation.checkpoint_sources import LocalSource
 from rollyard.services.evaluation.evaluator import Evaluator
 from rollyard.services.evaluation.lm_eval_process import Harness, Model
-from rollyard.services.evaluation.results_store import MOST_TRIES, ResultsStore
+from rollyard.services.evaluation.results_store import MAX_TRIES, ResultsStore
 from tests.unit.services.evaluation.checkpoint_files import checkpoint
 from tests.unit.services.evaluation.processes import ended
 
@@ -91,11 +91,11 @@ def test_an_evaluation_that_failed_is_tried_again_by_the_next_look(tmp_path: Pat
 
 def test_one_that_always_fails_is_given_up_and_stays_named(tmp_path: Path) -> None:
     folder = checkpoint(tmp_path / "checkpoints/step_1")
-    for _ in range(MOST_TRIES + 2):
+    for _ in range(MAX_TRIES + 2):
         (folder / "broken").touch()
         made = looked(tmp_path)
-    assert len(asked(tmp_path)) == MOST_TRIES
-    assert [entry.tries for entry in made.results_store.failed([GSM8K.title])] == [MOST_TRIES]
+    assert len(asked(tmp_path)) == MAX_TRIES
+    assert [entry.tries for entry in made.results_store.failed([GSM8K.title])] == [MAX_TRIES]
     assert not made.results_store.scores
     (folder / "broken").unlink()
     made.results_store.forget_failures()

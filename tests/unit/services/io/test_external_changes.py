@@ -130,7 +130,7 @@ def test_a_link_to_the_moved_output_is_as_good_as_the_output(store: RolloutStore
 @pytest.mark.parametrize("size", [0, 1, len(WHOLE) // 2, len(WHOLE) - 1])
 def test_nothing_is_appended_to_an_output_that_was_cut(store: RolloutStore, output: Path, size: int) -> None:
     os.truncate(output, size)
-    with pytest.raises(RunError, match=f"cut from {len(WHOLE)} to {size} bytes"):
+    with pytest.raises(RunError, match=f"truncated from {len(WHOLE)} to {size} bytes"):
         store.append((5, 0), line(5))
     store.close()
     assert output.read_bytes() == WHOLE[:size]

@@ -56,11 +56,11 @@ class Watched:
         self.registry.renew_code(name)
         self.register(name)
 
-    async def look(self) -> list[str]:
+    async def check(self) -> list[str]:
         """What is said once the files have settled."""
         self.said.clear()
         for _ in range(3):
-            await self.watcher.look()
+            await self.watcher.check()
         return list(self.said)
 
     def changed_files(self) -> dict[str, list[str]]:
@@ -69,60 +69,60 @@ class Watched:
 
 async def test_changed_code_is_told_once_shown_in_the_directory_and_withdrawn_when_undone(tmp_path: Path) -> None:
     watched = Watched(tmp_path, reload=False)
-    assert await watched.look() == []
+    assert await watched.check() == []
     watched.rules["one"].write_text("A = 2\n")
-    (line,) = await watched.look()
+    (line,) = await watched.check()
     assert line.endswith("/rules.py has changed; restart")
     assert list(watched.changed_files()) == ["one"] == list(watched.registry.directory().changed_files)
     watched.rules["one"].write_text("A = 3\n")
-    assert await watched.look() == []
+    assert await watched.check() == []
     watched.rules["one"].write_text("A = 1\n")
-    (line,) = await watched.look()
+    (line,) = await watched.check()
     assert "rules.py no longer differs" in line and watched.changed_files() == {}
 
 
 async def test_a_changed_config_is_told_to_be_read_at_the_start(tmp_path: Path) -> None:
     watched = Watched(tmp_path, reload=True)
-    await watched.look()
+    await watched.check()
     (tmp_path / "config.yaml").write_text("# other")
-    (line,) = await watched.look()
+    (line,) = await watched.check()
     assert "config.yaml has changed; configs are only read at startup: restart ng_run" in line
     assert watched.reloaded == []
 
 
 async def test_only_the_server_whose_code_changed_is_reloaded(tmp_path: Path) -> None:
     watched = Watched(tmp_path, reload=True)
-    await watched.look()
+    await watched.check()
     watched.rules["two"].write_text("A = 2\n")
-    (line,) = await watched.look()
+    (line,) = await watched.check()
     assert line.endswith("has changed; reloading two") and watched.reloaded == ["two"]
     assert watched.changed_files() == {} and watched.registry.directory().reloading == []
-    assert await watched.look() == []
+    assert await watched.check() == []
 
 
 async def test_code_that_cannot_start_is_told_once_and_the_next_change_is_tried(tmp_path: Path) -> None:
     watched = Watched(tmp_path, reload=True)
-    await watched.look()
+    await watched.check()
     watched.error = OperatorError("one: app.py cannot be imported: SyntaxError")
     watched.rules["one"].write_text("A =\n")
-    assert (await watched.look())[-1] == (
+    assert (await watched.check())[-1] == (
         "one cannot start with the changed code: app.py cannot be imported: SyntaxError; its old code keeps running"
     )
-    assert await watched.look() == [] and list(watched.changed_files()) == ["one"]
+    assert await watched.check() == [] and list(watched.changed_files()) == ["one"]
     watched.error = None
     watched.rules["one"].write_text("A = 5\n")
-    await watched.look()
+    await watched.check()
     assert watched.reloaded == ["one"] and watched.changed_files() == {}
 
 
 async def test_broken_code_that_is_undone_needs_no_reload(tmp_path: Path) -> None:
     watched = Watched(tmp_path, reload=True)
-    await watched.look()
+    await watched.check()
     watched.error = OperatorError("one: broken")
     watched.rules["one"].write_text("A =\n")
-    await watched.look()
+    await watched.check()
     watched.rules["one"].write_text("A = 1\n")
-    assert await watched.look() == ["one again runs the code that is on disk"]
+    assert await watched.check() == ["one runs the code on disk again"]
     assert watched.reloaded == [] and watched.registry.directory().reloading == []
 
 
@@ -134,8 +134,8 @@ async def test_long_lists_of_files_are_cut(tmp_path: Path, count: int, words: st
         (folder / f"{number}.py").write_text("A = 1\n")
     watched.registry.renew_code("one")
     watched.register("one")
-    await watched.look()
+    await watched.check()
     for number in range(count):
         (folder / f"{number}.py").write_text("A = 2\n")
-    (line,) = await watched.look()
+    (line,) = await watched.check()
     assert words in line

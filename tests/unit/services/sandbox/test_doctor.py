@@ -21,10 +21,10 @@ def test_the_doctor_lists_the_layers_in_force() -> None:
 
 
 def test_the_doctor_says_what_is_missing_and_why() -> None:
-    told = sandbox.told(Layers(mode="landlock", in_force=("seccomp",), missing=("bubblewrap: not there",)))
+    told = sandbox.format_layers(Layers(mode="landlock", in_force=("seccomp",), missing=("bubblewrap: not there",)))
     assert told.splitlines()[1:] == ["active:", "  seccomp", "missing:", "  bubblewrap: not there"]
 
 
 def test_the_doctor_fails_where_nothing_holds() -> None:
     done = subprocess.run([*DOCTOR, "+python=/bin/true"], cwd=INSTALLED, capture_output=True, text=True)
-    assert (done.returncode, "cannot use the Python /bin/true" in done.stdout) == (1, True)
+    assert (done.returncode, "cannot use the Python interpreter /bin/true" in done.stdout) == (1, True)

@@ -79,7 +79,7 @@ async def test_what_stands_under_a_main_guard_is_not_run(sandbox: Sandbox) -> No
         ("def f(): return 1", Ending.WRONG, "wrong at: assert f() == 2"),
         ("def f(): return [][0]", Ending.RAISED, "IndexError: list index out of range at: assert f() == 2"),
         ("def f(: pass", Ending.RAISED, "SyntaxError"),
-        ("def g(): return 2", Ending.RAISED, "NameError: the answer defines no 'f' outside the tests"),
+        ("def g(): return 2", Ending.RAISED, "NameError: the answer does not define 'f' outside the tests"),
         ("class E(Exception): pass\ndef f(): raise E('mine')", Ending.RAISED, "E: mine"),
         ("import os\ndef f(): os._exit(3)", Ending.GONE, "exited with status 3"),
         ("import os\ndef f(): os.abort()", Ending.GONE, "killed by SIG"),
@@ -219,5 +219,5 @@ async def test_where_nothing_isolates_it_starts_only_if_told_so(monkeypatch: pyt
 
 async def test_a_broken_bubblewrap_is_not_taken_for_one_that_holds() -> None:
     sandbox = Sandbox(Limits(), bubblewrap="/bin/false", python="/bin/false")
-    with pytest.raises(OperatorError, match="cannot use the Python /bin/false"):
+    with pytest.raises(OperatorError, match="cannot use the Python interpreter /bin/false"):
         await sandbox.start()
