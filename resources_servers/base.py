@@ -41,7 +41,7 @@ from rollyard.resources_servers.examples import example_rows, folder_of
 from rollyard.resources_servers.lifespan import Lifespan
 from rollyard.resources_servers.models import Models
 from rollyard.resources_servers.orphaned_sessions import OrphanedSessions
-from rollyard.resources_servers.returned import seed_items, turn_result, verdict_json
+from rollyard.resources_servers.returned import reset_result, seed_items, turn_result, verdict_json
 from rollyard.resources_servers.sessions import OpenEpisode, Sessions
 from rollyard.resources_servers.tools import InvalidToolCall, Tool, as_invalid_tool_call, tool, tools_of
 from rollyard.services.errors import Failure, FailureKind
@@ -154,7 +154,7 @@ class ResourcesServer(Server):
 
         async def set_up() -> tuple[str, Json]:
             await session.episode.seed()
-            return await session.episode.reset()
+            return reset_result(await session.episode.reset())
 
         observation, info = await self._sessions.set_up(session, _bad_task_as_failure(set_up()))
         answer = {"observation": observation, "info": {"supports_explicit_close": True, **info}, **added}
@@ -218,7 +218,8 @@ class ResourcesServer(Server):
                 b'{"detail":"this environment has no verify: its reward is the sum of its steps"}', status=404
             )
         async with self._sessions.turn(session):
-            verdict = verdict_json(await _checked_verdict(session.episode.verify(verification)))
+            found = await _checked_verdict(session.episode.verify(verification))
+            verdict = verdict_json(found, turn_based=session.turn_based)
         if call.header(SESSION_END_HEADER.encode()) is None:
             return self._with_cookie(call, session, orjson.dumps({**verification.row, **verdict}))
         # Rollyard's agents send this header: they need only the verdict, and the episode ends here. This saves two

@@ -14,7 +14,8 @@ import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from rollyard.resources_servers.argument_checks import check_values, exact
-from rollyard.resources_servers.environment import BadTask, Environment, ToolResult
+from rollyard.resources_servers.environment import BadTask, Environment
+from rollyard.resources_servers.returned import tool_result
 from rollyard.services.errors import Failure, FailureKind
 from rollyard.services.types import RESERVED_PATHS, Json
 
@@ -74,7 +75,7 @@ class Tool:
     async def call(self, owner: object, arguments: dict[str, Any]) -> bytes:
         """Call the tool and return its result as JSON. Raises InvalidToolCall with a message for the model."""
         with as_invalid_tool_call(f"the call of {self.name}", sized=bool(arguments)):
-            return _as_json(await self.method(owner, **arguments))
+            return _as_json(tool_result(await self.method(owner, **arguments)))
 
     def schema(self) -> Json:
         """Return the tool as a Responses function tool, ready for `responses_create_params.tools`."""
@@ -142,8 +143,6 @@ def tools_of(owner: type) -> dict[str, Tool]:
 
 
 def _as_json(result: Any) -> bytes:
-    if isinstance(result, ToolResult):
-        result = result.json
     try:
         return orjson.dumps(result)
     except TypeError:  # the standard library supports integers beyond 64 bits, half a surrogate pair and deep nesting
