@@ -35,6 +35,7 @@ from rollyard.resources_servers.environment import (
     Turn,
     Verification,
     bind,
+    check_environment,
     settings_of,
 )
 from rollyard.resources_servers.examples import example_rows, folder_of
@@ -291,7 +292,11 @@ async def _checked_verdict(work: Awaitable[Verdict]) -> Verdict:
 
 
 def serve(environment: type[Environment[Any]]) -> type[ResourcesServer]:
-    """Return the server class for an Environment: the last line of an environment's `app.py`."""
+    """Return the server class for an Environment: the last line of an environment's `app.py`.
+
+    Raises OperatorError for anything else, and for a prompt that is not a string.
+    """
+    check_environment(environment)
     members = {
         "environment": environment,
         "folder": folder_of(environment),

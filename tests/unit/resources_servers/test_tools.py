@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal, Union
 
 import pytest
+from annotated_types import Ge, MaxLen
 from pydantic import Field
 
 from rollyard.resources_servers.tools import InvalidToolCall, Tool, tool, tools_of
@@ -158,3 +159,43 @@ def test_a_tool_that_is_not_a_plain_method_is_refused_rather_than_not_offered(ki
 
     with pytest.raises(TypeError, match=f"look must be a plain method, not a {kind.__name__}"):
         tool(kind(look))
+
+
+class Bounded:
+    """Constraints of unions."""
+
+    @tool
+    async def take(
+        self,
+        count: Annotated[int | None, Field(ge=1, le=9, description="How many.")] = None,
+        step: Annotated[int | float, Field(gt=0, multiple_of=2)] = 2,
+        name: Annotated[str | None, Field(min_length=2, pattern="^a")] = None,
+        either: Annotated[int | str, Ge(1), MaxLen(3)] = 1,
+        nested: list[Annotated[Annotated[int, Field(ge=1)] | None, Field(le=9)]] = [],  # noqa: B006
+    ) -> None:
+        """Takes all."""
+
+
+def test_the_bounds_of_a_union_are_standard_keys_of_the_members_that_they_apply_to() -> None:
+    properties = tools_of(Bounded)["take"].schema()["parameters"]["properties"]
+    null, bounded = {"type": "null"}, {"type": "integer", "minimum": 1, "maximum": 9}
+    assert properties["count"] == {"anyOf": [bounded, null], "default": None, "description": "How many."}
+    positive = {"exclusiveMinimum": 0, "multipleOf": 2}
+    assert properties["step"]["anyOf"] == [{"type": "integer", **positive}, {"type": "number", **positive}]
+    assert properties["name"]["anyOf"] == [{"type": "string", "minLength": 2, "pattern": "^a"}, null]
+    assert properties["either"]["anyOf"] == [{"type": "integer", "minimum": 1}, {"type": "string", "maxLength": 3}]
+    assert properties["nested"]["items"]["anyOf"] == [bounded, null]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    ['{"count": 0}', '{"step": 3}', '{"name": "b"}', '{"either": 0}', '{"either": "four"}', '{"nested": [10]}'],
+)
+def test_the_bounds_of_a_union_hold_and_a_violation_is_words(arguments: str) -> None:
+    with pytest.raises(InvalidToolCall):
+        tools_of(Bounded)["take"].parse(arguments.encode())
+
+
+def test_values_within_the_bounds_of_a_union_are_taken() -> None:
+    arguments = b'{"count": null, "step": 4, "name": "ab", "either": "abc", "nested": [null, 9]}'
+    assert tools_of(Bounded)["take"].parse(arguments)["either"] == "abc"
