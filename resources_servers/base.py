@@ -45,6 +45,7 @@ from rollyard.resources_servers.orphaned_sessions import OrphanedSessions
 from rollyard.resources_servers.returned import reset_result, seed_items, turn_result, verdict_json
 from rollyard.resources_servers.sessions import OpenEpisode, Sessions
 from rollyard.resources_servers.tools import InvalidToolCall, Tool, as_invalid_tool_call, tool, tools_of
+from rollyard.resources_servers.verdict_encoding import encoded_verdict
 from rollyard.services.errors import Failure, FailureKind
 from rollyard.services.http.client import OWNER_HEADER, RUN_HEADER, SESSION_END_HEADER, SESSION_HEADER
 from rollyard.services.http.request import Handler, RawRequest, RawResponse
@@ -222,11 +223,12 @@ class ResourcesServer(Server):
             found = await _checked_verdict(session.episode.verify(verification))
             verdict = verdict_json(found, turn_based=session.turn_based)
         if call.header(SESSION_END_HEADER.encode()) is None:
-            return self._with_cookie(call, session, orjson.dumps({**verification.row, **verdict}))
+            return self._with_cookie(call, session, encoded_verdict(verdict, verification.row))
         # Rollyard's agents send this header: they need only the verdict, and the episode ends here. This saves two
         # large bodies and a request.
+        body = encoded_verdict(verdict)
         await self._sessions.close(session.id)
-        return orjson.dumps(verdict)
+        return body
 
     async def _close(self, call: RawRequest) -> bytes:
         """End the session. Ending it twice, or before it is opened, is not an error."""

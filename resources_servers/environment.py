@@ -16,6 +16,7 @@ The protocol between an environment, its agent and the tools that read rollouts:
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -216,6 +217,9 @@ def check_environment(environment: Any) -> None:
         if not isinstance(found := getattr(environment, name), str | None):
             kind = type(found).__name__
             raise OperatorError(f"{environment.__name__}.{name} is {found!r:.100} ({kind}); expected a string or None")
+    for name in ("verify", "seed", "reset", "turn", "close"):
+        if inspect.isasyncgenfunction(getattr(environment, name)):
+            raise OperatorError(f"{environment.__name__}.{name} contains `yield`; expected an async method that returns")
 
 
 def settings_of(environment: type[Environment[Any]]) -> type[EnvironmentSettings]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from rollyard.resources_servers.environment import ToolResult, Turn
+from rollyard.resources_servers.verdict_encoding import storable
 from rollyard.services.io.json_values import is_number
 from rollyard.services.types import MOST_REWARD, Json, Verdict, is_recorded
 
@@ -66,7 +67,14 @@ def verdict_json(found: Any, *, turn_based: bool = False) -> Json:
         if is_recorded(name) or (turn_based and name in _RECORDED_STEPS):
             raise TypeError(f"verify returned a Verdict with the field {name}, which the rollout has: use another name")
     absent = {"success", "reward_components"} - found.model_fields_set
-    return found.model_dump(exclude={name for name in absent if getattr(found, name) is None})
+    left_out = {name for name in absent if getattr(found, name) is None}
+    try:
+        return found.model_dump(exclude=left_out)
+    except ValueError:  # nested too deeply for pydantic
+        more = found.model_fields_set - Verdict.model_fields.keys()
+        return found.model_copy(update={name: storable(getattr(found, name)) for name in more}).model_dump(
+            exclude=left_out
+        )
 
 
 def _is_observation(found: Any) -> bool:

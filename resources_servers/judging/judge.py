@@ -61,6 +61,9 @@ class Judge:
 
         Raises Failure with the name of the judge's model server.
         """
+        for name, text in {"question": question, "response": response, "reference": reference}.items():
+            if not isinstance(text, str):
+                raise TypeError(f"grade was given {name}={text!r:.100} ({type(text).__name__}); expected a string")
         if len(response) > self._settings.max_response_chars:
             return self._zero(f"the answer has {len(response)} characters: too long to be graded")
         item = Question(question, response, reference)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
+import sys
 from typing import Any
 
 import numpy as np
 import pytest
 
-from rollyard import Environment, ToolResult, Turn, Verdict, Verification, tool
+from rollyard import Environment, ToolResult, Turn, Verdict, Verification, serve, tool
 from rollyard.agents.simple_agent.app import SimpleAgent
-from rollyard.services.errors import Failure
+from rollyard.services.errors import Failure, OperatorError
 from rollyard.testing import calls, play
 
 
@@ -166,3 +168,71 @@ def test_only_a_turn_based_verdict_cannot_replace_the_record_of_the_steps(name: 
     with pytest.raises(Failure, match=f"the field {name}, which the rollout has"):
         asyncio.run(play(Steps, {}, ["Hi."]))
     assert asyncio.run(play(Steps, {}, ["Hi."], agent=SimpleAgent))[name] == "mine"
+
+
+@pytest.mark.parametrize(
+    ("parsed", "stored"),
+    [
+        ('{"a": "\\ud800"}', {"a": "?"}),
+        ("1" + "0" * 30, hex(10**30)),
+        ("1" + "0" * 4000, hex(10**4000)),
+        ("[" * 300 + "]" * 300, None),
+        ('{"a": NaN}', {"a": None}),
+    ],
+)
+def test_a_value_that_was_parsed_from_the_answer_never_fails_the_verdict(parsed: str, stored: Any) -> None:
+    class Parsing(Slip):
+        async def verify(self, response: Verification) -> Verdict:
+            return Verdict(reward=0.0, parsed=json.loads(response.text))
+
+    rollout = asyncio.run(play(Parsing, {}, [parsed]))
+    assert rollout.reward == 0.0
+    assert rollout["parsed"] == stored if stored is not None else "nested deeper" in str(rollout["parsed"])
+
+
+@pytest.mark.parametrize("value", [{1, 2}, np.float64(1), object(), np.bool_(True)])
+def test_a_field_that_is_not_json_is_named(value: Any) -> None:
+    class Reporting(Slip):
+        async def verify(self, response: Verification) -> Verdict:
+            return Verdict(reward=0.0, brief=1, detail=value)
+
+    with pytest.raises(Failure, match=r"a Verdict with detail=.*, which is not JSON"):
+        asyncio.run(play(Reporting, {}, ["Hi."]))
+
+
+async def _ended() -> None:
+    task = asyncio.create_task(asyncio.sleep(9))
+    task.cancel()
+    await task
+
+
+@pytest.mark.parametrize("where", ["verify", "tool"])
+@pytest.mark.parametrize(("ends", "words"), [("exit", "SystemExit: 3"), ("cancelled", "CancelledError")])
+def test_code_that_exits_or_cancels_itself_is_a_failure_and_its_server_goes_on(
+    where: str, ends: str, words: str
+) -> None:
+    class Ending(Slip):
+        async def end(self) -> None:
+            sys.exit(3) if ends == "exit" else await _ended()
+
+        @tool
+        async def call(self) -> None:
+            if where == "tool":
+                await self.end()
+
+        async def verify(self, response: Verification) -> Verdict:
+            if where == "verify":
+                await self.end()
+            return Verdict(reward=1.0)
+
+    with pytest.raises(Failure, match=words):
+        asyncio.run(play(Ending, {}, [calls("call"), "Hi."]))
+
+
+@pytest.mark.parametrize("name", ["verify", "seed", "reset", "turn", "close"])
+def test_a_method_with_a_yield_stops_the_start(name: str) -> None:
+    async def generator(self: Any, *arguments: Any) -> Any:
+        yield None
+
+    with pytest.raises(OperatorError, match=rf"Yielding\.{name} contains `yield`"):
+        serve(type("Yielding", (Slip,), {name: generator}))

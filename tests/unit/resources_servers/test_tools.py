@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated, Any, Literal, Union
 
 import pytest
@@ -199,3 +200,29 @@ def test_the_bounds_of_a_union_hold_and_a_violation_is_words(arguments: str) -> 
 def test_values_within_the_bounds_of_a_union_are_taken() -> None:
     arguments = b'{"count": null, "step": 4, "name": "ab", "either": "abc", "nested": [null, 9]}'
     assert tools_of(Bounded)["take"].parse(arguments)["either"] == "abc"
+
+
+class Defaults:
+    """A default that is a `Field`, as pydantic's users write it."""
+
+    @tool
+    async def take(self, count: int = Field(3, ge=1), names: list[str] = Field(default_factory=list)) -> None:
+        """Takes."""
+
+
+def test_a_field_as_default_sets_the_default_and_the_bounds() -> None:
+    take = tools_of(Defaults)["take"]
+    assert take.schema()["parameters"]["properties"]["count"] == {"type": "integer", "minimum": 1, "default": 3}
+    assert take.parse(b"{}") == {"count": 3, "names": []}
+    with pytest.raises(InvalidToolCall):
+        take.parse(b'{"count": 0}')
+
+
+@pytest.mark.parametrize("annotation", ["Undefined", Callable[[], int], Odd])
+def test_a_parameter_without_a_json_schema_is_refused_with_the_tools_name(annotation: Any) -> None:
+    async def take(self: Any, value: Any) -> None:
+        """Takes."""
+
+    take.__annotations__["value"] = annotation
+    with pytest.raises(TypeError, match=r"tool Taking\.take: its signature has no JSON schema: "):
+        tools_of(type("Taking", (), {"take": tool(take)}))

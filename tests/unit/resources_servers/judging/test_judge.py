@@ -377,3 +377,9 @@ def test_the_judges_server_is_given_by_name_or_in_nemo_gyms_format() -> None:
     for given in ({"model_server": "judge"}, {"model_server": reference}, {"judge_model_server": reference}):
         assert JudgeSettings.model_validate(given).model_server.name == "judge"
     assert "{code}" in PROMPT
+
+
+async def test_a_reference_that_is_not_a_string_is_named() -> None:
+    judge = Scripted("GRADE: CORRECT").judge()
+    with pytest.raises(TypeError, match=r"grade was given reference=4 \(int\); expected a string"):
+        await judge.grade(question="2 + 2?", response="4", reference=4)  # type: ignore[arg-type]
