@@ -219,7 +219,9 @@ def check_environment(environment: Any) -> None:
             raise OperatorError(f"{environment.__name__}.{name} is {found!r:.100} ({kind}); expected a string or None")
     for name in ("verify", "seed", "reset", "turn", "close"):
         if inspect.isasyncgenfunction(getattr(environment, name)):
-            raise OperatorError(f"{environment.__name__}.{name} contains `yield`; expected an async method that returns")
+            raise OperatorError(
+                f"{environment.__name__}.{name} contains `yield`; expected an async method that returns"
+            )
 
 
 def settings_of(environment: type[Environment[Any]]) -> type[EnvironmentSettings]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from rollyard.resources_servers.environment import ToolResult, Turn
-from rollyard.resources_servers.verdict_encoding import storable
+from rollyard.resources_servers.result_encoding import storable
 from rollyard.services.io.json_values import is_number
 from rollyard.services.types import MOST_REWARD, Json, Verdict, is_recorded
 

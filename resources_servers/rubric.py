@@ -101,10 +101,13 @@ async def _score(name: str, part: Part, subject: Any, response: Verification) ->
         # The model's answer determines the size of the input. A failure would give the model a second attempt.
         log.warning("part %r of the rubric raised %r: the answer scores 0", name, error)
         return Score(0.0)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         log.exception("part %r of the rubric failed", name)
         detail = f"part {name!r} of the rubric raised {type(error).__name__}: {error}"
         raise Failure(FailureKind.SERVER_ERROR, detail) from error
+    if isinstance(found, Score) and not isinstance(found.fields, dict):
+        detail = f"part {name!r} of the rubric returned a Score with fields {found.fields!r:.100}; expected a dict"
+        raise Failure(FailureKind.SERVER_ERROR, detail)
     score = found if isinstance(found, Score) else Score(found) if isinstance(found, bool | int | float) else None
     if score is None or not _is_number(score.value, allow_bool=True) or not 0 <= score.value <= 1:
         detail = f"part {name!r} of the rubric returned {found!r:.200}; expected a number from 0 to 1 or a boolean"

@@ -132,6 +132,9 @@ def tools_of(owner: type) -> dict[str, Tool]:
     found: dict[str, Tool] = {}
     for name, method in inspect.getmembers(owner, inspect.isfunction):
         if not getattr(method, _MARK, False):
+            if any(getattr(base.__dict__.get(name), _MARK, False) for base in owner.__mro__):
+                remedy = f"decorate it, too, or remove the tool with `{name} = None`"
+                raise TypeError(f"{owner.__name__}.{name} replaces a tool but is not decorated with @tool: {remedy}")
             continue
         if not inspect.iscoroutinefunction(method):
             raise TypeError(f"tool {owner.__name__}.{name} must be an async method")
@@ -181,6 +184,6 @@ def _arguments(name: str, method: Callable[..., Any]) -> type[BaseModel]:
             description = default.description
             default = ... if default.is_required() else default.get_default(call_default_factory=True)
         # With an alias any name works. As a field name, `_x` would be private and `schema` a pydantic method.
-        stated = {} if description is None else {"description": description}
+        stated: dict[str, Any] = {} if description is None else {"description": description}
         fields[f"p{number}"] = (exact(hint), Field(default, alias=parameter.name, **stated))
     return create_model(f"{name}_arguments", __config__=ConfigDict(extra="forbid", allow_inf_nan=False), **fields)

@@ -15,9 +15,7 @@ from typing import Annotated, Any, get_args, get_origin
 import annotated_types
 from pydantic.fields import FieldInfo
 
-_KEYS = frozenset(
-    {"gt", "ge", "lt", "le", "multiple_of", "allow_inf_nan", "min_length", "max_length", "pattern"}
-)
+_KEYS = frozenset({"gt", "ge", "lt", "le", "multiple_of", "allow_inf_nan", "min_length", "max_length", "pattern"})
 _NUMBER_MARKS = (
     annotated_types.Gt,
     annotated_types.Ge,

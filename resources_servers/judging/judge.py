@@ -91,7 +91,10 @@ class Judge:
         tasks: list[asyncio.Task[Vote]] = []
         try:
             async with asyncio.timeout(self._settings.timeout_s):
-                tasks.extend(asyncio.create_task(self._vote(request, code, item.response, until)) for _ in range(self._settings.votes))
+                tasks.extend(
+                    asyncio.create_task(self._vote(request, code, item.response, until))
+                    for _ in range(self._settings.votes)
+                )
                 return await asyncio.gather(*tasks)
         except TimeoutError as error:
             detail = f"the judge returned no grade within {self._settings.timeout_s:g} s"

@@ -15,8 +15,8 @@ import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache, reduce
-from re import _constants as codes
-from re import _parser as parser
+from re import _constants as codes  # type: ignore[attr-defined]  # the only parser of Python's own syntax
+from re import _parser as parser  # type: ignore[attr-defined]
 from typing import Any
 
 MOST_STEPS = 10**8

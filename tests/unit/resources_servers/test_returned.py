@@ -206,14 +206,18 @@ async def _ended() -> None:
     await task
 
 
-@pytest.mark.parametrize("where", ["verify", "tool"])
-@pytest.mark.parametrize(("ends", "words"), [("exit", "SystemExit: 3"), ("cancelled", "CancelledError")])
+@pytest.mark.parametrize("where", ["verify", "tool", "seed"])
+@pytest.mark.parametrize(("ends", "words"), [("exit", r"SystemExit: 3|sys.exit\(3\)"), ("cancelled", "CancelledError")])
 def test_code_that_exits_or_cancels_itself_is_a_failure_and_its_server_goes_on(
     where: str, ends: str, words: str
 ) -> None:
     class Ending(Slip):
         async def end(self) -> None:
             sys.exit(3) if ends == "exit" else await _ended()
+
+        async def seed(self) -> Any:
+            if where == "seed":
+                await self.end()
 
         @tool
         async def call(self) -> None:
@@ -225,7 +229,8 @@ def test_code_that_exits_or_cancels_itself_is_a_failure_and_its_server_goes_on(
                 await self.end()
             return Verdict(reward=1.0)
 
-    with pytest.raises(Failure, match=words):
+    expected = "cancelled its own set-up" if (where, ends) == ("seed", "cancelled") else words
+    with pytest.raises(Failure, match=expected):
         asyncio.run(play(Ending, {}, [calls("call"), "Hi."]))
 
 
@@ -236,3 +241,33 @@ def test_a_method_with_a_yield_stops_the_start(name: str) -> None:
 
     with pytest.raises(OperatorError, match=rf"Yielding\.{name} contains `yield`"):
         serve(type("Yielding", (Slip,), {name: generator}))
+
+
+@pytest.mark.parametrize("message", ['"\\ud800"', "1" + "0" * 30, "[" * 300 + "]" * 300])
+def test_what_a_turn_parsed_from_the_message_never_fails_the_rollout(message: str) -> None:
+    class Parsing(TurnSlip):
+        async def turn(self, text: str) -> Turn:
+            found = json.loads(text)
+            return Turn(found if isinstance(found, str) else "over", terminated=True, info={"found": found})
+
+    rollout = asyncio.run(play(Parsing, {}, [message]))
+    assert (rollout.reward, rollout.finish_reason) == (1.0, "done")
+
+
+def test_a_value_of_a_turn_that_is_not_json_is_named() -> None:
+    class Sets(TurnSlip):
+        async def turn(self, text: str) -> Turn:
+            return Turn("over", info={"seen": {1}})
+
+    with pytest.raises(Failure, match=r"turn returned a Turn with info=.*, which is not JSON"):
+        asyncio.run(play(Sets, {}, ["Hi."]))
+
+
+def test_an_exception_that_quotes_the_model_is_a_bounded_failure_that_can_be_sent() -> None:
+    class Quoting(Slip):
+        async def verify(self, response: Verification) -> Verdict:
+            raise ValueError("\ud800" + "x" * 1_000_000)
+
+    with pytest.raises(Failure, match=r"ValueError: \?xxx") as caught:
+        asyncio.run(play(Quoting, {}, ["Hi."]))
+    assert len(caught.value.problem.detail) < 11_000

@@ -73,7 +73,7 @@ def test_an_invalid_rubric_is_rejected_on_construction(arguments: Any, words: st
         Rubric(**arguments)
 
 
-def raising(error: Exception) -> Part:
+def raising(error: BaseException) -> Part:
     def part(task: Any, response: Verification) -> float:
         raise error
 
@@ -84,16 +84,18 @@ def returning(value: Any) -> Part:
     return lambda task, response: value
 
 
-@pytest.mark.parametrize("value", [1.5, -0.1, math.nan, math.inf, None, "1", [1], Score(2.0), Score(math.nan)])
+@pytest.mark.parametrize("value", [1.5, -0.1, math.nan, math.inf, None, "1", [1], Score(2.0), Score(math.nan), Score(1.0, [])])  # type: ignore[arg-type]
 async def test_what_is_not_a_score_is_a_failure_that_names_the_part(value: Any) -> None:
     with pytest.raises(Failure, match="part 'odd' of the rubric returned") as failed:
         await Rubric(fine=(1.0, correct), odd=(1.0, returning(value))).verdict(TASK, answered("42"))
     assert failed.value.kind is FailureKind.SERVER_ERROR
 
 
-async def test_a_part_that_raises_is_a_failure_that_names_it() -> None:
-    with pytest.raises(Failure, match="part 'odd' of the rubric raised ValueError: no") as failed:
-        await Rubric(odd=(1.0, raising(ValueError("no")))).verdict(TASK, answered("42"))
+@pytest.mark.parametrize("error", [ValueError("no"), SystemExit("no")])
+async def test_a_part_that_raises_is_a_failure_that_names_it(error: BaseException) -> None:
+    name = type(error).__name__
+    with pytest.raises(Failure, match=f"part 'odd' of the rubric raised {name}: no") as failed:
+        await Rubric(odd=(1.0, raising(error))).verdict(TASK, answered("42"))
     assert failed.value.kind is FailureKind.SERVER_ERROR
 
 

@@ -206,13 +206,18 @@ class Defaults:
     """A default that is a `Field`, as pydantic's users write it."""
 
     @tool
-    async def take(self, count: int = Field(3, ge=1), names: list[str] = Field(default_factory=list)) -> None:
+    async def take(
+        self,
+        count: int = Field(3, ge=1, description="How many."),
+        names: list[str] = Field(default_factory=list),  # noqa: B008
+    ) -> None:
         """Takes."""
 
 
 def test_a_field_as_default_sets_the_default_and_the_bounds() -> None:
     take = tools_of(Defaults)["take"]
-    assert take.schema()["parameters"]["properties"]["count"] == {"type": "integer", "minimum": 1, "default": 3}
+    found = take.schema()["parameters"]["properties"]["count"]
+    assert found == {"type": "integer", "minimum": 1, "default": 3, "description": "How many."}
     assert take.parse(b"{}") == {"count": 3, "names": []}
     with pytest.raises(InvalidToolCall):
         take.parse(b'{"count": 0}')
@@ -226,3 +231,13 @@ def test_a_parameter_without_a_json_schema_is_refused_with_the_tools_name(annota
     take.__annotations__["value"] = annotation
     with pytest.raises(TypeError, match=r"tool Taking\.take: its signature has no JSON schema: "):
         tools_of(type("Taking", (), {"take": tool(take)}))
+
+
+def test_an_override_that_would_silently_remove_a_tool_is_refused() -> None:
+    class Own(Defaults):
+        async def take(self) -> None:  # type: ignore[override]
+            """Takes nothing."""
+
+    with pytest.raises(TypeError, match=r"Own\.take replaces a tool but is not decorated with @tool"):
+        tools_of(Own)
+    assert tools_of(type("Without", (Defaults,), {"take": None})) == {}

@@ -34,7 +34,7 @@ def test_an_environment_with_such_an_argument_is_refused_when_it_is_served() -> 
     class Wrong(Environment[int]):  # type: ignore[type-var]
         pass
 
-    with pytest.raises(TypeError, match=r"Wrong extends Environment\[int\]; expected a subclass of EnvironmentSettings"):
+    with pytest.raises(TypeError, match=r"Wrong extends Environment\[int\]; expected a subclass of Env"):
         serve(Wrong)
 
 
@@ -61,7 +61,9 @@ def test_other_type_arguments_of_an_own_base_class_are_allowed() -> None:
 @pytest.mark.parametrize(("name", "value"), [("system_prompt", 5), ("user_template", b"{x}"), ("user_template", ["a"])])
 def test_a_prompt_that_is_not_a_string_stops_the_start(name: str, value: Any) -> None:
     wrong = type("Wrong", (Environment,), {name: value})
-    with pytest.raises(OperatorError, match=rf"Wrong\.{name} is .* \({type(value).__name__}\); expected a string or None"):
+    with pytest.raises(
+        OperatorError, match=rf"Wrong\.{name} is .* \({type(value).__name__}\); expected a string or None"
+    ):
         serve(wrong)
 
 

@@ -203,7 +203,9 @@ async def test_a_line_that_takes_too_long_to_match_is_unreadable(monkeypatch: py
 async def test_a_long_line_is_matched_in_a_process_of_its_own() -> None:
     pattern = r".*\s*(?:Grade|Score)\s*:\s*(\d+)\s*of\s*10\s*\.?"
     assert pattern_matching.longest_line(pattern) < 100
-    assert (await graded(Scripted("word " * 100 + "Score: 5 of 10.").judge(pattern=pattern, scale=[0, 10]))).value == 0.5
+    assert (
+        await graded(Scripted("word " * 100 + "Score: 5 of 10.").judge(pattern=pattern, scale=[0, 10]))
+    ).value == 0.5
 
 
 async def test_a_judge_that_quotes_the_answer_at_its_end_gives_no_grade_with_the_code() -> None:
