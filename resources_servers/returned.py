@@ -6,6 +6,7 @@ from typing import Any
 
 from rollyard.resources_servers.environment import ToolResult, Turn
 from rollyard.resources_servers.result_encoding import storable
+from rollyard.services.errors import Failure, FailureKind
 from rollyard.services.io.json_values import is_number
 from rollyard.services.types import MOST_REWARD, Json, Verdict, is_recorded
 
@@ -31,12 +32,15 @@ def reset_result(found: Any) -> tuple[str, Json]:
 
 
 def turn_result(found: Any) -> Turn:
-    """Return the result of `turn`. Raises TypeError for anything but a Turn, and for a member of the wrong type."""
+    """Return the result of `turn`.
+
+    Raises TypeError for anything but a Turn and for a member of the wrong type, Failure malformed_answer for a reward
+    that is not a number, as for a verdict's.
+    """
     if not isinstance(found, Turn):
         raise TypeError(f"turn returned {found!r:.100}; expected a Turn, such as Turn('an observation', reward=0.5)")
     members = (
         ("observation", _is_observation(found.observation), "a string"),
-        ("reward", is_number(found.reward, MOST_REWARD), "a finite int or float"),
         ("terminated", isinstance(found.terminated, bool), _TRUTH),
         ("truncated", isinstance(found.truncated, bool), _TRUTH),
         ("info", isinstance(found.info, dict), "a dict"),
@@ -44,6 +48,9 @@ def turn_result(found: Any) -> Turn:
     for name, valid, expected in members:
         if not valid:
             raise TypeError(f"turn returned a Turn with {_shown(name, getattr(found, name))}; expected {expected}")
+    if not is_number(found.reward, MOST_REWARD):
+        detail = f"turn returned a Turn with {_shown('reward', found.reward)}; expected a finite int or float"
+        raise Failure(FailureKind.MALFORMED_ANSWER, detail)
     return found
 
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from copy import copy
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
 from functools import reduce
 from operator import or_
 from typing import Annotated, Any, get_args, get_origin
@@ -25,12 +27,16 @@ _NUMBER_MARKS = (
     annotated_types.Interval,
 )
 _SIZE_MARKS = (annotated_types.MinLen, annotated_types.MaxLen, annotated_types.Len)
+_COMPARABLE = (int, float, Decimal, date, datetime, time, timedelta)
 _SIZED = (str, bytes, list, dict, tuple, set, frozenset)
 
 
 def distributed(members: Sequence[Any], metadata: Iterable[Any]) -> Any:
     """Return the union with each constraint on the members that it can apply to; the rest stays on the union."""
     numbers, sizes, rest = _sorted(metadata)
+    # A constraint of no member stays where the author has put it.
+    for marks, fits in ((numbers, _is_number), (sizes, _is_sized)):
+        rest += [] if any(map(fits, members)) else marks
     made = [_with(member, numbers if _is_number(member) else sizes if _is_sized(member) else []) for member in members]
     union = reduce(or_, made)
     return Annotated[(union, *rest)] if rest else union
@@ -68,7 +74,7 @@ def _plain(member: Any) -> Any:
 
 
 def _is_number(member: Any) -> bool:
-    return _plain(member) in (int, float)
+    return _plain(member) in _COMPARABLE
 
 
 def _is_sized(member: Any) -> bool:

@@ -40,7 +40,7 @@ class Vote:
     """One answer of the judge."""
 
     score: float | None
-    """The grade; None if it could not be parsed, which counts as 0."""
+    """The grade; None if it could not be parsed, which counts as 0, or as 1 in a penalty."""
     text: str
 
 
@@ -125,21 +125,25 @@ class Judge:
         raise Failure(FailureKind.MALFORMED_ANSWER, detail, server=server)
 
     def _combined(self, votes: list[Vote]) -> Score:
-        scores = [vote.score or 0.0 for vote in votes]
-        if self._settings.combine == "mean":
-            value = sum(scores) / len(scores)
-        else:
-            counts = Counter(scores)
-            value = min(score for score, count in counts.items() if count == max(counts.values()))
+        value, as_penalty = (
+            self._value([unread if vote.score is None else vote.score for vote in votes]) for unread in (0.0, 1.0)
+        )
         texts = [vote.text for vote in votes] if self._settings.text_chars else []
         unreadable = sum(vote.score is None for vote in votes)
-        return self._score(value, votes=[vote.score for vote in votes], texts=texts, unreadable=unreadable)
+        scores = [vote.score for vote in votes]
+        return self._score(value, as_penalty, votes=scores, texts=texts, unreadable=unreadable)
+
+    def _value(self, scores: list[float]) -> float:
+        if self._settings.combine == "mean":
+            return sum(scores) / len(scores)
+        counts = Counter(scores)
+        return min(score for score, count in counts.items() if count == max(counts.values()))
 
     def _zero(self, note: str) -> Score:
-        return self._score(0.0, votes=[], texts=[], note=note)
+        return self._score(0.0, 1.0, votes=[], texts=[], note=note)
 
-    def _score(self, value: float, **fields: object) -> Score:
-        return Score(value, {f"{self._name}_{key}": value for key, value in fields.items()})
+    def _score(self, value: float, as_penalty: float, **fields: object) -> Score:
+        return Score(value, {f"{self._name}_{key}": value for key, value in fields.items()}, as_penalty)
 
     def _shortened(self, text: str) -> str:
         most, text = self._settings.text_chars, text.strip()

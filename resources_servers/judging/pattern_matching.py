@@ -38,9 +38,10 @@ class _Choices:
         return _Choices(self.repeats + other.repeats, self.ways * other.ways)
 
 
-def matched_group(pattern: str, line: str, flags: re.RegexFlag) -> str | None:
-    """Return group 1 if the pattern matches the whole line. Raises TimeoutError after MATCH_S."""
-    if len(line) <= longest_line(pattern):
+def matched_group(template: str, code: str, line: str, flags: re.RegexFlag) -> str | None:
+    """Return group 1 if the template with its {code} matches the whole line. Raises TimeoutError after MATCH_S."""
+    pattern = template.replace("{code}", re.escape(code))
+    if len(line) <= longest_line(template):
         found = re.fullmatch(pattern, line, flags)
         return found[1] if found else None
     # -I and -S: no environment variables, no site-packages. The start takes about 15 ms.
@@ -54,7 +55,7 @@ def matched_group(pattern: str, line: str, flags: re.RegexFlag) -> str | None:
     return group
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=64)
 def longest_line(pattern: str) -> int:
     """Return the most characters that the pattern matches within MOST_STEPS. Raises ValueError for nested repeats."""
     choices = _choices(parser.parse(pattern))

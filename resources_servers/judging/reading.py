@@ -80,7 +80,7 @@ def _without_thinking(text: str) -> str:
 
 def _pattern_grade(line: str, code: str, pattern: str, flags: re.RegexFlag) -> str:
     try:
-        grade = matched_group(pattern.replace("{code}", re.escape(code)), line, flags)
+        grade = matched_group(pattern, code, line, flags)
     except TimeoutError as error:
         raise UnreadableGrade(f"the last line is {line[:200]!r}, too long for {pattern!r}: {error}") from error
     if grade is None:

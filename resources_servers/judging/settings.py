@@ -102,13 +102,12 @@ class JudgeSettings(BaseModel):
         return self
 
     def _check_pattern(self) -> None:
-        example = self.pattern.replace("{code}", "0")
         try:
-            groups = re.compile(example).groups
+            groups = re.compile(self.pattern.replace("{code}", "0")).groups
         except (re.error, OverflowError, RecursionError) as error:
             raise ValueError(f"the judge's pattern {self.pattern!r} is not a regular expression: {error}") from error
         try:
-            longest_line(example)
+            longest_line(self.pattern)
         except ValueError as error:
             remedy = "it could take exponential time; write it without the outer or the inner repeat"
             raise ValueError(f"the judge's pattern {self.pattern!r} {error}: {remedy}") from error

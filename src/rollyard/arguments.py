@@ -35,7 +35,7 @@ CONFIG: Rule = (
     "a YAML file, a mapping, or a list of these",
 )
 ROWS: Rule = (
-    lambda value: PATH[0](value) or (isinstance(value, Iterable) and not isinstance(value, bytes | Mapping)),
+    lambda value: PATH[0](value) or (_is_iterable(value) and not isinstance(value, bytes | Mapping)),
     "a file, or rows",
 )
 
@@ -51,6 +51,10 @@ def check(name: str, value: Any, rule: Rule, *, optional: bool = False) -> None:
 
 def _is_config(value: Any) -> bool:
     return isinstance(value, str | Path | Mapping)
+
+
+def _is_iterable(value: Any) -> bool:
+    return isinstance(value, Iterable) or hasattr(type(value), "__getitem__")  # datasets of PyTorch have only this
 
 
 def _is_integer(value: Any) -> bool:

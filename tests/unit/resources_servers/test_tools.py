@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import date
 from typing import Annotated, Any, Literal, Union
 
 import pytest
@@ -241,3 +242,14 @@ def test_an_override_that_would_silently_remove_a_tool_is_refused() -> None:
     with pytest.raises(TypeError, match=r"Own\.take replaces a tool but is not decorated with @tool"):
         tools_of(Own)
     assert tools_of(type("Without", (Defaults,), {"take": None})) == {}
+
+
+def test_a_bound_that_fits_no_member_of_a_union_is_not_lost() -> None:
+    class Day:
+        @tool
+        async def on(self, day: Annotated[date | None, Field(ge=date(2020, 1, 1))] = None) -> None:
+            """Takes a day."""
+
+    with pytest.raises(InvalidToolCall, match="2020"):
+        tools_of(Day)["on"].parse(b'{"day": "2019-12-31"}')
+    assert tools_of(Day)["on"].parse(b'{"day": null}') == {"day": None}

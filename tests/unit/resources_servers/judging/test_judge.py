@@ -385,3 +385,17 @@ async def test_a_reference_that_is_not_a_string_is_named() -> None:
     judge = Scripted("GRADE: CORRECT").judge()
     with pytest.raises(TypeError, match=r"grade was given reference=4 \(int\); expected a string"):
         await judge.grade(question="2 + 2?", response="4", reference=4)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("answers", "settings", "as_penalty"),
+    [
+        (["?"], {}, 1.0),
+        (["?", "GRADE: INCORRECT"], {"votes": 2, "combine": "mean"}, 0.5),
+        (["GRADE: INCORRECT"], {}, 0.0),
+        (["GRADE: CORRECT"], {"max_response_chars": 1}, 1.0),
+    ],
+)
+async def test_confusing_the_judge_does_not_avoid_a_penalty(answers: Any, settings: Json, as_penalty: float) -> None:
+    score = await graded(Scripted(*answers).judge(tries=1, **settings))
+    assert (score.value, score.as_penalty) == (0.0, as_penalty)
