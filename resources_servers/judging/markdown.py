@@ -33,6 +33,8 @@ def is_quoted(statement: str, response: str) -> bool:
 
     A single word or a number counts only as a whole line: every long answer contains a `5` somewhere.
     """
+    if not _letters(statement):
+        return statement in response
     if len(re.findall(r"\w+", statement)) > 1 and any(map(str.isalpha, statement)):
         return _letters(statement) in _letters(response)
     return _letters(statement) in {_letters(line) for line in response.split("\n")}

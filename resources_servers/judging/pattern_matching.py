@@ -22,6 +22,8 @@ from typing import Any
 MOST_STEPS = 10**8
 """About one second of matching."""
 LONGEST = 100_000
+FEW = 4
+"""Up to this number of times, a repeat counts as its part written that often."""
 MATCH_S = 2.0
 _MATCH = "import re,sys,json;p,l,f=json.load(sys.stdin);m=re.fullmatch(p,l,f);print(json.dumps(m and m.group(1)))"
 _REPEATS = (codes.MAX_REPEAT, codes.MIN_REPEAT, codes.POSSESSIVE_REPEAT)
@@ -76,11 +78,11 @@ def _choice(code: Any, argument: Any) -> _Choices:
     if code in _REPEATS:
         least, most, body = argument
         inner = _choices(body)
-        if most > 1 and inner != _Choices():
+        if most <= FEW:
+            return _Choices(inner.repeats * most, inner.ways**most * (most - least + 1))
+        if inner != _Choices():
             raise ValueError("repeats a part that itself repeats or offers a choice, such as (a+)+")
-        if least == most:
-            return inner
-        return _Choices(inner.repeats, inner.ways * 2) if most == 1 else _Choices(repeats=1)
+        return _Choices(repeats=int(least != most))
     if code is codes.BRANCH:
         branches = [_choices(branch) for branch in argument[1]]
         return _Choices(max(branch.repeats for branch in branches), sum(branch.ways for branch in branches))

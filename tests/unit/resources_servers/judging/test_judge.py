@@ -169,6 +169,7 @@ async def test_a_decorated_line_that_the_graded_answer_contains_is_no_grade_with
         ("GRADE: CORRECT?", {}, None),
         ("> GRADE: CORRECT", {}, None),
         ("GRADE: A*", {"grades": {"A": 0.5, "A*": 1}}, 1.0),
+        ("`+`", {"pattern": "([+-])", "grades": {"+": 1, "-": 0}}, 1.0),
         ('```json\n{"grade": 5}\n```', {"scale": [1, 5], "json_field": "grade"}, 1.0),
         ('Fine.\n```json\n{\n "grade": "Correct."\n}\n```', {"json_field": "grade"}, 1.0),
     ],
@@ -189,6 +190,22 @@ async def test_a_quoted_json_object_is_no_grade() -> None:
 def test_a_pattern_that_may_take_exponential_time_stops_the_start(pattern: str) -> None:
     with pytest.raises(ValidationError, match=r"exponential time; write it without the outer or the inner repeat"):
         JudgeSettings.model_validate({**PLAIN, "pattern": pattern})
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        r"(?:\*\*)?GRADE:\s*(\d+(?:\.\d+)?)(?:/10)?",
+        r".*\bGrade\s*[:=]\s*\**([A-C][+-]?)\**\W*",
+        r"(?:\w+ ){2}(\d+)",
+        r"GRADE: ((?:CORRECT|IN\w+|NOT [A-Z]+))",
+        r"(?=.*\d)(?:v(?:\d+\.){2})?(.+)",
+        r"(-?\d{1,3}(?:,\d{3})*)",
+    ],
+)
+def test_ordinary_patterns_are_taken(pattern: str) -> None:
+    JudgeSettings.model_validate({**PLAIN, "pattern": pattern})
+    assert pattern_matching.longest_line(pattern) >= 50
 
 
 async def test_a_line_that_takes_too_long_to_match_is_unreadable(monkeypatch: pytest.MonkeyPatch) -> None:
