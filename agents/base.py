@@ -127,7 +127,9 @@ class Agent(Server, Generic[S]):
             check_reward(verdict, "/verify", environment.server)
             timings = {**episode.timings.seconds(), "total_s": round(time.perf_counter() - state.began, 6)}
         outcome = {"finish_reason": reason, "truncated": reason.truncated, "timings": timings}
-        rollout = {**answer, **outcome, **verdict}
+        # Servers of other frameworks echo the request, which may be a finished rollout with these keys.
+        identity = {key: value for key, value in row.items() if key == "agent_ref" or key.startswith("_ng_")}
+        rollout = {**answer, **verdict, **outcome, **identity}
         if "response" in verdict:
             return RawResponse(orjson.dumps(rollout))
         length = (RESPONSE_BYTES_HEADER.encode(), str(len(response)).encode())

@@ -95,9 +95,12 @@ class Lifespan:
                 f"{self._name}.lifespan returned {type(lifespan).__name__}, not an asynchronous context manager: "
                 "decorate it with @classmethod and, below that, @asynccontextmanager"
             )
-        async with lifespan as self._shared:
-            self._entered.set()
-            await self._leaving.wait()
+        try:
+            async with lifespan as self._shared:
+                self._entered.set()
+                await self._leaving.wait()
+        except SystemExit as error:  # in a task it would end the event loop, without a message
+            raise RunError(f"{self._name}.lifespan called sys.exit({error.code!r})") from error
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         error = None if task.cancelled() else task.exception()

@@ -32,6 +32,9 @@ class Score:
 
     value: float
     fields: Json = field(default_factory=dict)
+    as_penalty: float | None = None
+    """The score under a negative weight; None if it is the same. An answer that could not be scored scores 0 where a
+    score earns and 1 where it costs."""
 
 
 Scored = float | bool | Score
@@ -82,7 +85,8 @@ class Rubric:
         tasks: list[asyncio.Task[Score]] = []
         try:
             tasks.extend(
-                asyncio.create_task(_score(name, part, subject, response)) for name, part in self._parts.items()
+                asyncio.create_task(_score(name, part, subject, response, penalty=self._weights[name] < 0))
+                for name, part in self._parts.items()
             )
             return dict(zip(self._parts, await asyncio.gather(*tasks), strict=True))
         finally:
@@ -90,7 +94,7 @@ class Rubric:
                 task.cancel()
 
 
-async def _score(name: str, part: Part, subject: Any, response: Verification) -> Score:
+async def _score(name: str, part: Part, subject: Any, response: Verification, *, penalty: bool) -> Score:
     try:
         found = part(subject, response)
         if inspect.isawaitable(found):
@@ -99,12 +103,17 @@ async def _score(name: str, part: Part, subject: Any, response: Verification) ->
         raise
     except (RecursionError, MemoryError, OverflowError) as error:
         # The model's answer determines the size of the input. A failure would give the model a second attempt.
-        log.warning("part %r of the rubric raised %r: the answer scores 0", name, error)
-        return Score(0.0)
-    except Exception as error:
+        log.warning("part %r of the rubric raised %r: the answer scores %d", name, error, penalty)
+        return Score(float(penalty))
+    except (Exception, SystemExit) as error:
         log.exception("part %r of the rubric failed", name)
         detail = f"part {name!r} of the rubric raised {type(error).__name__}: {error}"
         raise Failure(FailureKind.SERVER_ERROR, detail) from error
+    if isinstance(found, Score) and not isinstance(found.fields, dict):
+        detail = f"part {name!r} of the rubric returned a Score with fields {found.fields!r:.100}; expected a dict"
+        raise Failure(FailureKind.SERVER_ERROR, detail)
+    if isinstance(found, Score) and penalty and found.as_penalty is not None:
+        found = Score(found.as_penalty, found.fields)
     score = found if isinstance(found, Score) else Score(found) if isinstance(found, bool | int | float) else None
     if score is None or not _is_number(score.value, allow_bool=True) or not 0 <= score.value <= 1:
         detail = f"part {name!r} of the rubric returned {found!r:.200}; expected a number from 0 to 1 or a boolean"

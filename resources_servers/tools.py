@@ -8,13 +8,15 @@ import json
 import logging
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, TypeVar, get_type_hints
+from typing import Annotated, Any, TypeVar, get_type_hints
 
 import orjson
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
+from pydantic import BaseModel, ConfigDict, Field, PydanticUserError, ValidationError, create_model
+from pydantic.fields import FieldInfo
 
 from rollyard.resources_servers.argument_checks import check_values, exact
-from rollyard.resources_servers.environment import BadTask, Environment, ToolResult
+from rollyard.resources_servers.environment import BadTask, Environment
+from rollyard.resources_servers.returned import tool_result
 from rollyard.services.errors import Failure, FailureKind
 from rollyard.services.types import RESERVED_PATHS, Json
 
@@ -74,7 +76,7 @@ class Tool:
     async def call(self, owner: object, arguments: dict[str, Any]) -> bytes:
         """Call the tool and return its result as JSON. Raises InvalidToolCall with a message for the model."""
         with as_invalid_tool_call(f"the call of {self.name}", sized=bool(arguments)):
-            return _as_json(await self.method(owner, **arguments))
+            return _as_json(tool_result(await self.method(owner, **arguments)))
 
     def schema(self) -> Json:
         """Return the tool as a Responses function tool, ready for `responses_create_params.tools`."""
@@ -125,11 +127,14 @@ def tools_of(owner: type) -> dict[str, Tool]:
     """Return the tools of an Environment class by name, including inherited ones.
 
     Raises TypeError for a sync method, a method without `self`, a name that the wire format or Environment uses, and a
-    parameter that JSON cannot name.
+    parameter that JSON cannot name or describe.
     """
     found: dict[str, Tool] = {}
     for name, method in inspect.getmembers(owner, inspect.isfunction):
         if not getattr(method, _MARK, False):
+            if any(getattr(base.__dict__.get(name), _MARK, False) for base in owner.__mro__):
+                remedy = f"decorate it, too, or remove the tool with `{name} = None`"
+                raise TypeError(f"{owner.__name__}.{name} replaces a tool but is not decorated with @tool: {remedy}")
             continue
         if not inspect.iscoroutinefunction(method):
             raise TypeError(f"tool {owner.__name__}.{name} must be an async method")
@@ -137,13 +142,16 @@ def tools_of(owner: type) -> dict[str, Tool]:
             raise TypeError(f"tool {owner.__name__}.{name} needs another name: POST /{name} is part of the wire format")
         if name in _MEMBERS:
             raise TypeError(f"tool {owner.__name__}.{name} needs another name: every Environment has its own {name}")
-        found[name] = Tool(name, inspect.getdoc(method) or name, _arguments(name, method), method)
+        try:
+            found[name] = Tool(name, inspect.getdoc(method) or name, _arguments(name, method), method)
+            found[name].schema()
+        except (PydanticUserError, NameError) as error:
+            reason = str(error).partition("\n")[0]
+            raise TypeError(f"tool {owner.__name__}.{name}: its signature has no JSON schema: {reason}") from error
     return found
 
 
 def _as_json(result: Any) -> bytes:
-    if isinstance(result, ToolResult):
-        result = result.json
     try:
         return orjson.dumps(result)
     except TypeError:  # the standard library supports integers beyond 64 bits, half a surrogate pair and deep nesting
@@ -169,7 +177,13 @@ def _arguments(name: str, method: Callable[..., Any]) -> type[BaseModel]:
             raise TypeError(
                 f"tool {name}: {parameter} is {kind}, which a JSON object cannot name; use plain parameters"
             )
+        hint, description = hints.get(parameter.name, Any), None
         default = ... if parameter.default is parameter.empty else parameter.default
+        if isinstance(default, FieldInfo):  # `count: int = Field(3, ge=1)`
+            hint = Annotated[(hint, *default.metadata)] if default.metadata else hint
+            description = default.description
+            default = ... if default.is_required() else default.get_default(call_default_factory=True)
         # With an alias any name works. As a field name, `_x` would be private and `schema` a pydantic method.
-        fields[f"p{number}"] = (exact(hints.get(parameter.name, Any)), Field(default, alias=parameter.name))
+        stated: dict[str, Any] = {} if description is None else {"description": description}
+        fields[f"p{number}"] = (exact(hint), Field(default, alias=parameter.name, **stated))
     return create_model(f"{name}_arguments", __config__=ConfigDict(extra="forbid", allow_inf_nan=False), **fields)

@@ -92,6 +92,10 @@ _TERMINAL = frozenset(
 )
 
 
+MAX_DETAIL = 10_000
+"""Most characters of a failure's detail."""
+
+
 class RollyardError(Exception):
     """Base class of all Rollyard exceptions."""
 
@@ -122,6 +126,10 @@ class Failure(RollyardError):
         instance: str = "",
         code: str = "",
     ) -> None:
+        # It may quote a model: halves of surrogate pairs cannot be sent, and megabytes must not be recorded.
+        detail = detail.encode("utf-8", "replace").decode()
+        if len(detail) > MAX_DETAIL:
+            detail = f"{detail[:MAX_DETAIL]}... ({len(detail)} characters)"
         super().__init__(f"{kind}: {detail}")
         self.problem = Problem(
             type=f"urn:rollyard:{kind}",

@@ -9,7 +9,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, computed_field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, computed_field, model_validator
 
 Json = dict[str, Any]
 """A JSON object as orjson parses it."""
@@ -124,16 +124,49 @@ MAX_REWARD = 1e60
 """Maximum magnitude of a reward. Squares and sums of larger rewards would not be finite."""
 
 
+RECORDED_KEYS = frozenset(
+    {
+        "responses_create_params",
+        "response",
+        "finish_reason",
+        "truncated",
+        "timings",
+        "token_trail",
+        "agent_ref",
+    }
+)
+"""Keys of a rollout row that the agent and the collector write, besides all that begin with `_ng_`."""
+
+
+def is_recorded(name: str) -> bool:
+    """Return True for a key of the rollout row that is not the environment's to report."""
+    return name in RECORDED_KEYS or name.startswith("_ng_")
+
+
+def _refuse_bool_and_text(value: Any) -> Any:
+    # By name: numpy's booleans are not a subclass of bool and would be converted as well.
+    if isinstance(value, str | bytes) or type(value).__name__.startswith("bool"):
+        raise ValueError("expected a number")
+    return value
+
+
 class Verdict(BaseModel):
     """An environment's verdict on a finished episode. Extra fields are copied to the rollout row."""
 
     model_config = ConfigDict(frozen=True, extra="allow")
 
-    reward: float = Field(ge=-MAX_REWARD, le=MAX_REWARD, allow_inf_nan=False)
+    reward: Annotated[float, BeforeValidator(_refuse_bool_and_text)] = Field(
+        ge=-MAX_REWARD, le=MAX_REWARD, allow_inf_nan=False
+    )
     success: bool | None = None
     """Whether the task was solved. None, and not on the row, if the environment does not define success."""
     reward_components: dict[str, Annotated[float, Field(allow_inf_nan=False)]] | None = None
     """The parts of the reward by name. None, and not on the row, if the reward has no parts."""
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **options: Any) -> None:
+        for name in filter(is_recorded, cls.model_fields):
+            raise TypeError(f"{cls.__name__} has the field {name}, which the rollout has: use another name")
 
 
 class FailureRow(Record):

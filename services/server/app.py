@@ -208,10 +208,15 @@ class Server:
             return RawResponse(response) if isinstance(response, bytes) else response
         except Failure as failure:
             return self.__failed(failure, scope["path"])
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # code of a plug-in may call sys.exit
             return self.__raised(error, scope["path"])
+        except asyncio.CancelledError as error:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            return self.__raised(error, scope["path"])  # the handler awaited something that was cancelled
 
-    def __raised(self, error: Exception, path: str) -> RawResponse:
+    def __raised(self, error: BaseException, path: str) -> RawResponse:
         log.error("%s%s failed", self.name, path, exc_info=error)
         detail = f"{type(error).__name__}: {error} (traceback in the log of {self.name})"
         return self.__failed(Failure(FailureKind.SERVER_ERROR, detail), path)

@@ -60,13 +60,29 @@ class ServerSettings(BaseModel):
 def settings_argument(owner: type, base: type[M]) -> type[M] | None:
     """Return the settings class that `owner` passes as a type argument: `class Patient(Agent[PatientSettings])`.
 
-    None if it passes no subclass of `base`, such as a type variable or no argument.
+    None if it passes no subclass of `base`, such as a type variable or no argument. Raises TypeError for anything else
+    in the place of a settings class, such as `Agent[int]`.
     """
+    found = None
     for generic in owner.__dict__.get("__orig_bases__", ()):
+        _check_argument(owner, generic)
         for argument in get_args(generic):
-            if isinstance(argument, type) and issubclass(argument, base):
-                return argument
-    return None
+            if found is None and isinstance(argument, type) and issubclass(argument, base):
+                found = argument
+    return found
+
+
+def _check_argument(owner: type, generic: Any) -> None:
+    for parameter, argument in zip(getattr(get_origin(generic), "__parameters__", ()), get_args(generic), strict=False):
+        bound = getattr(parameter, "__bound__", None)
+        if not (isinstance(bound, type) and issubclass(bound, ServerSettings)):
+            continue
+        if argument is Any or isinstance(argument, TypeVar):
+            continue
+        if not (isinstance(argument, type) and issubclass(argument, bound)):
+            name = argument.__name__ if isinstance(argument, type) else repr(argument)
+            base = f"{get_origin(generic).__name__}[{name}]"
+            raise TypeError(f"{owner.__name__} extends {base}; expected a subclass of {bound.__name__} in the brackets")
 
 
 def is_secret(name: str) -> bool:
