@@ -24,7 +24,7 @@ class _Ago(Axis):
     """An axis of seconds before now."""
 
     def label(self, value: float, step: float) -> str:
-        """`now`, `−30 s`, `−2 min`."""
+        """Format a time before now: `now`, `−30 s`, `−2 min`."""
         return "now" if abs(value) < step / 1e6 else f"−{_span(-value)}"
 
 
@@ -47,7 +47,7 @@ def pace(moments: Sequence[Moment]) -> list[Chart]:
     charts = []
     for name, title, found, axis, kind in (
         ("rate", "Rollouts per second", rates, Axis("rollouts per second"), "s0"),
-        ("in_progress", "Rollouts in progress", in_progress, Axis("rollouts", whole=True), "s1"),
+        ("in_progress", "Rollouts in progress", in_progress, Axis("rollouts", integers=True), "s1"),
     ):
         current, most = short(found[-1]), short(max(found))
         caption = f"{title} over the last {_span(now - moments[0].time)}: now {current}, at most {most}."

@@ -13,7 +13,7 @@ from rollyard.services.charts.lines import Line, Point, lines
 from rollyard.services.charts.links import Links
 from rollyard.services.metrics.profile_records import Bin, ByCalls, Profile, Rewards, Tasks, ToolCalls
 
-_ROLLOUTS = Axis("rollouts", whole=True)
+_ROLLOUTS = Axis("rollouts", integers=True)
 _MOST_BARS = 60
 _MOST_LINKS = 8
 _SAME = 1e-9
@@ -54,10 +54,10 @@ def rewards(found: Rewards, links: Links | None = None) -> Chart:
         Bar(one.low, one.high, one.rollouts, f"{name}: {several(one.rollouts, 'rollout')}", href)
         for one, name, href in zip(found.histogram, ranges, hrefs, strict=True)
     ]
-    often = found.most_frequent[0]
+    most_frequent = found.most_frequent[0]
     caption = f"Rewards from {short(found.min)} to {short(found.max)}"
-    if often.rollouts > 1:
-        caption += f"; the most frequent is {short(often.reward)} ({often.rollouts:,} times)"
+    if most_frequent.rollouts > 1:
+        caption += f"; the most frequent is {short(most_frequent.reward)} ({most_frequent.rollouts:,} times)"
     caption += "."
     rows = [((name, f"{one.rollouts:,}"), href) for one, name, href in zip(found.histogram, ranges, hrefs, strict=True)]
     drawn = histogram(caption, bars, Axis("reward"), _ROLLOUTS)
@@ -83,15 +83,15 @@ def by_calls(found: ToolCalls, links: Links | None = None) -> Chart:
     ]
     best = max(range(len(groups)), key=lambda index: groups[index][3])
     caption = (
-        f"Mean reward by number of tool calls; the best, {short(groups[best][3])}, is that of "
-        f"{several(groups[best][2], 'rollout')} with {names[best]}."
+        f"Mean reward by number of tool calls; the highest is {short(groups[best][3])}, for "
+        f"{several(groups[best][2], 'rollout')} with {names[best]} calls."
     )
     rows = [
         ((name, f"{rollouts:,}", short(mean), "–" if solved is None else f"{solved:,}"), href)
         for (_, _, rollouts, mean, solved), name, href in zip(groups, names, hrefs, strict=True)
     ]
     numbers = table(("tool calls", "rollouts", "mean reward", "solved"), rows)
-    drawn = histogram(caption, bars, Axis("tool calls", whole=True), Axis("mean reward"))
+    drawn = histogram(caption, bars, Axis("tool calls", integers=True), Axis("mean reward"))
     return chart("by_calls", "Reward by tool calls", drawn, caption, numbers)
 
 
@@ -110,7 +110,7 @@ def solve_rates(found: Tasks, links: Links | None = None) -> Chart:
     leads = [ChartLink(text=str(task), href=links.task(task)) for task in never] if links else []
     label = f"Tasks by the share of their rollouts that solved them; {caption}"
     across = Axis("share of a task's rollouts that solved it", percent=True)
-    drawn = histogram(label, bars, across, Axis("tasks", whole=True), (0.0, 0.25, 0.5, 0.75, 1.0))
+    drawn = histogram(label, bars, across, Axis("tasks", integers=True), (0.0, 0.25, 0.5, 0.75, 1.0))
     rows = [((one.label, f"{one.tasks:,}"), None) for one in found.solve_rates]
     if leads:
         caption += " Never:"
@@ -149,7 +149,7 @@ def pass_at(found: Tasks) -> Chart:
     )
     drawn = [Line("pass@k: any of k", any_of), Line("pass^k: all of k", every)]
     rows = [((str(at.k), share(at.any.mean), share(at.every.mean), f"{at.tasks:,}"), None) for at in found.pass_at]
-    svg = lines(caption, drawn, Axis("k", whole=True), Axis("share of tasks", percent=True))
+    svg = lines(caption, drawn, Axis("k", integers=True), Axis("share of tasks", percent=True))
     return chart("pass_at", "pass@k and pass^k", svg, caption, table(("k", "pass@k", "pass^k", "tasks"), rows))
 
 

@@ -75,7 +75,7 @@ def row_of(run: RunFile, table: Table, index: int) -> RolloutRow | None:
 def _checked(run: RunFile, table: Table, index: int, row: Json | None) -> RolloutRow:
     key = int(table.task[index]), int(table.repeat[index])
     found = None if row is None else (row.get("_ng_task_index"), row.get("_ng_rollout_index"))
-    if row is None or (run.file.snapshot.says_task and found != key):
+    if row is None or (run.file.snapshot.has_task_index and found != key):
         run.file.doubt()
         raise RowChanged(f"the row of task {key[0]}, repeat {key[1]} has moved because the file was changed")
     return cast(RolloutRow, row)

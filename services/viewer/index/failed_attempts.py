@@ -90,7 +90,7 @@ class AttemptFile:
     def _gathered(self) -> Failed:
         task, repeat, offset = np.array(self._ints, np.int64).reshape(-1, 3).T.copy()
         terminal = np.array(self._terminal, bool)
-        return Failed(task, repeat, offset, terminal, self._kinds.words(), self._agents.words())
+        return Failed(task, repeat, offset, terminal, self._kinds.column(), self._agents.column())
 
     def _read(self) -> None:
         lines = Lines(self.path, self._end, self._end + _STEP, whole=True)

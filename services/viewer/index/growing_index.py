@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
-from rollyard.services.metrics.loader.parallel_reader import PART, Part, read_parts, says_task
+from rollyard.services.metrics.loader.parallel_reader import PART, Part, has_task_index, read_parts
 from rollyard.services.rollouts.store import StorePaths
 from rollyard.services.viewer.index.file_fingerprint import FileFingerprint
 from rollyard.services.viewer.index.index_file import save, saved
@@ -130,7 +130,7 @@ class FollowedFile:
             start, most = stop, most - 1
 
     def _says_task(self) -> bool | None:
-        return self.snapshot.says_task if self.snapshot.end else says_task(self.path)
+        return self.snapshot.has_task_index if self.snapshot.end else has_task_index(self.path)
 
     def _worth_ordering(self) -> bool:
         if self.through:
@@ -140,7 +140,7 @@ class FollowedFile:
 
     def _order(self) -> None:
         started = time.monotonic()
-        self.snapshot = extended(self.snapshot, self._waiting, says_task=self._says_task() is not False)
+        self.snapshot = extended(self.snapshot, self._waiting, has_task_index=self._says_task() is not False)
         self._waiting.clear()
         if self.through:
             self._rest_until = time.monotonic() + _REST * (time.monotonic() - started)

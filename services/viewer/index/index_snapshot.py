@@ -21,7 +21,7 @@ class Snapshot:
     columns: Columns
     """Sorted by (task, repeat)."""
     end: int = 0
-    says_task: bool = True
+    has_task_index: bool = True
     """If false, rows have no task index, and each counts as a separate task, numbered in the file's order."""
     bad_lines: int = 0
     bad: tuple[int, str] | None = None
@@ -48,18 +48,18 @@ def empty() -> Snapshot:
     return Snapshot(RolloutParser().columns())
 
 
-def extended(snapshot: Snapshot, parts: Sequence[Part], *, says_task: bool) -> Snapshot:
+def extended(snapshot: Snapshot, parts: Sequence[Part], *, has_task_index: bool) -> Snapshot:
     """Return the snapshot extended by the `parts` that follow it in the file."""
     columns = merged([snapshot.columns, *(part.columns for part in parts)])
     twice = 0
-    if says_task:
+    if has_task_index:
         columns, twice = _once(columns)
     else:
         columns = _numbered(columns)
     return Snapshot(
         columns,
         end=max(snapshot.end, *(part.stop for part in parts)),
-        says_task=says_task,
+        has_task_index=has_task_index,
         bad_lines=snapshot.bad_lines + sum(part.bad_lines for part in parts),
         bad=snapshot.bad or next((part.bad for part in parts if part.bad), None),
         twice=snapshot.twice + twice,

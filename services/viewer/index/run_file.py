@@ -6,7 +6,7 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 from rollyard.services.io.lines import line_at
-from rollyard.services.metrics.loader.columns import CategoryColumn, word
+from rollyard.services.metrics.loader.columns import CategoryColumn, displayable
 from rollyard.services.metrics.loader.load_run import run_from_columns
 from rollyard.services.metrics.loader.parallel_reader import PART, Read
 from rollyard.services.metrics.profile import Run
@@ -76,8 +76,8 @@ class RunFile:
         file, snapshot, measured = self.file, self.file.snapshot, self.table.measured
         return RunFileStatus(
             run=self.number,
-            name=word(self.name),
-            path=word(str(self.path), 4096),
+            name=displayable(self.name),
+            path=displayable(str(self.path), 4096),
             size=file.size,
             indexed=self._listed,
             measured=int(measured.sum()),
@@ -112,7 +112,7 @@ class RunFile:
 
     def _compute_numbers(self) -> tuple[int, Run]:
         snapshot = self.file.snapshot
-        read = Read(snapshot.columns, self.file.size, self._torn(), snapshot.says_task)
+        read = Read(snapshot.columns, self.file.size, self._torn(), snapshot.has_task_index)
         return snapshot.end, run_from_columns(self.path, self.name, read, pass_threshold=self._threshold)
 
     def _torn(self) -> int:
