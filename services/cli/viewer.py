@@ -35,7 +35,7 @@ from rollyard.services.viewer.access_middleware import AccessMiddleware
 from rollyard.services.viewer.api.live_route import live_router
 from rollyard.services.viewer.api.replays import Replays
 from rollyard.services.viewer.app import viewer_app
-from rollyard.services.viewer.export.export import MOST_EXPORTED, export
+from rollyard.services.viewer.export.export import MAX_EXPORTED, export
 from rollyard.services.viewer.index.library import FileIndex
 
 EXAMPLE = "ng_viewer +jsonl_fpath=[results/base.jsonl,results/trained.jsonl]"
@@ -73,7 +73,7 @@ class ViewerOptions(Options):
     """Processes that read a large file; default: one per processor."""
     export: Path | None = None
     """Write a single HTML file that needs no server, and exit."""
-    export_limit: int = Field(default=MOST_EXPORTED, ge=1)
+    export_limit: int = Field(default=MAX_EXPORTED, ge=1)
     """Rollouts per file in that export: the best, the worst, failed ones, and some in between."""
 
 

@@ -23,9 +23,7 @@ class Rollouts:
     def __init__(self, path: Path) -> None:
         """Raises RunError if the file does not exist."""
         if not path.is_file():
-            raise RunError(
-                f"{path} does not exist; expected a rollout file, such as the output of ng_collect_rollouts"
-            )
+            raise RunError(f"{path} does not exist; expected a rollout file, such as the output of ng_collect_rollouts")
         self.path = path
 
     def __repr__(self) -> str:

@@ -42,7 +42,7 @@ def save(path: Path, snapshot: Snapshot, fingerprint: FileFingerprint) -> None:
         "has_task_index": snapshot.has_task_index,
         "bad_lines": snapshot.bad_lines,
         "bad": snapshot.bad,
-        "twice": snapshot.twice,
+        "duplicates": snapshot.duplicates,
         "stages": list(columns.stages),
         "categories": {name: getattr(columns, name).names for name in CATEGORIES},
         "lost_categories": {name: getattr(lost, name).names for name in LOST_CATEGORIES},
@@ -59,11 +59,11 @@ def save(path: Path, snapshot: Snapshot, fingerprint: FileFingerprint) -> None:
 
 
 def saved(path: Path) -> tuple[Snapshot, FileFingerprint] | None:
-    """Load the saved index; None if there is no usable one."""
+    """Load the saved index; None if it is missing or invalid."""
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
             return _restored(arrays)
-    # A damaged or foreign file may raise any exception in numpy; rebuilding the index fixes all of them.
+    # numpy may raise any exception for an invalid file. The index is then rebuilt.
     except Exception:
         return None
 
@@ -91,7 +91,7 @@ def _restored(arrays: Any) -> tuple[Snapshot, FileFingerprint] | None:
         has_task_index=bool(header["has_task_index"]),
         bad_lines=int(header["bad_lines"]),
         bad=bad,
-        twice=int(header["twice"]),
+        duplicates=int(header["duplicates"]),
     )
     return snapshot, FileFingerprint(int(end), int(size), int(mtime_ns), str(digest))
 
