@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from rollyard.services.charts.bars import MOST_ROWS, Row, bars
 from rollyard.services.charts.chart import Chart, chart, table
-from rollyard.services.charts.labels import seconds, several, share, short
+from rollyard.services.charts.labels import pluralize, seconds, share, short
 from rollyard.services.charts.links import Links
 from rollyard.services.metrics.profile_records import FailureKindCount, Group, Stage
 
@@ -22,7 +22,7 @@ def ends(found: Sequence[Group], measured: int, links: Links | None = None, *, m
 def agents(found: Sequence[Group], measured: int, links: Links | None = None) -> Chart:
     """Draw rollouts by agent."""
     hrefs = [links.rollouts(agent=group.name) if links else None for group in found]
-    caption = f"{several(len(found), 'agent')}; {found[0].name} played the most rollouts."
+    caption = f"{pluralize(len(found), 'agent')}; {found[0].name} played the most rollouts."
     return _groups("agents", "Agents", "agent", found, hrefs, caption, measured, means=True)
 
 
@@ -44,11 +44,11 @@ def failures(found: Sequence[FailureKindCount], links: Links | None = None) -> C
     """Draw failed attempts by kind."""
     hrefs = [links.rollouts(outcome="failed", end=kind.kind) if links else None for kind in found]
     rows = [
-        Row(kind.kind, kind.attempts, f"{several(kind.attempts, 'attempt')} · {kind.lost:,} lost", href)
+        Row(kind.kind, kind.attempts, f"{pluralize(kind.attempts, 'attempt')} · {kind.lost:,} lost", href)
         for kind, href in zip(found, hrefs, strict=True)
     ]
     attempts, lost = sum(kind.attempts for kind in found), sum(kind.lost for kind in found)
-    caption = f"{several(attempts, 'failed attempt')}; {several(lost, 'rollout')} lost."
+    caption = f"{pluralize(attempts, 'failed attempt')}; {pluralize(lost, 'rollout')} lost."
     cells = [
         ((kind.kind, f"{kind.attempts:,}", f"{kind.lost:,}"), href) for kind, href in zip(found, hrefs, strict=True)
     ]

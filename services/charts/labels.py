@@ -7,7 +7,7 @@ _NOISE = 1e-12
 _UNITS = ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e4, "k"))
 
 
-def several(number: int, noun: str) -> str:
+def pluralize(number: int, noun: str) -> str:
     """Format a count with its noun: `1 rollout`, `3,200 rollouts`."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from rollyard.services.charts.axis import Axis
 from rollyard.services.charts.chart import Chart, chart
-from rollyard.services.charts.labels import several, short
+from rollyard.services.charts.labels import pluralize, short
 from rollyard.services.charts.series import series
 from rollyard.services.types import Record
 
@@ -41,7 +41,7 @@ def pace(moments: Sequence[Moment]) -> list[Chart]:
         last = moments[indexes[-1]]
         when = "now" if last is moments[-1] else f"{_span(now - last.time)} ago"
         rate = f"{short(last.rollouts_per_s)} rollouts per second"
-        return f"{when}: {rate}, {several(last.in_progress, 'rollout')} in progress"
+        return f"{when}: {rate}, {pluralize(last.in_progress, 'rollout')} in progress"
 
     x = _Ago("time")
     charts = []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rollyard.services.charts.labels import several
+from rollyard.services.charts.labels import pluralize
 from rollyard.services.metrics.profile_records import DatasetFigures, PassAtK, Profile
 from rollyard.services.report.formatting import NOTHING, interval, percent, reward
 from rollyard.services.report.section import Section, Table
@@ -60,7 +60,7 @@ def pass_table(found: Sequence[DatasetFigures]) -> list[Table]:
 
 def over_tasks(at: PassAtK) -> str:
     """Return `over 12 tasks`, or `over 3 of 12 tasks`."""
-    return f"over {several(at.tasks, 'task')}" if at.tasks == at.tasks_measured else f"over {over(at)} tasks"
+    return f"over {pluralize(at.tasks, 'task')}" if at.tasks == at.tasks_measured else f"over {over(at)} tasks"
 
 
 def over(at: PassAtK) -> str:

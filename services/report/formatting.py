@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rollyard.services.charts.labels import several
+from rollyard.services.charts.labels import pluralize
 from rollyard.services.metrics.profile_records import Coverage, Estimate
 
 NOTHING = "–"
@@ -86,9 +86,9 @@ def mark_partial(text: str, covered: Coverage) -> str:
 def coverage_sentence(covered: Coverage) -> str:
     """Return a sentence on the missing rollouts."""
     if covered.expected is None:
-        of = f" of {several(covered.tasks_measured, 'task')}" if covered.tasks_measured else ""
+        of = f" of {pluralize(covered.tasks_measured, 'task')}" if covered.tasks_measured else ""
         return (
-            f"Measured: {several(covered.measured, 'rollout')}{of}. The expected number is unknown: there is no "
+            f"Measured: {pluralize(covered.measured, 'rollout')}{of}. The expected number is unknown: there is no "
             "manifest, no materialized inputs and no status next to the file."
         )
     if not covered.missing:

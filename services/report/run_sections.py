@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rollyard.services.charts import group_charts, profile_charts
-from rollyard.services.charts.labels import several
+from rollyard.services.charts.labels import pluralize
 from rollyard.services.datasets.spread import Spread
 from rollyard.services.metrics.profile_records import Coverage, Profile, Rewards, Tasks, ToolCalls
 from rollyard.services.metrics.stage_times import TOTAL
@@ -88,7 +88,7 @@ def _tasks(profile: Profile) -> list[Section]:
     repeats = f"{tasks.most_repeats:,}"
     if tasks.fewest_repeats != tasks.most_repeats:
         repeats = f"{tasks.fewest_repeats:,} to {repeats}"
-    text = [f"{several(tasks.tasks, 'task')}; measured rollouts of each: {repeats}."]
+    text = [f"{pluralize(tasks.tasks, 'task')}; measured rollouts of each: {repeats}."]
     flat = tasks.zero_variance
     if tasks.never_solved is not None:
         never, always = share(tasks.never_solved, tasks.tasks), share(tasks.always_solved, tasks.tasks)

@@ -23,7 +23,7 @@ class FileFingerprint:
 
     @classmethod
     def of(cls, path: Path, end: int, stat: os.stat_result, *, complete: bool) -> FileFingerprint:
-        """Fingerprint `path`. `stat`: taken before reading; `complete`: the file was read to its end. Raises OSError."""
+        """Fingerprint `path`. `stat`: from before reading; `complete`: read to the end. Raises OSError."""
         size, written = (stat.st_size, stat.st_mtime_ns) if complete else (-1, -1)
         return cls(end, size, written, _digest(path, end))
 
