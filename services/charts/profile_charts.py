@@ -76,7 +76,8 @@ def by_calls(found: ToolCalls, links: Links | None = None) -> Chart:
     bars = [
         Bar(
             *(low, low if size == 1 else high + 1, mean),
-            f"{name} tool call{'' if name == '1' else 's'}: mean reward {short(mean)}, {pluralize(rollouts, 'rollout')}",
+            f"{name} tool call{'' if name == '1' else 's'}: mean reward {short(mean)}, "
+            f"{pluralize(rollouts, 'rollout')}",
             href,
         )
         for (low, high, rollouts, mean, _), name, href in zip(groups, names, hrefs, strict=True)

@@ -75,7 +75,7 @@ class Harness:
     seed: int = 42
     gen_kwargs: Mapping[str, Any] = field(default_factory=lambda: {"temperature": 0})
     max_gen_toks: Mapping[str, int] = field(default_factory=dict)
-    """Task -> maximum tokens of an answer; `default` for the others. lm_eval's default of 256 truncates a tenth."""
+    """Task -> maximum tokens per answer; `default`: all other tasks. lm_eval's own default of 256 truncates 10 %."""
     limit: int | None = None
     """Evaluate only this many examples of each task."""
     include_path: Path | None = None

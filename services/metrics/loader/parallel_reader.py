@@ -191,7 +191,7 @@ def _check_duplicates(path: Path, columns: Columns) -> None:
 
 
 def _line(path: Path, offset: int) -> int:
-    """Return the number of the line that begins at a byte."""
+    """Return the number of the line that starts at byte `offset`."""
     number = 1
     with path.open("rb") as file:
         while offset > 0 and (chunk := file.read(min(1 << 20, offset))):

@@ -61,7 +61,7 @@ def _is_from_model(item: Any) -> bool:
 
 
 def _item_events(item: Any, turn: int) -> Iterator[Event]:
-    """Yield the events of one item of any kind."""
+    """Yield the events of one conversation item of any type."""
     if not isinstance(item, dict):
         yield Event(speaker="other", text=item if isinstance(item, str) else pretty(item), turn=turn)
         return

@@ -106,7 +106,7 @@ class RunFile:
         return self._numbers.get(version, self._compute_numbers)
 
     def close(self) -> None:
-        """Save the index."""
+        """Stop the searches and save the index."""
         self._searches.stop()
         self.file.close()
 
