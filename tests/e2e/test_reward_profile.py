@@ -146,7 +146,7 @@ def test_tasks_of_a_compressed_dataset_are_counted_and_joined(tmp_path: Path, ru
 def test_compressed_rollouts_are_rejected(tmp_path: Path, run_profile: Command) -> None:
     (tmp_path / "rollouts.jsonl.gz").write_bytes(gzip.compress(b"{}\n"))
     done = run_profile("+jsonl_fpath=rollouts.jsonl.gz")
-    assert done.status == 2 and "is compressed or a table" in done.err and "Unpack it" in done.err
+    assert done.status == 2 and "is compressed or a table" in done.err and "Decompress or convert it" in done.err
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,7 @@ def run_main(main: Main, capsys: pytest.CaptureFixture[str], *arguments: str) ->
         (["--output", "o.jsonl", "--fomr", "chat"], "--fomr"),
         (["--output", "folder", "--local", "other.jsonl"], "folder is a folder"),
         (["--output", "other.jsonl", "--local", "other.jsonl"], "would be overwritten"),
-        (["--output", "rollouts.jsonl", "--local", "other.jsonl"], "holds the rollouts of a collection"),
+        (["--output", "rollouts.jsonl", "--local", "other.jsonl"], "contains the rollouts of a collection"),
         (["--output", "bad.jsonl/o.jsonl", "--local", "other.jsonl"], "cannot create the folder"),
         (["--output", "o.jsonl", "--offline"], "pass --local or --s3"),
     ],
