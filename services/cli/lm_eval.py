@@ -22,7 +22,7 @@ from rollyard.services.evaluation.checkpoint_sources import LocalSource, S3Sourc
 from rollyard.services.evaluation.evaluator import Evaluator
 from rollyard.services.evaluation.lm_eval_process import Harness, Model
 from rollyard.services.evaluation.lm_eval_results import as_markdown
-from rollyard.services.evaluation.results_store import MAX_TRIES, Entry, ResultsStore
+from rollyard.services.evaluation.results_store import MAX_ATTEMPTS, Entry, ResultsStore
 from rollyard.services.evaluation.task_names import check_task_names
 from rollyard.services.head.client import RegistryClient
 from rollyard.services.http.client import AddressBook
@@ -232,5 +232,5 @@ def _summary(results_store: ResultsStore, failed: Sequence[Entry]) -> None:
         print(f"tables  {results_store.folder / 'results.csv'}, results.md, results.json")
     for entry in failed:
         note = f", abandoned after {entry.tries} tries (retry with +retry_failed=true)"
-        suffix = note if entry.tries >= MAX_TRIES else ""
+        suffix = note if entry.tries >= MAX_ATTEMPTS else ""
         print(f"failed  {entry.checkpoint} on {entry.title}{suffix}: {entry.error}")

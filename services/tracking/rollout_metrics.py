@@ -30,7 +30,7 @@ class Mean:
 
     @property
     def value(self) -> float | None:
-        """The mean; None without values."""
+        """Return the mean; None without values."""
         return self._sum / self._count if self._count else None
 
 

@@ -44,7 +44,7 @@ def test_the_interval_is_wilsons() -> None:
 def test_a_wrong_response_that_our_grader_cannot_verify_is_its_mistake_but_no_false_accept() -> None:
     found = Found([triple("one", right=False)], {grader: ["failed"] for grader in GRADERS})
     assert [found.scored[0].mistaken(grader) for grader in GRADERS] == [True, False, False]
-    assert next(found.rates()) == ("ours", "math", "dev", (0, 1), (0, 0), 1)
+    assert next(found.rates()) == ("rollyard", "math", "dev", (0, 1), (0, 0), 1)
 
 
 def test_the_tables_replace_what_is_between_the_marks_and_nothing_else(tmp_path: Path) -> None:

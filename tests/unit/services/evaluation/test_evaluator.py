@@ -17,7 +17,7 @@ from rollyard.services.evaluation.benchmarks import Benchmark
 from rollyard.services.evaluation.checkpoint_sources import LocalSource
 from rollyard.services.evaluation.evaluator import Evaluator
 from rollyard.services.evaluation.lm_eval_process import Harness, Model
-from rollyard.services.evaluation.results_store import MAX_TRIES, ResultsStore
+from rollyard.services.evaluation.results_store import MAX_ATTEMPTS, ResultsStore
 from tests.unit.services.evaluation.checkpoint_files import checkpoint
 from tests.unit.services.evaluation.processes import ended
 
@@ -91,11 +91,11 @@ def test_an_evaluation_that_failed_is_tried_again_by_the_next_look(tmp_path: Pat
 
 def test_one_that_always_fails_is_given_up_and_stays_named(tmp_path: Path) -> None:
     folder = checkpoint(tmp_path / "checkpoints/step_1")
-    for _ in range(MAX_TRIES + 2):
+    for _ in range(MAX_ATTEMPTS + 2):
         (folder / "broken").touch()
         made = looked(tmp_path)
-    assert len(asked(tmp_path)) == MAX_TRIES
-    assert [entry.tries for entry in made.results_store.failed([GSM8K.title])] == [MAX_TRIES]
+    assert len(asked(tmp_path)) == MAX_ATTEMPTS
+    assert [entry.tries for entry in made.results_store.failed([GSM8K.title])] == [MAX_ATTEMPTS]
     assert not made.results_store.scores
     (folder / "broken").unlink()
     made.results_store.forget_failures()
@@ -132,14 +132,14 @@ def test_an_interrupted_evaluation_leaves_no_engine_behind_and_is_not_on_record(
 
 def test_the_command_line_is_the_seeds(tmp_path: Path) -> None:
     harness = Harness(max_gen_toks={"default": 1024, "gsm8k": 512})
-    words = harness.words(GSM8K, Model("org/model", arguments={"tensor_parallel_size": 8}), tmp_path)
+    words = harness.command_line(GSM8K, Model("org/model", arguments={"tensor_parallel_size": 8}), tmp_path)
     line = " ".join(words)
     assert line.startswith(
         "lm_eval --model vllm --model_args pretrained=org/model,dtype=bfloat16,gpu_memory_utilization=0.8,"
         "max_model_len=4096,tensor_parallel_size=8,seed=42 --batch_size auto --tasks gsm8k --seed 42 "
         "--gen_kwargs temperature=0,max_gen_toks=512 --num_fewshot 8 --output_path"
     )
-    assert "max_gen_toks=1024" in " ".join(harness.words(IFEVAL, Model("m"), tmp_path))
+    assert "max_gen_toks=1024" in " ".join(harness.command_line(IFEVAL, Model("m"), tmp_path))
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import orjson
 import pytest
 
 from rollyard.services.head.run_snapshot import RunSnapshot
-from rollyard.services.viewer.api.run_history import KEPT, RunHistory
+from rollyard.services.viewer.api.run_history import MAX_MOMENTS, RunHistory
 from rollyard.services.viewer.export.export import export
 from tests.external.browser.recordings import with_tokens
 from tests.support.rollout_files import failures, row, varied, write
@@ -102,7 +102,7 @@ def test_the_pace_of_a_run_is_drawn_from_two_moments_on_and_another_run_begins_a
 
 def test_the_history_of_a_run_stays_bounded() -> None:
     history = RunHistory()
-    for at in range(2 * KEPT):
+    for at in range(2 * MAX_MOMENTS):
         history.add(RunSnapshot(time=float(at), run_id="a", total=at))
     rate, in_progress = history.charts()
     assert "over the last 10 min" in rate.caption

@@ -194,7 +194,7 @@ def test_any_file_of_json_objects_opens(tmp_path_factory: pytest.TempPathFactory
     for index in range(len(run.table)):
         rollout_view(run, run.table, index, no_boards).model_dump_json()
     run.numbers()[1].profile.model_dump_json()
-    run.opened().model_dump_json()
+    run.status_record().model_dump_json()
 
 
 def test_a_row_as_nemo_gym_writes_it_without_keys_of_ours_is_read(tmp_path: Path) -> None:

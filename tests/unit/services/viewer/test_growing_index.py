@@ -22,7 +22,7 @@ def read_through(path: Path, *, part: int = 2000, worth_saving: int = 0) -> Foll
 
 def advance(file: FollowedFile) -> None:
     file.advance()
-    while file.behind or not file.shown:
+    while file.unread_bytes or not file.is_sorted:
         file.advance()
 
 
@@ -76,7 +76,7 @@ def test_a_torn_tail_is_not_counted_until_it_is_whole(tmp_path: Path) -> None:
 def test_a_torn_line_longer_than_a_step_does_not_keep_it_busy(tmp_path: Path) -> None:
     path = write(tmp_path / "x.jsonl", grid([1], 1), tail=b'{"x": "' + b"y" * 10_000)
     file = read_through(path, part=1000)
-    assert (len(file.snapshot.columns), file.behind, file.through) == (1, 0, True)
+    assert (len(file.snapshot.columns), file.unread_bytes, file.at_end) == (1, 0, True)
 
 
 def test_a_file_that_was_replaced_is_read_again(tmp_path: Path) -> None:
@@ -121,7 +121,7 @@ def test_a_saved_index_opens_without_reading_the_file(tmp_path: Path) -> None:
     change_quietly(path, b'"reward":', b'"REWARD":')
     again = FollowedFile(path, worth_saving=0)
     again.advance()
-    assert (rewards(again), again.through) == (before, True)
+    assert (rewards(again), again.at_end) == (before, True)
 
 
 def test_a_saved_index_is_extended_by_what_was_appended_since(tmp_path: Path) -> None:
@@ -219,7 +219,7 @@ def test_a_file_without_any_rollout_says_so(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
     path.write_text("level,reward\n1,0.5\n")
     file = read_through(path)
-    assert (len(file.snapshot.columns), file.through) == (0, True)
+    assert (len(file.snapshot.columns), file.at_end) == (0, True)
     assert "2 lines are not a valid rollout" in file.snapshot.error
 
 

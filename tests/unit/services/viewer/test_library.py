@@ -44,7 +44,7 @@ def test_closing_while_processes_read_leaves_none_behind(tmp_path: Path) -> None
     file_index = FileIndex([("x", write(tmp_path / "x.jsonl", varied(400, 5)))], workers=2, worth_processes=1, part=500)
     file_index.start()
     give_up = time.monotonic() + 120
-    while not active_children() and file_index.runs[0].file.behind >= 0:
+    while not active_children() and file_index.runs[0].file.unread_bytes >= 0:
         assert time.monotonic() < give_up
         time.sleep(0.01)
     file_index.close()
