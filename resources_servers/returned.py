@@ -1,4 +1,6 @@
-"""Checks what an environment's methods return, so that a slip is named and no observation is lost silently."""
+"""Checks the return values of an environment's methods, so that a mistake raises a clear error and no observation is
+lost silently.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,7 @@ from typing import Any
 from rollyard.resources_servers.environment import Turn
 from rollyard.services.types import Json, Verdict
 
-_ON_THE_ROW = ("response", "responses_create_params")
+_ROW_FIELDS = ("response", "responses_create_params")
 """The agent writes these; a verdict's field of the same name would replace them on the rollout."""
 
 
@@ -33,7 +35,7 @@ def verdict_json(found: Any) -> Json:
     """
     if not isinstance(found, Verdict):
         raise TypeError(f"verify returned {found!r:.100}; expected a Verdict, such as Verdict(reward=1.0)")
-    for name in _ON_THE_ROW:
+    for name in _ROW_FIELDS:
         if name in found.model_fields_set:
             raise TypeError(f"verify returned a Verdict with the field {name}, which the rollout has: use another name")
     absent = {"success", "reward_components"} - found.model_fields_set

@@ -1,6 +1,6 @@
 """Grades answers with a model of the run (LLM-as-a-judge).
 
-    judge = Judge(models, settings.judge)          # one for all episodes of a server
+    judge = Judge(models, settings.judge)          # one per server, shared by its episodes
     score = await judge.grade(question=..., response=response.text, reference=self.task["answer"])
     return Verdict(reward=score.value, success=score.value == 1.0, **score.fields)
 
@@ -60,9 +60,9 @@ class Judge:
             return self._zero(f"the answer has {len(response)} characters: too long to be graded")
         item = Question(question, response, reference)
         key = item.digest(self._settings)
-        if (known := self._cache.get(key)) is not None:
+        if (cached := self._cache.get(key)) is not None:
             self._cache.move_to_end(key)
-            return known
+            return cached
         try:
             votes = await self._votes(item, key[:8])
         except Failure as failure:
@@ -79,11 +79,12 @@ class Judge:
 
     async def _votes(self, item: Question, code: str) -> list[Vote]:
         request = {**self._settings.params, "input": item.prompt(code, self._settings)}
-        until = time.monotonic() + self._settings.timeout_s
+        deadline = time.monotonic() + self._settings.timeout_s
         tasks: list[asyncio.Task[Vote]] = []
         try:
             async with asyncio.timeout(self._settings.timeout_s):
-                tasks.extend(asyncio.create_task(self._vote(request, code, until)) for _ in range(self._settings.votes))
+                for _ in range(self._settings.votes):
+                    tasks.append(asyncio.create_task(self._vote(request, code, deadline)))
                 return await asyncio.gather(*tasks)
         except TimeoutError as error:
             detail = f"the judge returned no grade within {self._settings.timeout_s:g} s"
@@ -92,12 +93,12 @@ class Judge:
             for task in tasks:
                 task.cancel()
 
-    async def _vote(self, request: Json, code: str, until: float) -> Vote:
+    async def _vote(self, request: Json, code: str, deadline: float) -> Vote:
         server, text, reason = self._settings.model_server.name, "", ""
         for _ in range(self._settings.tries):
             async with self._slots:
-                left_s = max(until - time.monotonic(), 0.001)
-                answer = await self._models.respond(server, request, timeout_s=left_s)
+                remaining_s = max(deadline - time.monotonic(), 0.001)
+                answer = await self._models.respond(server, request, timeout_s=remaining_s)
             try:
                 text = judge_text(answer)
                 return Vote(read_score(text, code, self._settings), self._shortened(text))
@@ -125,5 +126,5 @@ class Judge:
         return Score(value, {f"{self._name}_{key}": value for key, value in fields.items()})
 
     def _shortened(self, text: str) -> str:
-        most, text = self._settings.text_chars, text.strip()
-        return text if len(text) <= most else f"... {text[-most:]}" if most else ""
+        limit, text = self._settings.text_chars, text.strip()
+        return text if len(text) <= limit else f"... {text[-limit:]}" if limit else ""

@@ -59,20 +59,20 @@ class JudgeSettings(BaseModel):
     pattern: str = r"GRADE {code}:\s*(.+)"
     """The judge's last line must match it completely; group 1 is the grade. {code} is replaced by the code."""
     json_field: str | None = None
-    """Read the grade from this key of a JSON object, which is the judge's last line or its complete answer, instead of
-    using `pattern`."""
+    """Read the grade from this key of a JSON object instead of matching `pattern`. The object must be the judge's last
+    line or its complete answer."""
     votes: int = Field(default=1, ge=1, le=99)
     """Number of times that the judge grades each answer."""
     combine: Literal["majority", "mean"] = "majority"
     """majority: the most frequent score, in a tie the lowest; mean: the average."""
     tries: int = Field(default=3, ge=1)
-    """Most requests for one vote, until the judge's answer can be parsed."""
+    """Maximum number of requests per vote. A request is repeated if the judge's answer cannot be parsed."""
     on_unreadable: Literal["fail", "zero"] = "fail"
     """If no answer could be parsed: fail the rollout, or count the vote as 0."""
     max_response_chars: int = Field(default=50_000, ge=1)
     """A longer answer scores 0 without a request to the judge."""
     parallel: int = Field(default=32, ge=1)
-    """Most concurrent requests to the judge per environment process."""
+    """Maximum number of concurrent requests to the judge per environment process."""
     timeout_s: float = Field(default=100.0, gt=0)
     """Deadline per answer: all votes, all tries and the wait for a free slot. Keep it below the agent's
     `tool_timeout_s`."""
