@@ -4,7 +4,7 @@ from pathlib import Path
 from random import Random
 
 from rollyard.resources_servers.dataset_sources import Hub, prepare, read_rows, source_options
-from rollyard.resources_servers.gsm8k.prompt_formats import READINGS, SYSTEM, create_params, gold_number
+from rollyard.resources_servers.gsm8k.prompt_formats import ANSWER_FORMS, SYSTEM, create_params, gold_number
 from rollyard.services.datasets.splits import SplitSelection
 from rollyard.services.errors import OperatorError
 from rollyard.services.io.script import not_negative, run_script
@@ -19,7 +19,7 @@ def main(arguments: list[str] | None = None) -> None:
     """Write the rows. Raises OperatorError, RunError."""
     parser = source_options(__doc__)
     parser.add_argument("--split", help="split to read (default test); or all")
-    parser.add_argument("--form", choices=tuple(READINGS), default="chat", help="prompt format (default chat)")
+    parser.add_argument("--form", choices=tuple(ANSWER_FORMS), default="chat", help="prompt format (default chat)")
     parser.add_argument(
         "--shots", type=not_negative, help="few-shot examples (default: 8 for lm_eval_cot, otherwise 0)"
     )

@@ -75,7 +75,7 @@ _LENIENT = (
     narrowed(phrased, _numbers_in),
     number,
 )
-READINGS = {
+ANSWER_FORMS = {
     "chat": AnswerForm(stops=(), strict=boxed, lenient=_LENIENT),
     "lm_eval": AnswerForm(
         stops=("Question:", "</s>", "<|im_end|>"),
@@ -94,7 +94,7 @@ READINGS = {
 
 def create_params(form: str, question: str, shots: Sequence[tuple[str, str]] = (), system: str = SYSTEM) -> Json:
     """Build the request parameters. `shots`: (question, answer) pairs for the lm-eval forms. Raises KeyError."""
-    stops = READINGS[form].stops
+    stops = ANSWER_FORMS[form].stops
     if form == "chat":
         return chat(question, system)
     asked = "Question: {}\nAnswer:" if form == "lm_eval" else "Q: {}\nA:"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from rollyard.resources_servers.dataset_sources import Hub, prepare, read_rows, source_options
 from rollyard.resources_servers.math.few_shots import DrawnShots, FixedShots, subject_of
-from rollyard.resources_servers.math.prompt_formats import READINGS, SYSTEM, create_params, gold_answer
+from rollyard.resources_servers.math.prompt_formats import ANSWER_FORMS, SYSTEM, create_params, gold_answer
 from rollyard.services.datasets.splits import ALL, SplitSelection
 from rollyard.services.errors import OperatorError
 from rollyard.services.io.script import not_negative, run_script
@@ -21,7 +21,7 @@ def main(arguments: list[str] | None = None) -> None:
     """Write the rows. Raises OperatorError, RunError."""
     parser = source_options(__doc__)
     parser.add_argument("--split", help="split to read (default test); or all")
-    parser.add_argument("--form", choices=tuple(READINGS), default="chat", help="prompt format (default chat)")
+    parser.add_argument("--form", choices=tuple(ANSWER_FORMS), default="chat", help="prompt format (default chat)")
     parser.add_argument(
         "--shots", type=not_negative, help="few-shot examples (default: 4 for lm_eval_minerva, otherwise 0)"
     )

@@ -76,7 +76,7 @@ _LENIENT = (
     narrowed(whole, _values),
     number,
 )
-READINGS = {
+ANSWER_FORMS = {
     "chat": AnswerForm(stops=(), strict=boxed, lenient=_LENIENT),
     "lm_eval_hendrycks": AnswerForm(stops=("Problem:",), strict=between_dollars, lenient=_LENIENT, matches=same_string),
     "lm_eval_minerva": AnswerForm(
@@ -106,9 +106,9 @@ def worked(form: str, row: Mapping[str, Any]) -> tuple[str, str]:
 
 def create_params(form: str, problem: str, shots: Sequence[tuple[str, str]] = (), system: str = SYSTEM) -> Json:
     """Build the request parameters. `shots`: (problem, solution) pairs for the lm-eval forms. Raises KeyError."""
-    reading = READINGS[form]
+    answer_form = ANSWER_FORMS[form]
     if form == "chat":
         return chat(problem, system)
     asked = "Problem:\n{}\n\nSolution:" if form == "lm_eval_minerva" else "Problem: {}\nAnswer:"
     prompt = with_shots([(asked.replace("{}", shot), answer) for shot, answer in shots], asked.replace("{}", problem))
-    return completion(prompt, reading.stops, MAX_OUTPUT_TOKENS)
+    return completion(prompt, answer_form.stops, MAX_OUTPUT_TOKENS)
