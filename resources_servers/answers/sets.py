@@ -103,7 +103,5 @@ def _interval(part: str) -> tuple[str, str]:
         return "", ""
     at = names[0]
     low = ("[" if signs[at - 1] == r"\le" else "(") + sides[at - 1] if at else r"(-\infty"
-    high = (
-        sides[at + 1] + ("]" if signs[at] == r"\le" else ")") if at + 1 < len(sides) else r"\infty)"
-    )
+    high = sides[at + 1] + ("]" if signs[at] == r"\le" else ")") if at + 1 < len(sides) else r"\infty)"
     return sides[at], f"{low},{high}".replace(r"(-\infty,\infty]", r"(-\infty,\infty)")
