@@ -17,12 +17,10 @@ class Gsm8k(AnswerEnvironment):
     def __init__(self, task: Mapping[str, Any], settings: AnswerSettings) -> None:
         """Parse the row's gold number: `expected_answer`, or the last line of `answer`. Raises BadTask."""
         super().__init__(task, settings)
-        written = str(task.get("expected_answer", task.get("answer", "")))
-        gold = gold_number(written)
+        text = str(task.get("expected_answer", task.get("answer", "")))
+        gold = gold_number(text)
         if gold is None:
-            raise BadTask(
-                f"expected_answer is {written[:80]!r}; expected a number, or a solution that ends with #### 18"
-            )
+            raise BadTask(f"expected_answer is {text[:80]!r}; expected a number, or a solution that ends with #### 18")
         form = task.get("form", "chat")
         if form not in ANSWER_FORMS:
             raise BadTask(f"form is {form!r}; expected one of {', '.join(ANSWER_FORMS)}")

@@ -1,4 +1,4 @@
-"""MATH: competition problems whose answers are formulas that are compared by mathematical meaning."""
+"""MATH: competition problems whose answers are formulas, compared by mathematical meaning."""
 
 from __future__ import annotations
 
