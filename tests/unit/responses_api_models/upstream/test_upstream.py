@@ -136,7 +136,7 @@ async def test_the_first_failure_is_logged_at_once(caplog: pytest.LogCaptureFixt
                 await asyncio.sleep(0.01)
         call.cancel()
         await asyncio.gather(call, return_exceptions=True)
-    assert "try 1 of 3" in caplog.text
+    assert "attempt 1 of 3" in caplog.text
 
 
 async def test_a_flood_of_failures_is_one_line(caplog: pytest.LogCaptureFixture) -> None:
