@@ -35,7 +35,7 @@ class PolicyVersions:
         self.root = ""
         """The folder or hub name of the model that the engines were started with; empty if it cannot be read here."""
         self.invalid: set[str] = set()
-        """Engines that have lost their weights or are receiving new ones, so they cannot load others (weight_loader)."""
+        """Engines that lost their weights or are receiving new ones, so they cannot load others (weight_loader)."""
         self._is_exclusive = is_exclusive
         self._past = [first]
         self._held: dict[str, str | None] = {}

@@ -23,7 +23,7 @@ LOG = [
     ("(Worker pid=3) INFO 11-21 [monitor.py:20] torch.compile took 20.29 s in total", "profiling memory"),
     ("(Worker pid=3) INFO 11-21 [gpu_worker.py:760] Available KV cache memory: 60.1 GiB", "allocating the KV cache"),
     (
-        "(EngineCore pid=2) INFO [kv_cache_utils.py:2327] GPU KV cache size: 131,072 tokens, Max",
+        "(EngineCore pid=2) INFO [kv_cache_utils.py:2327] GPU KV cache size: 131,072 tokens",
         "allocating the KV cache",
     ),
     ("Capturing CUDA graphs (mixed prefill-decode, PIECEWISE):  51%|#####   | 26/51", "capturing CUDA graphs 26/51"),
