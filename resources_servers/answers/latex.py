@@ -55,7 +55,7 @@ _REWRITTEN = tuple(
         (r"(?<![\\a-zA-Z])sqrt\s*(?:\(([^()]*)\)|\{([^{}]*)\})", r"\\sqrt{\1\2}"),
     )
 )
-"""Applied in this order."""
+"""Rewrite rules (pattern, replacement), applied in this order."""
 _FREE_SPACE = re.compile(r"(?<!\d) | (?!\d)")
 _TEXT = re.compile(r"\\text\s*\{([^{}]*)\}")
 _WORDS_IN_TEXT = re.compile(r"[^\W\d_][^\W\d_ ,.'’&-]*(?:[ ,.'’&-]+[^\W\d_]+)*")

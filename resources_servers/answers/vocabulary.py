@@ -152,7 +152,7 @@ def is_common(word: str) -> bool:
 
 
 def changes_numbers(name: str) -> bool:
-    """Return whether a word of a left side or an announcement indicates that the number is not the quantity itself."""
+    """Return whether a word of a left-hand side or an announcement shows that the number is not the quantity itself."""
     words = re.findall(r"[a-z]{2,}", re.sub(r"\\(?!text)[a-z]+", "", name).casefold())
     return any(word in _LEFT_SIDE for word in words)
 

@@ -116,7 +116,7 @@ def selection_from_options(parser: argparse.ArgumentParser, options: argparse.Na
     if options.min_moves > options.max_moves:
         parser.error(f"--min-moves {options.min_moves} exceeds --max-moves {options.max_moves}")
     if not 0 <= options.test_share <= 1:
-        parser.error(f"--test-share {options.test_share} is not between 0 and 1")
+        parser.error(f"--test-share is {options.test_share}; expected a number from 0 to 1")
     try:
         apart = frozenset[str]().union(*map(puzzles_of, options.apart_from))
     except (BadTask, OperatorError) as error:

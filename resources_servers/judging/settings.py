@@ -87,7 +87,7 @@ class JudgeSettings(BaseModel):
             raise ValueError("the judge's prompt has no {response}: add it, or the judge does not see the answer")
         for word in _WORD.findall(self.prompt):
             if word not in FIELDS and (hint := did_you_mean(word, FIELDS)):
-                raise ValueError(f"the judge's prompt has {{{word}}}{hint}")
+                raise ValueError(f"the judge's prompt has the unknown placeholder {{{word}}}{hint}")
         if self.json_field is None:
             self._check_pattern()
         if self.scale is not None and not self.scale[0] < self.scale[1]:

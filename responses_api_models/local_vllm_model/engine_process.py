@@ -17,7 +17,7 @@ from rollyard.responses_api_models.local_vllm_model.orphaned_processes import FO
 from rollyard.responses_api_models.local_vllm_model.serve_command import shown
 
 GRACE_S = 1.5
-"""vLLM exits 0.6 s after SIGTERM; the supervisor gives a server a few seconds in total."""
+"""Time between SIGTERM and SIGKILL. vLLM exits 0.6 s after SIGTERM, and the supervisor gives a server a few seconds."""
 STOP_TIMEOUT_S = 30.0
 """How long a reaper may take to end its processes before it is killed."""
 _HERE = Path(__file__).parent
