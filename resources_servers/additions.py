@@ -34,7 +34,7 @@ class Additions:
     tools: Sequence[Json]
 
     def for_row(self, row: Mapping[str, Any], *, with_tools: bool = True) -> Json:
-        """Return the input and tools that the row does not have. Raises BadTask if a field of the template is missing."""
+        """Return the input and tools that the row lacks. Raises BadTask if a field of the user template is missing."""
         given = row.get("responses_create_params")
         params: Mapping[str, Any] = given if isinstance(given, Mapping) else {}
         added: Json = {}

@@ -1,6 +1,6 @@
 r"""Removes text around an answer that is not part of it: `x =`, `The answer is`, `\pmod{23}`, `\{x \mid ...\}`.
 
-A left-hand side is removed only if it is a name or the requested quantity: `x = 7` means 7; `-x = 7` and `x^2 = 7` do not.
+A left-hand side is removed only if it is a name or the requested quantity: `x = 7` means 7; `-x = 7`, `x^2 = 7` do not.
 """
 
 from __future__ import annotations

@@ -82,9 +82,9 @@ class WeightUpdates:
         should_pause = not self._gate.waits_for(PAUSED) and not self._gate.waits_for(ASLEEP)
         try:
             if should_pause and (failed := await self._engines.all(urls, self._loader.pause)):
-                raise _failed(f"nothing was changed, the policy stays version {self._versions.now!r}", failed.values())
+                raise _failed(f"nothing was changed; the policy stays at version {self._versions.now!r}", failed.values())
             if changed := await asyncio.to_thread(checkpoint.difference, found):
-                raise conflict(f"nothing was changed, the policy stays version {self._versions.now!r}: {changed}")
+                raise conflict(f"nothing was changed; the policy stays at version {self._versions.now!r}: {changed}")
             await self._load(self._in_pool(urls), found, version)
         except BaseException:
             if should_pause:
@@ -133,7 +133,7 @@ class WeightUpdates:
         remaining = self._in_pool(urls)
         summary = f"the update to {version!r} failed"
         if not (difference := self._versions.difference(remaining)):
-            raise _failed(f"{summary} and was rolled back, the policy stays version {previous!r}", failed)
+            raise _failed(f"{summary} and was rolled back; the policy stays at version {previous!r}", failed)
         invalid = [url for url in remaining if url in self._versions.invalid]
         # A request that runs on invalid weights crashes vLLM, so those in flight are aborted.
         await self._engines.all(invalid, self._loader.abort)

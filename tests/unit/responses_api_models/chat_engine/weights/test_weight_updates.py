@@ -117,7 +117,7 @@ async def test_a_failure_that_was_fixed_by_going_back_refuses_no_request() -> No
         status, said = await policy.update(NEW)
         assert (status, await policy.version()) == (502, "0")
         assert [await policy.asked() for _ in range(2)] == [(200, STARTED)] * 2
-    assert "was rolled back, the policy stays version '0'" in said["detail"]
+    assert "was rolled back; the policy stays at version '0'" in said["detail"]
     assert (good.label, bad.label) == ("0", "0")
 
 
@@ -206,7 +206,7 @@ async def test_engines_that_do_not_pause_are_left_as_they_are() -> None:
         status, said = await policy.update(NEW)
         assert await policy.asked() == (200, STARTED)
     assert (status, during(good)) == (502, ["/pause?mode=keep", "/resume"])
-    assert said["detail"].startswith("nothing was changed, the policy stays version '0'")
+    assert said["detail"].startswith("nothing was changed; the policy stays at version '0'")
 
 
 async def test_an_engine_without_control_endpoints_says_how_to_open_them() -> None:
