@@ -78,13 +78,14 @@ class WeightUpdates:
             raise Failure(FailureKind.UPSTREAM_ERROR, f"{summary}: restart the engine, then repeat the update")
 
     async def _change(self, urls: Sequence[str], found: Checkpoint, version: str) -> None:
+        unchanged = f"nothing was changed; the policy stays at version {self._versions.now!r}"
         # If a trainer paused the engines, the trainer resumes them.
         should_pause = not self._gate.waits_for(PAUSED) and not self._gate.waits_for(ASLEEP)
         try:
             if should_pause and (failed := await self._engines.all(urls, self._loader.pause)):
-                raise _failed(f"nothing was changed; the policy stays at version {self._versions.now!r}", failed.values())
+                raise _failed(unchanged, failed.values())
             if changed := await asyncio.to_thread(checkpoint.difference, found):
-                raise conflict(f"nothing was changed; the policy stays at version {self._versions.now!r}: {changed}")
+                raise conflict(f"{unchanged}: {changed}")
             await self._load(self._in_pool(urls), found, version)
         except BaseException:
             if should_pause:
