@@ -21,10 +21,10 @@ from rollyard.resources_servers.answers.grader import AnswerGrader
 from rollyard.resources_servers.answers.worker_pool import WorkerPool
 from rollyard.resources_servers.dataset_sources import read_rows
 from rollyard.resources_servers.environment import Verification
-from rollyard.resources_servers.gsm8k.prompt_formats import READINGS as GSM8K
+from rollyard.resources_servers.gsm8k.prompt_formats import ANSWER_FORMS as GSM8K
 from rollyard.resources_servers.gsm8k.prompt_formats import gold_number
 from rollyard.resources_servers.ifeval.scoring import instruction, outcome
-from rollyard.resources_servers.math.prompt_formats import READINGS as MATH
+from rollyard.resources_servers.math.prompt_formats import ANSWER_FORMS as MATH
 from rollyard.resources_servers.math.prompt_formats import gold_answer
 from rollyard.services.io.search_path import INSTALLED
 

@@ -13,7 +13,7 @@ from pydantic import AfterValidator, BeforeValidator
 from rollyard.resources_servers.union_constraints import distributed
 
 MAX_DEPTH = 64
-"""Deepest nesting of an argument; serializers and recursive functions fail a little above it."""
+"""Maximum nesting depth of an argument; serializers and recursive functions fail not far above it."""
 MAX_INTEGER = 2**63 - 1
 """The largest integer that JSON parsers, databases and numpy all support."""
 
@@ -47,7 +47,7 @@ def exact(annotation: Any) -> Any:
     if origin is Annotated:
         made = exact(inner[0])
         base, *own = (get_args(made)[0], *made.__metadata__) if get_origin(made) is Annotated else (made,)
-        # The author's constraints first: pydantic writes `minimum` for them only directly behind the type.
+        # The author's constraints come first: pydantic emits `minimum` only for constraints directly after the type.
         return Annotated[(base, *annotation.__metadata__, *own)]
     if origin in (list, dict, tuple, set, frozenset):
         return origin[tuple(part if part is ... else exact(part) for part in inner)]

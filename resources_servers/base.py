@@ -168,8 +168,8 @@ class ResourcesServer(Server):
         return {"additions": added} if added else {}
 
     async def _act(self, call: RawRequest) -> bytes | RawResponse:
-        """Execute the model's action. Only the way in which the session was opened decides what the path means:
-        after `/seed_session` it is the name of a tool, after `/reset` it must be `/step` and takes one turn.
+        """Execute the model's action. What the path means depends only on how the session was opened: after
+        `/seed_session` it is the name of a tool; after `/reset` it must be `/step`, which takes one turn.
         """
         session = self._sessions.find(call)
         if session.turn_based:
@@ -258,7 +258,7 @@ class ResourcesServer(Server):
     def _with_cookie(
         self, call: RawRequest, session: OpenEpisode[Environment[Any]], body: bytes
     ) -> bytes | RawResponse:
-        """Build the response. Clients of other stacks get the cookie again, as some keep only the last cookies."""
+        """Build the response. Clients of other stacks get the cookie again, as some keep only the latest ones."""
         if call.header(RUN_HEADER.encode()) is not None:
             return body
         return RawResponse(body, headers=((b"set-cookie", self._sessions.cookie(session)),))

@@ -54,7 +54,7 @@ class EnvironmentSettings(ServerSettings):
     orphan_s: float = Field(default=15.0, gt=0)
     """A session that was idle for this many seconds is closed if the process of its agent has exited."""
     max_sessions: int = Field(default=100_000, ge=1)
-    """Most open sessions; further ones are rejected."""
+    """Maximum number of open sessions; further ones are rejected."""
     system_prompt: str | None = None
     """Replaces the environment's system prompt; an empty string disables it."""
     user_template: str | None = None

@@ -1,4 +1,6 @@
-"""Checks what an environment's methods return, so that a slip is named and no observation is lost silently."""
+"""Checks the return values of an environment's methods, so that a mistake raises a clear error and no observation is
+lost silently.
+"""
 
 from __future__ import annotations
 

@@ -47,7 +47,8 @@ class Rubric:
     """Weighted parts, checked on construction. A part of weight 0 is only reported; a negative weight is a penalty."""
 
     def __init__(self, *, success: str | float | None = None, **parts: tuple[float, Part]) -> None:
-        """`success` is the part that must get its full score, or the lowest successful reward. None reports no success.
+        """`success` is the part that must get its full score, or the lowest reward that counts as a success. If it is
+        None, the verdict has no `success`.
 
         Raises OperatorError for a weight that is not a finite number, and for a `success` that is not a part's name.
         """
@@ -126,7 +127,7 @@ def _fields_of(scores: Mapping[str, Score]) -> Json:
     for name, score in scores.items():
         if taken := score.fields.keys() & (_OWN | fields.keys()):
             found = ", ".join(sorted(taken))
-            detail = f"part {name!r} of the rubric reports {found}, which is taken; give the field another name"
+            detail = f"part {name!r} of the rubric reports {found}, which is already in use; rename the field"
             raise Failure(FailureKind.SERVER_ERROR, detail)
         fields |= score.fields
     return fields

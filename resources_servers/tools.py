@@ -26,11 +26,12 @@ log = logging.getLogger(__name__)
 
 _MARK = "__rollyard_tool__"
 _MEMBERS = frozenset({*dir(Environment), *Environment.__annotations__, "task", "settings"})
-"""A tool with one of these names would replace it: the base class would call a tool `seed` for every episode."""
+"""A tool with one of these names would override the member: the base class would call a tool `seed` in every episode.
+"""
 
 
 class InvalidToolCall(ValueError):
-    """The model made an invalid tool call. The model reads the text; nothing was executed."""
+    """The model made an invalid tool call. The message is shown to the model; nothing was executed."""
 
 
 def tool(method: Method) -> Method:
@@ -60,12 +61,12 @@ class Tool:
         """Parse the model's JSON into keyword arguments. Raises InvalidToolCall with a message for the model."""
         body = body or b"{}"
         try:
-            # Pydantic accepts these for untyped parameters: NaN, half a surrogate pair, unlimited nesting.
+            # Pydantic accepts NaN, lone surrogates and unlimited nesting for untyped parameters.
             check_values(orjson.loads(body))
             parsed = self.arguments.model_validate_json(body)
         except ValidationError as error:
             first = error.errors(include_url=False, include_input=False)[0]
-            # For a union, pydantic adds the branch to the location. The names of validators mean nothing to a model.
+            # For a union, pydantic adds the branch to the location. A model cannot make sense of validator names.
             parts = [str(part) for part in first["loc"] if not str(part).startswith("function-")]
             location = ".".join(parts)[:200] or "the arguments"
             raise InvalidToolCall(self._explain(f"{location}: {first['msg'].removeprefix('Value error, ')}")) from error
@@ -105,8 +106,8 @@ def as_invalid_tool_call(what: str, *, sized: bool = True) -> Iterator[None]:
     """Convert errors that only the model can have caused into InvalidToolCall, so that they neither invalidate nor
     repeat the rollout.
 
-    These are BadTask and its Failure, because the row was valid when the session was opened, and, if the model chose
-    the size of the input (`sized`), an overflow, too deep recursion and a lack of memory.
+    These are BadTask and its Failure, because the row was valid when the session was opened. If the model chose the
+    size of the input (`sized`), they include OverflowError, RecursionError and MemoryError.
     """
     try:
         yield
@@ -119,15 +120,15 @@ def as_invalid_tool_call(what: str, *, sized: bool = True) -> Iterator[None]:
     except (OverflowError, RecursionError, MemoryError) as error:
         if not sized:
             raise
-        log.warning("%s raised %r; the model is told that it is too large", what, error)
+        log.warning("%s raised %r; it is reported to the model as too large", what, error)
         raise InvalidToolCall(f"{what} is too large: {type(error).__name__}") from error
 
 
 def tools_of(owner: type) -> dict[str, Tool]:
     """Return the tools of an Environment class by name, including inherited ones.
 
-    Raises TypeError for a sync method, a method without `self`, a name that the wire format or Environment uses, and a
-    parameter that JSON cannot name or describe.
+    Raises TypeError for a synchronous method, a method without `self`, a name that the wire format or Environment uses,
+    and a parameter that a JSON object cannot contain, such as `*args`, or that JSON schema cannot describe.
     """
     found: dict[str, Tool] = {}
     for name, method in inspect.getmembers(owner, inspect.isfunction):
@@ -154,10 +155,10 @@ def tools_of(owner: type) -> dict[str, Tool]:
 def _as_json(result: Any) -> bytes:
     try:
         return orjson.dumps(result)
-    except TypeError:  # the standard library supports integers beyond 64 bits, half a surrogate pair and deep nesting
+    except TypeError:  # the standard library supports integers beyond 64 bits, lone surrogates and deep nesting
         try:
             return json.dumps(result).encode()
-        except ValueError as error:  # the integer has more digits than Python converts
+        except ValueError as error:  # the integer has more digits than Python converts to a string
             raise OverflowError(str(error)) from error
 
 
@@ -175,7 +176,7 @@ def _arguments(name: str, method: Callable[..., Any]) -> type[BaseModel]:
         if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
             kind = parameter.kind.description
             raise TypeError(
-                f"tool {name}: {parameter} is {kind}, which a JSON object cannot name; use plain parameters"
+                f"tool {name}: {parameter} is {kind}, which a JSON object cannot contain; use plain parameters"
             )
         hint, description = hints.get(parameter.name, Any), None
         default = ... if parameter.default is parameter.empty else parameter.default
@@ -183,7 +184,7 @@ def _arguments(name: str, method: Callable[..., Any]) -> type[BaseModel]:
             hint = Annotated[(hint, *default.metadata)] if default.metadata else hint
             description = default.description
             default = ... if default.is_required() else default.get_default(call_default_factory=True)
-        # With an alias any name works. As a field name, `_x` would be private and `schema` a pydantic method.
+        # An alias can be any name. As a field name, `_x` would be private, and `schema` would shadow a pydantic method.
         stated: dict[str, Any] = {} if description is None else {"description": description}
         fields[f"p{number}"] = (exact(hint), Field(default, alias=parameter.name, **stated))
     return create_model(f"{name}_arguments", __config__=ConfigDict(extra="forbid", allow_inf_nan=False), **fields)

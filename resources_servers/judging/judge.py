@@ -1,6 +1,6 @@
 """Grades answers with a model of the run (LLM-as-a-judge).
 
-    judge = Judge(models, settings.judge)          # one for all episodes of a server
+    judge = Judge(models, settings.judge)          # one per server, shared by its episodes
     score = await judge.grade(question=..., response=response.text, reference=self.task["answer"])
     return Verdict(reward=score.value, success=score.value == 1.0, **score.fields)
 
@@ -68,9 +68,9 @@ class Judge:
             return self._zero(f"the answer has {len(response)} characters: too long to be graded")
         item = Question(question, response, reference)
         key = item.digest(self._settings)
-        if (known := self._cache.get(key)) is not None:
+        if (cached := self._cache.get(key)) is not None:
             self._cache.move_to_end(key)
-            return known
+            return cached
         try:
             votes = await self._votes(item, key[:8])
         except Failure as failure:
@@ -87,12 +87,12 @@ class Judge:
 
     async def _votes(self, item: Question, code: str) -> list[Vote]:
         request = {**self._settings.params, "input": item.prompt(code, self._settings)}
-        until = time.monotonic() + self._settings.timeout_s
+        deadline = time.monotonic() + self._settings.timeout_s
         tasks: list[asyncio.Task[Vote]] = []
         try:
             async with asyncio.timeout(self._settings.timeout_s):
                 tasks.extend(
-                    asyncio.create_task(self._vote(request, code, item.response, until))
+                    asyncio.create_task(self._vote(request, code, item.response, deadline))
                     for _ in range(self._settings.votes)
                 )
                 return await asyncio.gather(*tasks)
@@ -103,12 +103,12 @@ class Judge:
             for task in tasks:
                 task.cancel()
 
-    async def _vote(self, request: Json, code: str, response: str, until: float) -> Vote:
+    async def _vote(self, request: Json, code: str, response: str, deadline: float) -> Vote:
         server, text, reason = self._settings.model_server.name, "", ""
         for _ in range(self._settings.tries):
             async with self._slots:
-                left_s = max(until - time.monotonic(), 0.001)
-                answer = await self._models.respond(server, request, timeout_s=left_s)
+                remaining_s = max(deadline - time.monotonic(), 0.001)
+                answer = await self._models.respond(server, request, timeout_s=remaining_s)
             try:
                 text = judge_text(answer)
                 # A thread, because a pattern may need a process of its own.
@@ -146,5 +146,5 @@ class Judge:
         return Score(value, {f"{self._name}_{key}": value for key, value in fields.items()}, as_penalty)
 
     def _shortened(self, text: str) -> str:
-        most, text = self._settings.text_chars, text.strip()
-        return text if len(text) <= most else f"... {text[-most:]}" if most else ""
+        limit, text = self._settings.text_chars, text.strip()
+        return text if len(text) <= limit else f"... {text[-limit:]}" if limit else ""

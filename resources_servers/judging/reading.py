@@ -22,7 +22,7 @@ from rollyard.services.types import Json
 
 
 class UnreadableGrade(ValueError):
-    """The judge's answer contains no grade; the text states what was found instead."""
+    """The judge's answer contains no valid grade; the message states what was found instead."""
 
 
 def judge_text(response: Json) -> str:

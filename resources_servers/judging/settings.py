@@ -61,20 +61,20 @@ class JudgeSettings(BaseModel):
     """The judge's last line must match it completely; group 1 is the grade. {code} is replaced by the code. A line with
     Markdown around it is also tried without, case-insensitively."""
     json_field: str | None = None
-    """Read the grade from this key of a JSON object, which is the judge's last line or its complete answer, instead of
-    using `pattern`."""
+    """Read the grade from this key of a JSON object instead of matching `pattern`. The object must be the judge's last
+    line or its complete answer."""
     votes: int = Field(default=1, ge=1, le=99)
     """Number of times that the judge grades each answer."""
     combine: Literal["majority", "mean"] = "majority"
     """majority: the most frequent score, in a tie the lowest; mean: the average."""
     tries: int = Field(default=3, ge=1)
-    """Most requests for one vote, until the judge's answer can be parsed."""
+    """Maximum number of requests per vote. A request is repeated if the judge's answer cannot be parsed."""
     on_unreadable: Literal["fail", "zero"] = "zero"
     """If no answer could be parsed: count the vote as 0, or fail the rollout, which gives the policy a second try."""
     max_response_chars: int = Field(default=50_000, ge=1)
     """A longer answer scores 0 without a request to the judge."""
     parallel: int = Field(default=32, ge=1)
-    """Most concurrent requests to the judge per environment process."""
+    """Maximum number of concurrent requests to the judge per environment process."""
     timeout_s: float = Field(default=100.0, gt=0)
     """Deadline per answer: all votes, all tries and the wait for a free slot. Keep it below the agent's
     `tool_timeout_s`."""
@@ -89,7 +89,7 @@ class JudgeSettings(BaseModel):
             raise ValueError("the judge's prompt has no {response}: add it, or the judge does not see the answer")
         for word in _WORD.findall(self.prompt):
             if word not in FIELDS and (hint := did_you_mean(word, FIELDS)):
-                raise ValueError(f"the judge's prompt has {{{word}}}{hint}")
+                raise ValueError(f"the judge's prompt has the unknown placeholder {{{word}}}{hint}")
         if self.json_field is None:
             self._check_pattern()
         if self.scale is not None and not self.scale[0] < self.scale[1]:

@@ -1,7 +1,7 @@
 """A model server in front of an endpoint that supports the Responses API (OpenAI, vLLM's /v1/responses).
 
-Requests are forwarded with the model's name, and with earlier calls in a form that endpoints accept. The bytes of the
-response are returned unchanged once they are validated.
+Requests are forwarded under the configured model name, with earlier tool calls in a form that endpoints accept. The
+bytes of the response are validated and returned unchanged.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from rollyard.services.types import Json
 
 
 class OpenaiModel(ModelServer[EndpointSettings]):
-    """Serves the Responses API through an endpoint's Responses API."""
+    """Forwards both APIs to an endpoint that supports them."""
 
     def __init__(self, settings: EndpointSettings, context: Context) -> None:
         super().__init__(settings, context)

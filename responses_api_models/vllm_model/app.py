@@ -1,6 +1,6 @@
-"""A model server in front of an engine at a given address that supports Chat Completions.
+"""A model server in front of an external engine that supports Chat Completions.
 
-Works with vLLM, SGLang, llama.cpp and most providers. The requests are handled in `chat_engine`.
+It works with vLLM, SGLang, llama.cpp and most providers. `chat_engine` handles the requests.
 """
 
 from __future__ import annotations

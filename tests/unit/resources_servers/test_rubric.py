@@ -137,7 +137,7 @@ async def test_fields_of_a_score_are_on_the_verdict_and_never_replace_each_other
     twice = Rubric(a=(1.0, returning(Score(1.0, {"why": 1}))), b=(1.0, returning(Score(1.0, {"why": 2}))))
     own = Rubric(a=(1.0, returning(Score(1.0, {"reward": 9.0}))))
     for rubric in (twice, own):
-        with pytest.raises(Failure, match="which is taken"):
+        with pytest.raises(Failure, match="already in use"):
             await rubric.verdict(TASK, answered("42"))
 
 
