@@ -111,7 +111,7 @@ class Judge:
                 answer = await self._models.respond(server, request, timeout_s=remaining_s)
             try:
                 text = judge_text(answer)
-                # A thread, because a pattern may need a process of its own.
+                # In a thread, because matching may take a second.
                 score = await asyncio.to_thread(read_score, text, code, self._settings, response)
                 return Vote(score, self._shortened(text))
             except UnreadableGrade as error:

@@ -11,14 +11,16 @@ Markdown. Judges quote in the same way: without {code}, a line that the graded a
 from __future__ import annotations
 
 import math
-import re
 
 import orjson
+import regex
 
 from rollyard.resources_servers.judging.markdown import is_quoted, plain, unfenced
-from rollyard.resources_servers.judging.pattern_matching import matched_group
 from rollyard.resources_servers.judging.settings import JudgeSettings
 from rollyard.services.types import Json
+
+MATCH_S = 1.0
+"""Time limit for matching one line with the pattern, which may need exponential time: `(x|xx)+y`."""
 
 
 class UnreadableGrade(ValueError):
@@ -51,7 +53,7 @@ def read_score(text: str, code: str, settings: JudgeSettings, response: str = ""
         line = _last_line(block)
         shown = block if settings.json_field is not None else plain(line)
         try:
-            score = _score(shown, block, code, settings, re.IGNORECASE)
+            score = _score(shown, block, code, settings, ignore_case=True)
         except UnreadableGrade:
             raise error from None
         if (settings.json_field is not None or "{code}" not in settings.pattern) and is_quoted(shown, response):
@@ -59,11 +61,11 @@ def read_score(text: str, code: str, settings: JudgeSettings, response: str = ""
         return score
 
 
-def _score(line: str, text: str, code: str, settings: JudgeSettings, flags: re.RegexFlag = re.NOFLAG) -> float:
+def _score(line: str, text: str, code: str, settings: JudgeSettings, *, ignore_case: bool = False) -> float:
     if settings.json_field is not None:
         grade = _json_grade(line, text, settings.json_field)
     else:
-        grade = _pattern_grade(line, code, settings.pattern, flags)
+        grade = _pattern_grade(line, code, settings.pattern, regex.IGNORECASE if ignore_case else 0)
     return _scaled(grade, settings.scale) if settings.scale else _graded(grade, settings.grades)
 
 
@@ -78,14 +80,15 @@ def _without_thinking(text: str) -> str:
     return text.partition("<think>")[0]
 
 
-def _pattern_grade(line: str, code: str, pattern: str, flags: re.RegexFlag) -> str:
+def _pattern_grade(line: str, code: str, pattern: str, flags: int) -> str:
+    expression = regex.compile(pattern.replace("{code}", regex.escape(code)), flags)
     try:
-        grade = matched_group(pattern, code, line, flags)
+        found = expression.fullmatch(line, timeout=MATCH_S, concurrent=True)
     except TimeoutError as error:
-        raise UnreadableGrade(f"the last line is {line[:200]!r}, too long for {pattern!r}: {error}") from error
-    if grade is None:
+        raise UnreadableGrade(f"the last line, {line[:200]!r}, took over {MATCH_S} s to match") from error
+    if found is None:
         raise UnreadableGrade(f"the last line is {line[:200]!r}, which does not match {pattern!r}")
-    return grade
+    return str(found[1])
 
 
 def _json_grade(line: str, text: str, key: str) -> object:
