@@ -1,4 +1,4 @@
-"""What counts as a change on disk, and when it is reported."""
+"""Which files on disk count as changes, and when changes are reported."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ def loaded(folder: Path) -> LoadedCode:
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     app = f"{PLAIN_APP}\nfrom .rules import A\nLEVELS = 'levels.json'\n"
-    made = tmp_path / "resources_servers" / make_folder(tmp_path, app=app, rules="A = 1\n")
-    (made / "levels.json").write_text("[1]")
-    (made / "prepare.py").write_text("if __name__ == '__main__':\n    print(1)\n")
-    return made
+    folder = tmp_path / "resources_servers" / make_folder(tmp_path, app=app, rules="A = 1\n")
+    (folder / "levels.json").write_text("[1]")
+    (folder / "prepare.py").write_text("if __name__ == '__main__':\n    print(1)\n")
+    return folder
 
 
 @pytest.fixture
 def disk(folder: Path) -> CodeOnDisk:
-    made = CodeOnDisk({})
-    made.follow("world", *loaded(folder))
-    assert settled(made) == DiskChanges()
-    return made
+    disk = CodeOnDisk({})
+    disk.follow("world", *loaded(folder))
+    assert settled(disk) == DiskChanges()
+    return disk
 
 
 def settled(disk: CodeOnDisk) -> DiskChanges | None:
-    """What the second look reports: the first one finds the files as they are, the second one that they stay so."""
+    """What the second look reports; a change counts once two looks find the same files."""
     disk.look()
     return disk.look()
 
@@ -49,7 +49,7 @@ def files(changes: DiskChanges | None) -> list[str]:
 
 
 @pytest.mark.parametrize("name", ["app.py", "rules.py", "levels.json", "new.py", "deep/new.py"])
-def test_a_file_that_the_server_uses_is_reported_once(disk: CodeOnDisk, folder: Path, name: str) -> None:
+def test_a_changed_file_that_the_server_uses_is_reported_once(disk: CodeOnDisk, folder: Path, name: str) -> None:
     (folder / name).parent.mkdir(exist_ok=True)
     with (folder / name).open("a") as file:
         file.write("\n# more")
@@ -71,7 +71,7 @@ def test_nothing_is_reported_while_files_are_being_written(disk: CodeOnDisk, fol
     assert files(disk.look()) == ["rules.py"]
 
 
-def test_a_change_that_is_undone_is_withdrawn(disk: CodeOnDisk, folder: Path) -> None:
+def test_a_reverted_change_is_no_longer_reported(disk: CodeOnDisk, folder: Path) -> None:
     (folder / "rules.py").write_text("A = 2\n")
     (folder / "new.py").write_text("B = 2\n")
     (folder / "levels.json").unlink()
@@ -84,7 +84,7 @@ def test_a_change_that_is_undone_is_withdrawn(disk: CodeOnDisk, folder: Path) ->
     assert settled(disk) == DiskChanges()
 
 
-def test_a_change_that_keeps_size_and_time_of_the_file_is_seen(disk: CodeOnDisk, folder: Path) -> None:
+def test_a_change_that_keeps_the_files_size_and_time_is_detected(disk: CodeOnDisk, folder: Path) -> None:
     before = (folder / "rules.py").stat()
     (folder / "rules.py").write_text("A = 2\n")
     os.utime(folder / "rules.py", ns=(before.st_atime_ns, before.st_mtime_ns))
