@@ -1,4 +1,4 @@
-"""Data set files for the tests beside."""
+"""Dataset files for the tests of this folder."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ def row(text: str, **more: Any) -> Json:
 
 
 def rows(prefix: str, count: int, **more: Any) -> list[Json]:
-    """Rows `prefix0`, `prefix1`, ... with these as their ids."""
+    """Rows with the ids `prefix0`, `prefix1`, ..."""
     return [row(f"{prefix}{number}", prompt_id=f"{prefix}{number}", **more) for number in range(count)]
 
 
-def written(path: Path, lines: Sequence[Json | bytes]) -> Path:
-    """A data set file."""
-    path.write_bytes(b"".join((one if isinstance(one, bytes) else orjson.dumps(one)) + b"\n" for one in lines))
+def write_rows(path: Path, lines: Sequence[Json | bytes]) -> Path:
+    """Write a dataset file."""
+    path.write_bytes(b"".join((line if isinstance(line, bytes) else orjson.dumps(line)) + b"\n" for line in lines))
     return path
