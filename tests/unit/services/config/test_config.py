@@ -26,7 +26,7 @@ def test_later_files_win_then_env_yaml_then_the_command_line(tmp_path: Path) -> 
     mine = make_folder(tmp_path)
     for name, speed in (("a.yaml", 1), ("b.yaml", 2), ("env.yaml", 3)):
         (tmp_path / name).write_text(yaml_of(mine, f"{{speed: {speed}}}"))
-    setting = f"++world.resources_servers.{mine}.speed=4"
+    setting = f"++environment.resources_servers.{mine}.speed=4"
     assert speed_of(tmp_path, ["a.yaml", "b.yaml"], setting) == 4
     assert speed_of(tmp_path, ["a.yaml", "b.yaml"]) == 3
     (tmp_path / "env.yaml").unlink()
@@ -77,7 +77,7 @@ def test_an_escaped_reference_is_literal_text(tmp_path: Path) -> None:
 def test_an_unresolved_reference_is_rejected_with_the_setting_and_where_to_define_it(tmp_path: Path) -> None:
     mine = make_folder(tmp_path)
     message = error_message(tmp_path, yaml_of(mine, "{title: '${name_x}'}"))
-    assert f"world.resources_servers.{mine}.title" in message
+    assert f"environment.resources_servers.{mine}.title" in message
     assert "export name_x=" in message and "+name_x=" in message and "env.yaml" in message
 
 
@@ -97,19 +97,19 @@ def test_both_names_of_the_agents_family_are_the_same_family(tmp_path: Path, fam
 
 def test_nested_settings_are_typed(tmp_path: Path) -> None:
     mine = make_folder(tmp_path)
-    (spec,) = load_text(tmp_path, yaml_of(mine, "{engine: {threads: 4}, peer: {name: world}}")).servers
+    (spec,) = load_text(tmp_path, yaml_of(mine, "{engine: {threads: 4}, peer: {name: environment}}")).servers
     assert spec.settings.model_dump()["engine"] == {"threads": 4}
     assert "engine.threads" in error_message(tmp_path, yaml_of(mine, "{engine: {threads: many}}"))
 
 
 def test_an_unknown_setting_is_rejected_with_the_server_and_the_nearest_name(tmp_path: Path) -> None:
     message = error_message(tmp_path, yaml_of(make_folder(tmp_path), "{sped: 3}"))
-    assert "world" in message and "'sped'" in message and "'speed'" in message
+    assert "environment" in message and "'sped'" in message and "'speed'" in message
 
 
 def test_an_unknown_family_is_rejected_with_the_nearest_name(tmp_path: Path) -> None:
     message = error_message(tmp_path, yaml_of(make_folder(tmp_path), family="resource_servers"))
-    assert "world" in message and "resource_servers" in message and "'resources_servers'" in message
+    assert "environment" in message and "resource_servers" in message and "'resources_servers'" in message
 
 
 def test_an_unknown_implementation_is_rejected_with_the_nearest_name_and_the_searched_folders(tmp_path: Path) -> None:
@@ -124,15 +124,15 @@ def test_an_unknown_config_file_is_rejected_with_the_nearest_name_and_the_search
     assert "'configs/sokoban_builtin.yaml'" in message and str(tmp_path) in message
 
 
-@pytest.mark.parametrize("reference", ["{type: resources_servers, name: wolrd}", "{name: wolrd}"])
+@pytest.mark.parametrize("reference", ["{type: resources_servers, name: enviroment}", "{name: enviroment}"])
 def test_a_reference_to_an_unknown_server_is_rejected_with_the_nearest_name(tmp_path: Path, reference: str) -> None:
     message = error_message(tmp_path, yaml_of(make_folder(tmp_path), f"{{peer: {reference}}}"))
-    assert "world.peer" in message and "'wolrd'" in message and "'world'" in message
+    assert "environment.peer" in message and "'enviroment'" in message and "'environment'" in message
 
 
 def test_an_unused_top_level_key_on_the_command_line_is_rejected(tmp_path: Path) -> None:
     message = error_message(
-        tmp_path, "name: x\n" + yaml_of(make_folder(tmp_path)), "+wrold.resources_servers=1", "+nmae=y"
+        tmp_path, "name: x\n" + yaml_of(make_folder(tmp_path)), "+enviroment.resources_servers=1", "+nmae=y"
     )
     assert "'nmae'" in message and "'name'" in message
 
@@ -145,19 +145,21 @@ def test_a_secret_in_a_rejected_override_is_not_printed(tmp_path: Path) -> None:
 def test_a_server_may_be_defined_on_the_command_line(tmp_path: Path) -> None:
     mine = make_folder(tmp_path)
     config = load_text(tmp_path, yaml_of(mine), f"+second={{resources_servers: {{{mine}: {{speed: 9}}}}}}")
-    assert [spec.name for spec in config.servers] == ["world", "second"]
+    assert [spec.name for spec in config.servers] == ["environment", "second"]
 
 
 def test_two_implementations_under_one_family_are_rejected(tmp_path: Path) -> None:
     first, second = make_folder(tmp_path), make_folder(tmp_path)
-    message = error_message(tmp_path, f"world:\n  resources_servers:\n    {first}: {{}}\n    {second}: {{}}\n")
-    assert "world.resources_servers" in message and "one implementation" in message
+    message = error_message(tmp_path, f"environment:\n  resources_servers:\n    {first}: {{}}\n    {second}: {{}}\n")
+    assert "environment.resources_servers" in message and "one implementation" in message
 
 
 def test_two_families_under_one_name_are_rejected(tmp_path: Path) -> None:
     first, second = make_folder(tmp_path), make_folder(tmp_path, "agents")
-    message = error_message(tmp_path, f"world:\n  resources_servers: {{{first}: {{}}}}\n  agents: {{{second}: {{}}}}\n")
-    assert "world" in message
+    message = error_message(
+        tmp_path, f"environment:\n  resources_servers: {{{first}: {{}}}}\n  agents: {{{second}: {{}}}}\n"
+    )
+    assert "environment" in message
 
 
 def test_a_config_without_a_server_is_rejected_with_its_keys(tmp_path: Path) -> None:
@@ -174,7 +176,7 @@ def test_an_empty_config_is_rejected(tmp_path: Path) -> None:
     assert "no server" in error_message(tmp_path, "")
 
 
-@pytest.mark.parametrize("text", ["world: {a: [1\n", "a: 1\na: 2\n", "- a\n- b\n", "a: \x00\n"])
+@pytest.mark.parametrize("text", ["environment: {a: [1\n", "a: 1\na: 2\n", "- a\n- b\n", "a: \x00\n"])
 def test_a_file_that_is_not_a_yaml_mapping_is_named(tmp_path: Path, text: str) -> None:
     assert str(tmp_path / "config.yaml") in error_message(tmp_path, text)
 
@@ -187,9 +189,9 @@ def test_a_file_that_is_not_utf_8_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("settings", ["[1, 2]", "5", "text"])
 def test_settings_that_are_not_a_mapping_are_rejected(tmp_path: Path, settings: str) -> None:
-    assert "world" in error_message(tmp_path, yaml_of(make_folder(tmp_path), settings))
+    assert "environment" in error_message(tmp_path, yaml_of(make_folder(tmp_path), settings))
 
 
 @pytest.mark.parametrize("settings", ["{replicas: 0}", "{replicas: -1}", "{port: 99999}", "{port: -1}"])
 def test_a_number_out_of_range_is_rejected_at_load(tmp_path: Path, settings: str) -> None:
-    assert "world" in error_message(tmp_path, yaml_of(make_folder(tmp_path), settings))
+    assert "environment" in error_message(tmp_path, yaml_of(make_folder(tmp_path), settings))

@@ -38,7 +38,7 @@ def config_of(root: Path, mine: str) -> RunConfig:
 
 def test_a_users_folder_may_use_relative_imports(tmp_path: Path) -> None:
     mine = make_folder(tmp_path, app="from .rules import RULE\n" + PLAIN_APP, rules="RULE = 'no cheating'\n")
-    assert config_of(tmp_path, mine).servers[0].name == "world"
+    assert config_of(tmp_path, mine).servers[0].name == "environment"
 
 
 def test_a_users_folder_is_not_a_top_level_module(tmp_path: Path) -> None:
@@ -50,7 +50,7 @@ def test_a_users_folder_is_not_a_top_level_module(tmp_path: Path) -> None:
 
 def test_a_users_folder_may_import_a_sibling_file_by_its_bare_name(tmp_path: Path) -> None:
     mine = make_folder(tmp_path, app="import rules_of_mine\n" + PLAIN_APP, rules_of_mine="RULE = 1\n")
-    assert config_of(tmp_path, mine).servers[0].name == "world"
+    assert config_of(tmp_path, mine).servers[0].name == "environment"
 
 
 def test_two_folders_may_have_a_package_with_the_same_bare_name(tmp_path: Path) -> None:
@@ -110,12 +110,12 @@ def test_a_users_folder_may_import_an_installed_environment(tmp_path: Path) -> N
         "from rollyard.resources_servers.grl_sokoban.game import *\nfrom rollyard.resources_servers.base import tool\n"
         + PLAIN_APP
     )
-    assert config_of(tmp_path, make_folder(tmp_path, app=app)).servers[0].name == "world"
+    assert config_of(tmp_path, make_folder(tmp_path, app=app)).servers[0].name == "environment"
 
 
 def test_the_init_of_a_users_folder_runs_first(tmp_path: Path) -> None:
     mine = make_folder(tmp_path, app="from . import RULE\n" + PLAIN_APP, __init__="RULE = 1\n")
-    assert config_of(tmp_path, mine).servers[0].name == "world"
+    assert config_of(tmp_path, mine).servers[0].name == "environment"
 
 
 def test_a_folder_without_its_entrypoint_is_rejected_with_the_file_name(tmp_path: Path) -> None:

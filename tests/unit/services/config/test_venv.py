@@ -174,7 +174,7 @@ async def test_a_stack_of_processes_runs_a_server_in_its_own_environment(built: 
     config = load_text(built.root, yaml_of(built.name, "{speed: 5}"))
     assert config.servers[0].isolated
     async with processes(config, built.root) as stack:
-        (url,) = stack.registry.directory().servers["world"]
+        (url,) = stack.registry.directory().servers["environment"]
         transport = HttpTransport()
         versions = orjson.loads((await send(transport, url + "/versions", b"", "GET")).body)
         await transport.close()

@@ -8,19 +8,10 @@ from typing import Any
 
 import pytest
 
-from rollyard.services.datasets.data_files import DataFiles
 from rollyard.services.datasets.mixture import Mixture
-from rollyard.services.datasets.settings import MixtureSettings, read_mixture
+from rollyard.services.datasets.settings import read_mixture
 from rollyard.services.errors import OperatorError
-from rollyard.services.server.settings import parse_settings
-from tests.unit.services.datasets.files import row, rows, write_rows
-
-
-def mixture(
-    root: Path, *datasets: dict[str, Any], agent: str | None = "agent", limit: int | None = None, **more: Any
-) -> Mixture:
-    settings = parse_settings(MixtureSettings, {"datasets": list(datasets), **more}, "data")
-    return Mixture(settings, DataFiles([root]), agent=agent, limit=limit)
+from tests.unit.services.datasets.files import mixture, row, rows, write_rows
 
 
 def ids(mix: Mixture) -> list[str]:

@@ -7,13 +7,10 @@ from typing import Any
 
 import pytest
 
-from rollyard.services.datasets.data_files import DataFiles
 from rollyard.services.datasets.mixture import Mixture
-from rollyard.services.datasets.settings import MixtureSettings
 from rollyard.services.errors import OperatorError
 from rollyard.services.rollouts.manifest import encode_manifest, new_manifest, resumed_manifest
-from rollyard.services.server.settings import parse_settings
-from tests.unit.services.datasets.files import row, write_rows
+from tests.unit.services.datasets.files import mixture, row, write_rows
 
 B = {"name": "b", "path": "b.jsonl"}
 
@@ -24,11 +21,6 @@ def root(tmp_path: Path) -> Path:
         lines = [row(f"{name}{number}", id=f"{name}{number}", number=number) for number in range(count)]
         write_rows(tmp_path / f"{name}.jsonl", lines)
     return tmp_path
-
-
-def mixture(root: Path, *datasets: dict[str, Any], **more: Any) -> Mixture:
-    settings = parse_settings(MixtureSettings, {"datasets": list(datasets), **more}, "data")
-    return Mixture(settings, DataFiles([root]), agent="agent")
 
 
 def drawn(mix: Mixture, name: str) -> list[str]:

@@ -17,13 +17,11 @@ import pytest
 from rollyard.services.datasets.data_files import DataFiles
 from rollyard.services.datasets.mixture import Mixture
 from rollyard.services.datasets.rows import rows_of
-from rollyard.services.datasets.settings import MixtureSettings
 from rollyard.services.datasets.tasks import TaskFile
 from rollyard.services.errors import OperatorError
-from rollyard.services.server.settings import parse_settings
 from rollyard.services.types import Json
 from tests.support.fake_stores import store
-from tests.unit.services.datasets.files import row, rows
+from tests.unit.services.datasets.files import mixture, row, rows
 
 zstd: Any = importlib.import_module("compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd")
 
@@ -60,9 +58,8 @@ def tasks(file: Any) -> TaskFile:
     return TaskFile(file, agent="agent", limit=None)
 
 
-def mixture(root: Path, path: str) -> Mixture:
-    tree = {"datasets": [{"name": "r", "path": path, "where": {}}]}
-    return Mixture(parse_settings(MixtureSettings, tree, "data"), DataFiles([root]), agent="agent")
+def mixture_of(root: Path, path: str) -> Mixture:
+    return mixture(root, {"name": "r", "path": path, "where": {}})
 
 
 @pytest.mark.parametrize("file_format", [*PACK, "parquet", "arrow", "feather"])
@@ -78,14 +75,14 @@ def test_a_packed_file_has_the_rows_and_the_identity_of_the_plain_file(
     assert [rollout.row for rollout in other.rollouts(1)] == ROWS
     if file_format in PACK:  # a table orders its fields differently
         assert other.identity == plain.identity
-    assert len(list(mixture(tmp_path, named.format(file_format)).row_refs())) == 500
+    assert len(list(mixture_of(tmp_path, named.format(file_format)).row_refs())) == 500
 
 
 @pytest.mark.parametrize("file_format", [*PACK, "parquet"])
 def test_a_mixture_reads_the_rows_of_packed_files(tmp_path: Path, file_format: str) -> None:
     (tmp_path / "plain.jsonl").write_bytes(PLAIN)
     write_packed(tmp_path / "packed", file_format)
-    plain, other = mixture(tmp_path, "plain.jsonl"), mixture(tmp_path, "packed")
+    plain, other = mixture_of(tmp_path, "plain.jsonl"), mixture_of(tmp_path, "packed")
     assert list(other.rows()) == list(plain.rows())
     assert (other.digest == plain.digest) == (file_format in PACK)
 
@@ -210,7 +207,7 @@ def test_rows_in_s3_are_read_without_a_temporary_file(
     with store({"bucket/a//rows.jsonl": PLAIN if file_format == "plain" else PACK[file_format](PLAIN)}) as address:
         monkeypatch.setenv("AWS_ENDPOINT_URL_S3", address)
         found = tasks(DataFiles([]).get("s3://bucket/a//rows.jsonl"))
-        mix = mixture(tmp_path, "s3://bucket/a//rows.jsonl")
+        mix = mixture_of(tmp_path, "s3://bucket/a//rows.jsonl")
         assert not list(tmp_path.iterdir())
     assert [rollout.row for rollout in found.rollouts(1)] == ROWS
     assert len(list(mix.rows())) == 500 and mix.files == set()

@@ -12,20 +12,15 @@ import pytest
 from rollyard.services.datasets.tasks import Rollout, TaskFile
 from rollyard.services.errors import OperatorError, RunError
 from rollyard.services.types import Json
+from tests.unit.services.datasets.files import write_rows
 
 
 def row(text: str = "hi", **more: Any) -> Json:
     return {"responses_create_params": {"input": [{"role": "user", "content": text}], **more.pop("params", {})}, **more}
 
 
-def write_rows(root: Path, *rows: Json | bytes) -> Path:
-    path = root / "rows.jsonl"
-    path.write_bytes(b"".join((line if isinstance(line, bytes) else orjson.dumps(line)) + b"\n" for line in rows))
-    return path
-
-
 def tasks(root: Path, *rows: Json | bytes, agent: str | None = "agent", limit: int | None = None) -> TaskFile:
-    return TaskFile(write_rows(root, *rows), agent=agent, limit=limit)
+    return TaskFile(write_rows(root / "rows.jsonl", rows), agent=agent, limit=limit)
 
 
 def error_message(root: Path, *rows: Json | bytes, agent: str | None = "agent") -> str:

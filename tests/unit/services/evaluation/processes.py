@@ -1,4 +1,4 @@
-"""Whether a process is over."""
+"""Waiting for processes to end."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ import time
 from pathlib import Path
 
 
-def ended(process: int) -> None:
-    """Wait for a process that was told to end."""
+def wait_for_end(pid: int) -> None:
+    """Wait until the process ends; fail after two minutes."""
     deadline = time.monotonic() + 120
-    while _runs(process):
-        assert time.monotonic() < deadline, f"process {process} goes on"
+    while _is_running(pid):
+        assert time.monotonic() < deadline, f"process {pid} is still running"
         time.sleep(0.01)
 
 
-def _runs(process: int) -> bool:
-    """Whether it is there, other than as an orphan that nobody has reaped yet."""
+def _is_running(pid: int) -> bool:
+    """Whether the process exists and is not a zombie."""
     try:
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
         return False

@@ -80,7 +80,7 @@ async def test_a_response_of_another_run_refreshes_the_directory() -> None:
         assert (await client.post("s", "/x", b"{}", 60.0)).body == b"here"
 
 
-async def test_a_server_of_another_run_refuses_our_call() -> None:
+async def test_a_server_of_another_run_rejects_our_call() -> None:
     async with listening(a_server(keys=Keys(run_id="r2", secret="x"))) as hosted, network() as transport:
         client = client_of({"s": [hosted.url]}, transport)
         assert await kind_of(client.post("s", "/x", b"{}", 60.0)) is FailureKind.WRONG_RUN
@@ -148,8 +148,8 @@ async def test_a_redirect_is_no_good_answer() -> None:
     assert "307" in str(failure)
 
 
-async def test_an_unknown_server_is_refused_with_the_nearest_name() -> None:
-    client = client_of({"policy_model": [], "world": []}, LocalTransport(HttpTransport()))
+async def test_an_unknown_server_is_rejected_with_the_nearest_name() -> None:
+    client = client_of({"policy_model": [], "environment": []}, LocalTransport(HttpTransport()))
     failure = await failure_of(client.post("polcy_model", "/x", b"{}", 60.0))
     assert failure.kind is FailureKind.UNKNOWN_SERVER and "did you mean 'policy_model'?" in str(failure)
 

@@ -1,4 +1,4 @@
-"""Numbers out of JSON that others wrote."""
+"""Numbers in JSON from other programs."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def test_a_finite_number_is_read_as_a_float(value: float) -> None:
     assert is_number(value) and number(value, None) == float(value)
 
 
-@pytest.mark.parametrize("reward", [math.nan, math.inf, -math.inf, 2 * MOST_REWARD, -2 * MOST_REWARD, 10**400, "much"])
+@pytest.mark.parametrize("reward", [math.nan, math.inf, -math.inf, 2 * MOST_REWARD, -2 * MOST_REWARD, 10**400, "high"])
 def test_a_verdict_has_a_finite_reward_of_bounded_size(reward: Any) -> None:
     with pytest.raises(ValidationError):
         Verdict(reward=reward)
 
 
 @pytest.mark.parametrize("reward", [0, True, -1.5, MOST_REWARD, -MOST_REWARD])
-def test_a_verdict_takes_every_reward_that_rows_may_have(reward: Any) -> None:
+def test_a_verdict_accepts_every_reward_that_rows_may_have(reward: Any) -> None:
     assert is_reward(Verdict(reward=reward).reward)
 
 

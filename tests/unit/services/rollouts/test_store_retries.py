@@ -12,14 +12,14 @@ from rollyard.services.types import FailureRow
 
 
 @pytest.mark.parametrize("kind", list(FailureKind))
-def test_only_a_row_that_the_environment_refuses_is_never_tried_again(tmp_path: Path, kind: FailureKind) -> None:
+def test_only_a_row_that_the_environment_rejects_is_never_tried_again(tmp_path: Path, kind: FailureKind) -> None:
     failed = FailureRow(
         task_index=0,
         rollout_index=0,
         attempt_index=0,
         agent_ref={"name": "agent"},
         failure_kind=kind,
-        server="world",
+        server="environment",
         status=500,
         upstream_status=None,
         detail="",

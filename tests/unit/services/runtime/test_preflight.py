@@ -56,9 +56,9 @@ def taken() -> Iterator[int]:
     ("made", "checked", "settings", "words"),
     [
         ("require('no_such_package', 'math', context.name)", "pass", "{}", "rollyard[math]"),
-        ("raise ValueError('odd')", "pass", "{}", "world cannot start: ValueError: odd"),
-        ("pass", "raise OperatorError('no sandbox here')", "{}", "world: no sandbox here"),
-        ("pass", "raise KeyError('gpu')", "{}", "world cannot start: KeyError"),
+        ("raise ValueError('odd')", "pass", "{}", "environment cannot start: ValueError: odd"),
+        ("pass", "raise OperatorError('no sandbox here')", "{}", "environment: no sandbox here"),
+        ("pass", "raise KeyError('gpu')", "{}", "environment cannot start: KeyError"),
         ("import nothing_of_this_name", "pass", "{}", "nothing_of_this_name"),
         ("pass", "pass", "{host: nosuchhost.invalid}", "cannot listen on nosuchhost.invalid"),
         ("pass", "pass", "{port: TAKEN}", "cannot listen on 127.0.0.1:TAKEN"),
@@ -89,7 +89,7 @@ def test_two_servers_that_ask_for_one_port_are_named(tmp_path: Path, monkeypatch
     (tmp_path / "run.yaml").write_text(yaml_of(name, f"{{port: {port}}}") + yaml_of(name, f"{{port: {port}}}", "two"))
     monkeypatch.chdir(tmp_path)
     _, told = stopped_by(["+config_paths=run.yaml", "+dry_run=true"])
-    assert told == f"world and two are both configured with port {port} on 127.0.0.1"
+    assert told == f"environment and two are both configured with port {port} on 127.0.0.1"
 
 
 def test_a_folder_in_which_a_run_cannot_write_stops_a_dry_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -149,7 +149,7 @@ async def test_a_reload_ends_all_replicas_before_one_starts_and_is_not_a_restart
         await asyncio.wait_for(starting, 120)
         first = machine.started[1][1]
         first.terminate = lambda: None  # type: ignore[method-assign]
-        reloading = asyncio.create_task(supervisor.reload("world"))
+        reloading = asyncio.create_task(supervisor.reload("environment"))
         await until(machine.started[0][1].ended.done)
         await asyncio.sleep(0.05)
         assert len(machine.started) == 2 and not reloading.done()
@@ -172,7 +172,7 @@ async def test_a_reload_starts_a_server_at_once_that_waits_for_its_next_restart(
         await asyncio.wait_for(starting, 120)
         machine.started[0][1].end(1)
         await until(lambda: any("restarting it in 3600 s" in line for line in said))
-        await asyncio.wait_for(supervisor.reload("world"), 120)
+        await asyncio.wait_for(supervisor.reload("environment"), 120)
         await until(lambda: len(machine.started) == 2)
     finally:
         await supervisor.stop()
@@ -185,7 +185,7 @@ async def test_a_stop_during_a_reload_leaves_no_process(tmp_path: Path) -> None:
     await until(lambda: machine.started)
     machine.say_ready(0)
     await asyncio.wait_for(starting, 120)
-    reloading = asyncio.create_task(supervisor.reload("world"))
+    reloading = asyncio.create_task(supervisor.reload("environment"))
     await asyncio.sleep(0)
     await supervisor.stop()
     await asyncio.wait_for(reloading, 120)
@@ -195,7 +195,7 @@ async def test_a_stop_during_a_reload_leaves_no_process(tmp_path: Path) -> None:
 def test_a_ray_cluster_without_machines_is_named() -> None:
     launcher: Any = SimpleNamespace(_placed=[])
     with pytest.raises(ConnectionError, match="no host of the Ray cluster is alive"):
-        RayLauncher._least_loaded(launcher, set(), "world")
+        RayLauncher._least_loaded(launcher, set(), "environment")
 
 
 async def test_what_a_dead_server_started_is_ended_while_its_number_is_still_its_own(

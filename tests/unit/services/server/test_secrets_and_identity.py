@@ -15,7 +15,7 @@ SECRET = "sk-1234-do-not-show"
 def test_a_secret_setting_is_redacted_and_the_rest_is_shown(tmp_path: Path) -> None:
     mine = make_folder(tmp_path)
     shown = load_text(tmp_path, yaml_of(mine, f"{{api_key: {SECRET}, speed: 3}}")).redacted()
-    assert shown["world"]["resources_servers"][mine] == {"api_key": "***", "speed": 3}
+    assert shown["environment"]["resources_servers"][mine] == {"api_key": "***", "speed": 3}
 
 
 def test_a_secret_of_the_environment_is_redacted_whatever_its_variable_is_called(tmp_path: Path) -> None:

@@ -55,7 +55,7 @@ async def test_a_body_in_pieces_is_put_together() -> None:
     assert await posted(a_server(routes={"/echo": echo}), [b'{"a"', b":", b"1}"]) == (200, 3)
 
 
-async def test_a_body_beyond_the_limit_is_refused_without_reading_on() -> None:
+async def test_a_body_beyond_the_limit_is_rejected_without_reading_on() -> None:
     piece = b" " * (1 << 20)
     too_many = MAX_BODY_BYTES // len(piece) + 1
     assert await posted(a_server(routes={"/echo": echo}), [piece] * (too_many + 50)) == (413, too_many)
@@ -163,7 +163,7 @@ async def test_metrics_count_answers_by_route_and_status() -> None:
     assert 'rollyard_request_seconds_count{route="/echo"} 3.0' in text
 
 
-async def test_a_refused_caller_is_counted_apart_from_the_routes() -> None:
+async def test_a_rejected_caller_is_counted_apart_from_the_routes() -> None:
     server = a_server(routes={"/echo": echo})
     await ask(server, "/echo", b"{}", x_rollyard_run="another")
     text = (await ask(server, "/metrics", b"", "GET")).body.decode()
@@ -173,7 +173,7 @@ async def test_a_refused_caller_is_counted_apart_from_the_routes() -> None:
 
 async def test_a_forwarded_failure_is_counted_as_originating_elsewhere() -> None:
     async def passed_on(call: RawRequest) -> bytes:
-        raise Failure(FailureKind.TIMEOUT, "late", server="world")
+        raise Failure(FailureKind.TIMEOUT, "late", server="environment")
 
     server = a_server(routes={"/echo": passed_on})
     await ask(server, "/echo")

@@ -32,7 +32,7 @@ def folder(tmp_path: Path) -> Path:
 @pytest.fixture
 def disk(folder: Path) -> CodeOnDisk:
     disk = CodeOnDisk({})
-    disk.follow("world", *loaded(folder))
+    disk.follow("environment", *loaded(folder))
     assert settled(disk) == DiskChanges()
     return disk
 
@@ -45,7 +45,7 @@ def settled(disk: CodeOnDisk) -> DiskChanges | None:
 
 def files(changes: DiskChanges | None) -> list[str]:
     assert changes is not None
-    return sorted(Path(name).name for name in changes.servers.get("world", {}))
+    return sorted(Path(name).name for name in changes.servers.get("environment", {}))
 
 
 @pytest.mark.parametrize("name", ["app.py", "rules.py", "levels.json", "new.py", "deep/new.py"])
@@ -77,7 +77,7 @@ def test_a_reverted_change_is_no_longer_reported(disk: CodeOnDisk, folder: Path)
     (folder / "levels.json").unlink()
     changes = settled(disk)
     assert files(changes) == ["levels.json", "new.py", "rules.py"]
-    assert changes is not None and REMOVED in changes.servers["world"].values()
+    assert changes is not None and REMOVED in changes.servers["environment"].values()
     (folder / "rules.py").write_text("A = 1\n")
     (folder / "new.py").unlink()
     (folder / "levels.json").write_text("[1]")
@@ -110,14 +110,14 @@ def test_code_that_changed_between_its_load_and_the_first_look_is_reported(folde
     disk = CodeOnDisk({})
     found = loaded(folder)
     (folder / "rules.py").write_text("A = 2\n")
-    disk.follow("world", *found)
+    disk.follow("environment", *found)
     assert files(settled(disk)) == ["rules.py"]
 
 
 def test_a_reloaded_server_is_compared_with_its_new_code(disk: CodeOnDisk, folder: Path) -> None:
     (folder / "rules.py").write_text("A = 2\n")
     assert files(settled(disk)) == ["rules.py"]
-    disk.follow("world", *loaded(folder))
+    disk.follow("environment", *loaded(folder))
     assert disk.look() == DiskChanges()
 
 

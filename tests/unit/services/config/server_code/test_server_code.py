@@ -54,7 +54,7 @@ def test_code_changes_with_each_file_that_the_server_uses(tmp_path: Path, place:
 @pytest.mark.parametrize(
     "place",
     [
-        *("__pycache__/app.cpython-311.pyc", "app.pyc", ".git/config", ".app.py.swp", "logs/world.log", "world.log"),
+        *("__pycache__/app.cpython-311.pyc", "app.pyc", ".git/config", ".app.py.swp", "logs/server.log", "server.log"),
         *("results/rollouts.jsonl", "data/rollouts.jsonl", "data/train.jsonl", "README.md", "data/report.md"),
         *("run_manifest.json", "run.jsonl", "run_failures.jsonl", "run_status.json", "configs/mine.yaml", "notes.txt"),
     ],

@@ -35,8 +35,8 @@ def code_of(tag: str, **files: str) -> ServerCode:
     return ServerCode(digest=tag, files=files, packages={})
 
 
-OLD = {"world": code_of("old", **{"app.py": "1", "gone.py": "2"})}
-NEW = {"world": code_of("new", **{"app.py": "9", "fresh.py": "3"})}
+OLD = {"environment": code_of("old", **{"app.py": "1", "gone.py": "2"})}
+NEW = {"environment": code_of("new", **{"app.py": "9", "fresh.py": "3"})}
 
 
 def collect_one(
@@ -57,7 +57,9 @@ def collect_one(
 
 def test_changed_code_is_rejected_with_the_server_and_its_files(tmp_path: Path) -> None:
     assert collect_one(tmp_path / "run.jsonl", OLD) == ""
-    with pytest.raises(OperatorError, match=r"world: changed app\.py, added fresh\.py, removed gone\.py(.|\n)*accept"):
+    with pytest.raises(
+        OperatorError, match=r"environment: changed app\.py, added fresh\.py, removed gone\.py(.|\n)*accept"
+    ):
         collect_one(tmp_path / "run.jsonl", NEW)
 
 
@@ -79,7 +81,7 @@ def test_the_report_notes_several_versions_of_the_code(tmp_path: Path) -> None:
     collect_one(output, NEW, accept=True)
     profile = load(output).profile
     notes = " ".join(profile.notes)
-    assert "2 versions of the servers' code" in notes and "world: changed app.py" in notes
+    assert "2 versions of the servers' code" in notes and "environment: changed app.py" in notes
     assert [group.rollouts for group in profile.by_code] == [1, 1]
 
 
@@ -97,28 +99,28 @@ def test_an_output_whose_manifest_records_no_code_is_rejected_until_accepted(tmp
 
 def test_settings_of_unreachable_servers_do_not_block_an_older_output(tmp_path: Path) -> None:
     output = tmp_path / "run.jsonl"
-    collect_one(output, OLD, identity={"settings": {"world": {"speed": 1}, "unrelated": {"speed": 1}}})
-    collect_one(output, OLD, identity={"settings": {"world": {"speed": 1}}})
-    with pytest.raises(OperatorError, match=r"settings\.world\.speed: 1 in the file, 2 now"):
-        collect_one(output, OLD, identity={"settings": {"world": {"speed": 2}}})
+    collect_one(output, OLD, identity={"settings": {"environment": {"speed": 1}, "unrelated": {"speed": 1}}})
+    collect_one(output, OLD, identity={"settings": {"environment": {"speed": 1}}})
+    with pytest.raises(OperatorError, match=r"settings\.environment\.speed: 1 in the file, 2 now"):
+        collect_one(output, OLD, identity={"settings": {"environment": {"speed": 2}}})
 
 
 def register(registry: ServerRegistry, instance: str, code: ServerCode) -> None:
     registry.expect(instance)
-    registry.register(Registration(name="world", instance=instance, url="http://a", pid=1, ready=True, code=code))
+    registry.register(Registration(name="environment", instance=instance, url="http://a", pid=1, ready=True, code=code))
 
 
 def test_a_run_rejects_an_instance_whose_code_changed(tmp_path: Path) -> None:
     config = load_text(tmp_path, yaml_of(make_folder(tmp_path)))
     registry = ServerRegistry("run", config.servers, config.identity(), clock=time.monotonic)
-    register(registry, "world#1", OLD["world"])
-    registry.remove("world#1")
+    register(registry, "environment#1", OLD["environment"])
+    registry.remove("environment#1")
     with pytest.raises(Failure, match=r"changed app\.py.*restart ng_run"):
-        register(registry, "world#2", NEW["world"])
-    assert registry.directory().servers["world"] == []
-    assert registry.directory().changed_code.keys() == {"world"}
-    register(registry, "world#3", OLD["world"])
-    assert registry.directory().servers["world"] == ["http://a"] and registry.directory().changed_code == {}
+        register(registry, "environment#2", NEW["environment"])
+    assert registry.directory().servers["environment"] == []
+    assert registry.directory().changed_code.keys() == {"environment"}
+    register(registry, "environment#3", OLD["environment"])
+    assert registry.directory().servers["environment"] == ["http://a"] and registry.directory().changed_code == {}
 
 
 async def test_reloaded_code_enters_the_directory_once_running_collections_know_it(tmp_path: Path) -> None:
@@ -126,17 +128,17 @@ async def test_reloaded_code_enters_the_directory_once_running_collections_know_
     registry = ServerRegistry("run", config.servers, config.identity(), reloads=True)
     known = {"old"}
     registry.withhold_while(lambda name, digest: digest not in known)
-    register(registry, "world#1", OLD["world"])
+    register(registry, "environment#1", OLD["environment"])
     with pytest.raises(Failure, match=r"changed app\.py.*reloads every replica"):
-        register(registry, "world#2", NEW["world"])
+        register(registry, "environment#2", NEW["environment"])
     assert registry.directory().changed_code == {}  # collections go on: the reload is yet to come
-    registry.remove("world#1")
-    registry.renew_code("world")
-    register(registry, "world#3", NEW["world"])
+    registry.remove("environment#1")
+    registry.renew_code("environment")
+    register(registry, "environment#3", NEW["environment"])
     directory = registry.directory()
-    assert directory.servers["world"] == [] and directory.code == {"world": "new"}
+    assert directory.servers["environment"] == [] and directory.code == {"environment": "new"}
     known.add("new")
-    assert registry.directory().servers["world"] == ["http://a"]
+    assert registry.directory().servers["environment"] == ["http://a"]
 
 
 def test_code_that_changes_during_a_collection_marks_later_rows(tmp_path: Path) -> None:
