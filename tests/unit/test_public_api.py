@@ -15,7 +15,7 @@ from rollyard.services.io.search_path import IMPORT_ROOT
 
 def test_importing_rollyard_loads_no_other_module() -> None:
     code = "import sys; before = set(sys.modules); import rollyard; print(*sorted(set(sys.modules) - before))"
-    # As in the sandbox: no site-packages, nothing but the package's folder on the path.
+    # As in the sandbox: no site-packages, only the package's folder on the path.
     command = [sys.executable, "-I", "-S", "-c", f"import sys; sys.path.insert(0, {str(IMPORT_ROOT)!r}); {code}"]
     assert subprocess.run(command, capture_output=True, text=True, check=True).stdout.split() == ["rollyard"]
 

@@ -71,7 +71,7 @@ class Built:
         self.error = self._failed_build()
         self.left_by_failure = self.environments()
         (lock,) = (self.cache / "environments").glob("*.lock")
-        self.killed_build = lock.with_name(f"{lock.stem}.building-1")  # as a kill -9 in the middle leaves it
+        self.killed_build = lock.with_name(f"{lock.stem}.building-1")  # what kill -9 leaves behind
         self.killed_build.mkdir()
         wheel(self.folder, "own_package", "1.0", "WORD = 'private'\n")
         wheel(self.folder, "iniconfig", "99.0", "")

@@ -21,7 +21,7 @@ def no_credentials(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         monkeypatch.setenv(name, str(tmp_path / "none"))
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
-    # It keeps the credentials that another test had.
+    # The default session caches the credentials of other tests.
     monkeypatch.setattr("boto3.DEFAULT_SESSION", None)
 
 

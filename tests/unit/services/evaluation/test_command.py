@@ -18,7 +18,7 @@ from rollyard.services.cli.lm_eval import run
 from rollyard.services.errors import OperatorError
 from tests.support.commands import BIN, DEADLINE_S, command, environment
 from tests.unit.services.evaluation.checkpoint_files import checkpoint
-from tests.unit.services.evaluation.processes import wait_for_end
+from tests.unit.services.processes import wait_for_end
 
 FAKE = f"+lm_eval_command=[{sys.executable},{Path(__file__).with_name('fake_lm_eval.py')}]"
 WATCH = ("ng_lm_eval", "+watch_path=checkpoints", "+benchmarks=gsm8k:8", "+output_dir=out", FAKE)

@@ -19,7 +19,7 @@ from rollyard.services.evaluation.evaluator import Evaluator
 from rollyard.services.evaluation.lm_eval_process import Harness, Model
 from rollyard.services.evaluation.results_store import MOST_TRIES, ResultsStore
 from tests.unit.services.evaluation.checkpoint_files import checkpoint
-from tests.unit.services.evaluation.processes import wait_for_end
+from tests.unit.services.processes import wait_for_end
 
 FAKE = (sys.executable, str(Path(__file__).with_name("fake_lm_eval.py")))
 GSM8K, IFEVAL = Benchmark(task="gsm8k", num_fewshot=8), Benchmark(task="ifeval")
@@ -205,7 +205,7 @@ def test_lm_eval_and_its_engine_end_when_the_evaluator_is_killed(tmp_path: Path)
     )
     assert guard.stdin is not None and guard.stdout is not None
     engine = next(int(text.split()[1]) for text in guard.stdout if text.startswith("engine"))
-    guard.stdin.close()  # as the kernel does for a process that was killed
+    guard.stdin.close()  # as the kernel does when a process is killed
     assert guard.wait(10) == -signal.SIGKILL
     wait_for_end(engine)
     guard.stdout.close()

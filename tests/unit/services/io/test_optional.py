@@ -15,7 +15,7 @@ from rollyard.services.io.optional import load, require
 def test_a_missing_package_is_named_with_its_extra_and_the_install_command(
     import_package: Callable[[str, str, str], object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, "boto3", None)  # as if it were not there
+    monkeypatch.setitem(sys.modules, "boto3", None)  # as if it were not installed
     with pytest.raises(OperatorError) as raised:
         import_package("boto3", "aws", "s3://bucket/rows.jsonl")
     assert str(raised.value) == (

@@ -27,7 +27,7 @@ def test_a_missing_file_is_named_with_the_searched_folders(tmp_path: Path) -> No
 
 def test_a_folder_without_read_permission_is_an_operator_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def deny(path: Path) -> bool:
-        raise PermissionError(13, "Permission denied", str(path))  # as root, who runs tests in CI, it cannot be had
+        raise PermissionError(13, "Permission denied", str(path))  # CI runs as root, which no permission stops
 
     monkeypatch.setattr(Path, "is_file", deny)
     with pytest.raises(OperatorError, match=r"rows\.jsonl cannot be read: Permission denied"):

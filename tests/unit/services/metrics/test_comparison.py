@@ -146,7 +146,8 @@ def test_duplicate_tasks_count_as_one_task(tmp_path: Path) -> None:
 
 
 def test_the_sign_test_excludes_tasks_with_different_numbers_of_rollouts(tmp_path: Path) -> None:
-    # The same policy, 0.9 sure of each task: with one rollout a task looks better than with sixteen far more often.
+    # The same policy, which solves each task with probability 0.9: with one rollout a task looks better than with 16
+    # rollouts far more often than it looks worse.
     dice, before, after = random.Random(2), list[Json](), list[Json]()
     for task in range(200):
         before += [solved(task, repeat, dice.random() < 0.9) for repeat in range(16)]

@@ -34,7 +34,7 @@ def test_datasets_with_different_reward_scales_have_no_common_mean_reward(tmp_pa
     ]
     profile = run_of(tmp_path, rows).profile
     assert profile.rewards is not None and "in rooms they range from -4 to 10" in profile.rewards.why_no_mean
-    assert profile.solved is not None  # success means the same in both
+    assert profile.solved is not None  # success has the same meaning in both
     one_agent = [{**row, "agent_ref": {"name": "agent"}} for row in rows]
     rewards_of_one_agent = run_of(tmp_path, one_agent).profile.rewards
     assert rewards_of_one_agent is not None and rewards_of_one_agent.why_no_mean == ""

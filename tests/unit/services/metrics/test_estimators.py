@@ -160,7 +160,7 @@ def test_a_share_of_0_or_100_percent_has_a_bound_from_the_number_of_tasks(share:
     estimate = clustered_mean(np.full(tasks * repeats, share), np.arange(0, tasks * repeats, repeats), is_share=True)
     assert estimate.stderr is None and estimate.low is not None and estimate.high is not None
     bound = estimate.high if share == 0 else 1 - estimate.low
-    # Were the share beyond it, so many tasks alike would come in less than 5 of 100 runs.
+    # If the true share were beyond the bound, so many equal tasks would occur in less than 5% of runs.
     assert (1 - bound) ** tasks == pytest.approx(0.05)
     if tasks >= 30:
         assert bound == pytest.approx(3 / tasks, rel=0.06)  # the rule of three
@@ -169,7 +169,7 @@ def test_a_share_of_0_or_100_percent_has_a_bound_from_the_number_of_tasks(share:
 
 
 def test_95_percent_of_bounds_at_0_cover_the_true_share_with_correlated_repeats() -> None:
-    # One task in 50 is always solved, the others never: the worst case for a bound on rollouts.
+    # 5% of the tasks are always solved, the others never: the worst case for a bound computed from rollouts.
     dice, truth, tasks, missed, missed_by_rollouts, runs = np.random.default_rng(3), 0.05, 40, 0, 0, 4000
     for _ in range(runs):
         if not (dice.random(tasks) < truth).any():
@@ -188,7 +188,7 @@ def test_tasks_with_equal_shares_between_0_and_1_have_an_interval() -> None:
 
 @pytest.mark.parametrize("degrees", [1, 2, 3, 5, 10, 11, 12, 20, 199, 100_000])
 def test_the_t_quantile_leaves_2_5_percent_above_it(degrees: int) -> None:
-    # Integrate the density from 0: half of it is below.
+    # Integrate the density from 0; half of the mass is below 0.
     x = np.linspace(0.0, t_975(degrees), 200_001)
     density = np.exp(
         math.lgamma((degrees + 1) / 2)

@@ -146,7 +146,9 @@ def test_a_failed_row_of_a_rollout_that_succeeded_later_is_not_a_duplicate(tmp_p
 
 def test_rows_of_nemo_gym_are_read_without_rollyards_extra_keys(tmp_path: Path) -> None:
     profile = run_of(tmp_path, [row(0, 0, 1.0, calls=2), row(0, 1, 0.0, calls=0)]).profile
-    assert profile.turns is not None and profile.turns.mean == 2.0  # two calls and a message, and a message alone
+    assert (
+        profile.turns is not None and profile.turns.mean == 2.0
+    )  # two calls and a message: 3 turns; a message only: 1 turn
     assert profile.solved is not None and profile.solved.rollouts == 1
     assert profile.coverage.expected is None
     assert (profile.ends, profile.stages, profile.drift) == ([], [], None)

@@ -52,7 +52,7 @@ def test_mean_reward_by_tool_calls_matches_pandas(tmp_path: Path, table: pd.Data
 def test_the_most_frequent_rewards_match_pandas(tmp_path: Path, table: pd.DataFrame) -> None:
     rewards = run_of(tmp_path, varied(20, 8)).profile.rewards
     assert rewards is not None
-    counts = table.reward.round(9).value_counts()  # sums that differ by their rounding are one value
+    counts = table.reward.round(9).value_counts()  # sums that differ only by rounding are one value
     assert rewards.distinct == len(counts)
     assert [value.rollouts for value in rewards.most_frequent] == sorted(counts, reverse=True)[:20]
     assert all(counts[value.reward] == value.rollouts for value in rewards.most_frequent)

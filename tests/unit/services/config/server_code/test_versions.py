@@ -131,7 +131,7 @@ async def test_reloaded_code_enters_the_directory_once_running_collections_know_
     register(registry, "environment#1", OLD["environment"])
     with pytest.raises(Failure, match=r"changed app\.py.*reloads every replica"):
         register(registry, "environment#2", NEW["environment"])
-    assert registry.directory().changed_code == {}  # collections go on: the reload is yet to come
+    assert registry.directory().changed_code == {}  # collections continue: the reload is still to come
     registry.remove("environment#1")
     registry.renew_code("environment")
     register(registry, "environment#3", NEW["environment"])
@@ -154,4 +154,4 @@ def test_code_that_changes_during_a_collection_marks_later_rows(tmp_path: Path) 
     store.append((0, 0), orjson.dumps({"_ng_task_index": 0, "_ng_rollout_index": 0, "reward": 1.0}))
     store.verify()
     store.close()
-    assert new != "" and collect_one(output, NEW) == new  # both versions are on record: no question is asked
+    assert new != "" and collect_one(output, NEW) == new  # both versions are recorded and need no acceptance
