@@ -24,11 +24,11 @@ def descendants(pid: int) -> list[int]:
     return sorted(found - {pid})
 
 
-def wait_for_at_most(limit: int, pids: list[int], timeout_s: float = 120.0) -> list[int]:
-    """Wait until at most `limit` of the processes exist, or for the timeout; return those that exist."""
+def wait_until_gone(pids: list[int], timeout_s: float = 120.0) -> list[int]:
+    """Wait until none of the processes exists, or for the timeout; return those that are left."""
     for _ in range(int(timeout_s / 0.05)):
-        alive = [pid for pid in pids if Path(f"/proc/{pid}").exists()]
-        if len(alive) <= limit:
+        left = [pid for pid in pids if Path(f"/proc/{pid}").exists()]
+        if not left:
             break
         time.sleep(0.05)
-    return alive
+    return left

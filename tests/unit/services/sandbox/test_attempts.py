@@ -9,7 +9,7 @@ from rollyard.services.sandbox.sandbox import Sandbox
 from tests.unit.services.sandbox.bombs import BOMBS
 from tests.unit.services.sandbox.cheats import CHEATS
 from tests.unit.services.sandbox.escapes import ESCAPES
-from tests.unit.services.sandbox.processes import descendants, wait_for_at_most
+from tests.unit.services.sandbox.processes import descendants, wait_until_gone
 
 TESTS = ("assert double(21) == 42  # kept from answers", "assert not double(0)", "assert double([1]) == [1, 1]")
 CORRECT = "def double(x): return 2 * x"
@@ -51,7 +51,7 @@ async def test_limits_hold_and_the_next_answer_runs_after_one_that(name: str, sa
     code = BOMBS[name] if "def double" in BOMBS[name] else f"{BOMBS[name]}\ndef double(x): return 0"
     outcome = await sandbox.run(trial(code))
     assert not outcome.passed
-    assert wait_for_at_most(0, sorted(processes_of(sandbox) - before)) == []
+    assert wait_until_gone(sorted(processes_of(sandbox) - before)) == []
     assert (await sandbox.run(trial(CORRECT))).passed
 
 

@@ -11,7 +11,7 @@ import time
 import pytest
 
 from rollyard.services.io.search_path import INSTALLED
-from tests.unit.services.sandbox.processes import descendants, wait_for_at_most
+from tests.unit.services.sandbox.processes import descendants, wait_until_gone
 
 SERVER = """
 import asyncio, os, sys
@@ -49,4 +49,4 @@ def test_every_sandbox_process_of_a_killed_server_ends(mode: str) -> None:
         assert len(children) >= 7
         os.kill(server.pid, signal.SIGKILL)
         server.wait()
-        assert wait_for_at_most(0, children) == []
+        assert wait_until_gone(children) == []
