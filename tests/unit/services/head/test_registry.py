@@ -9,15 +9,7 @@ from rollyard.services.errors import Failure, FailureKind
 from rollyard.services.head.registry import ServerRegistry
 from rollyard.services.run_types import Heartbeat, Registration
 from tests.support.fixtures import load_text, make_folder, yaml_of
-
-
-class Clock:
-    """A clock that the test moves."""
-
-    now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
+from tests.unit.services.clock import Clock
 
 
 @pytest.fixture

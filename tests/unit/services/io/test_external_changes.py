@@ -251,43 +251,44 @@ def test_a_new_output_is_locked_before_it_gets_its_name(
     assert backup.read_bytes() == CONTENT
 
 
-def test_a_file_is_synced_before_it_is_replaced_and_its_folder_after(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path, steps = tmp_path / "manifest.json", list[str]()
-    real_sync, real_replace = os.fsync, Path.replace
+@pytest.fixture
+def steps(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the files and folders that are synced, in order."""
+    names, real_sync = list[str](), os.fsync
 
     def record_sync(fd: int) -> None:
-        steps.append(Path(f"/proc/self/fd/{fd}").readlink().name)
+        names.append(Path(f"/proc/self/fd/{fd}").readlink().name)
         real_sync(fd)
+
+    monkeypatch.setattr(os, "fsync", record_sync)
+    return names
+
+
+def test_a_file_is_synced_before_it_is_replaced_and_its_folder_after(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: list[str]
+) -> None:
+    path, real_replace = tmp_path / "manifest.json", Path.replace
 
     def record_replace(self: Path, target: Path) -> Path:
         steps.append("replaced")
         return real_replace(self, target)
 
-    monkeypatch.setattr(os, "fsync", record_sync)
     monkeypatch.setattr(Path, "replace", record_replace)
     replace(path, b"{}")
     assert steps == [f".manifest.json.{os.getpid()}", "replaced", tmp_path.name]
 
 
 def test_a_truncated_last_line_is_saved_in_its_own_file_before_it_is_removed(
-    output: Path, monkeypatch: pytest.MonkeyPatch
+    output: Path, monkeypatch: pytest.MonkeyPatch, steps: list[str]
 ) -> None:
     output.parent.mkdir()
     output.write_bytes(LINES[0] + b"\nto")
-    steps = list[str]()
-    real_sync, real_cut = os.fsync, os.ftruncate
+    real_truncate = os.ftruncate
 
-    def record_sync(fd: int) -> None:
-        steps.append(Path(f"/proc/self/fd/{fd}").readlink().name)
-        real_sync(fd)
+    def record_truncate(fd: int, size: int) -> None:
+        steps.append("truncated")
+        real_truncate(fd, size)
 
-    def record_cut(fd: int, size: int) -> None:
-        steps.append("cut")
-        real_cut(fd, size)
-
-    monkeypatch.setattr(os, "fsync", record_sync)
-    monkeypatch.setattr(os, "ftruncate", record_cut)
+    monkeypatch.setattr(os, "ftruncate", record_truncate)
     JsonLines(output).close()
-    assert steps == ["run_torn.jsonl", "results", "cut"]
+    assert steps == ["run_torn.jsonl", "results", "truncated"]

@@ -15,15 +15,7 @@ from rollyard.services.metrics.estimators import clustered_mean
 from rollyard.services.metrics.running_mean import ClusteredMean
 from rollyard.services.rollouts.progress import CollectionProgress
 from rollyard.services.types import Json
-
-
-class Clock:
-    """A clock that the test moves."""
-
-    now = 50.0
-
-    def __call__(self) -> float:
-        return self.now
+from tests.unit.services.clock import Clock
 
 
 def rollout(task: int, reward: float, **more: Any) -> Any:

@@ -88,6 +88,15 @@ def make_supervisor(
     return supervisor, launcher, messages
 
 
+async def start(supervisor: Supervisor, launcher: ScriptedLauncher, *, replicas: int = 1) -> None:
+    """Start the server and register all its replicas as ready."""
+    starting = asyncio.create_task(supervisor.start())
+    await until(lambda: len(launcher.started) == replicas)
+    for number in range(replicas):
+        launcher.register_ready(number)
+    await asyncio.wait_for(starting, 120)
+
+
 async def test_an_exit_right_after_ready_is_a_restart_not_a_failed_start(tmp_path: Path) -> None:
     supervisor, launcher, messages = make_supervisor(tmp_path)
     starting = asyncio.create_task(supervisor.start())
@@ -121,11 +130,8 @@ async def test_an_exit_before_ready_stops_the_start(tmp_path: Path) -> None:
 @pytest.mark.parametrize("error", [ConnectionError("no machine"), ValueError("min() of nothing"), RuntimeError("")])
 async def test_a_failed_restart_is_tried_again(error: Exception, tmp_path: Path) -> None:
     supervisor, launcher, messages = make_supervisor(tmp_path, error, error)
-    starting = asyncio.create_task(supervisor.start())
     try:
-        await until(lambda: launcher.started)
-        launcher.register_ready(0)
-        await asyncio.wait_for(starting, 120)
+        await start(supervisor, launcher)
         launcher.started[0][1].end(1)
         await until(lambda: len(launcher.started) == 2)
     finally:
@@ -135,12 +141,8 @@ async def test_a_failed_restart_is_tried_again(error: Exception, tmp_path: Path)
 
 async def test_a_reload_ends_all_replicas_before_it_starts_one_and_does_not_count_as_a_restart(tmp_path: Path) -> None:
     supervisor, launcher, messages = make_supervisor(tmp_path, settings="{replicas: 2}")
-    starting = asyncio.create_task(supervisor.start())
     try:
-        await until(lambda: len(launcher.started) == 2)
-        launcher.register_ready(0)
-        launcher.register_ready(1)
-        await asyncio.wait_for(starting, 120)
+        await start(supervisor, launcher, replicas=2)
         first = launcher.started[1][1]
         first.terminate = lambda: None  # type: ignore[method-assign]
         reloading = asyncio.create_task(supervisor.reload("environment"))
@@ -161,11 +163,8 @@ async def test_a_reload_starts_a_server_immediately_while_its_restart_is_delayed
     supervisor, launcher, messages = make_supervisor(
         tmp_path, restarts=Restarts(first_pause_s=3600, longest_pause_s=3600)
     )
-    starting = asyncio.create_task(supervisor.start())
     try:
-        await until(lambda: launcher.started)
-        launcher.register_ready(0)
-        await asyncio.wait_for(starting, 120)
+        await start(supervisor, launcher)
         launcher.started[0][1].end(1)
         await until(lambda: any("restarting it in 3600 s" in line for line in messages))
         await asyncio.wait_for(supervisor.reload("environment"), 120)
@@ -177,10 +176,7 @@ async def test_a_reload_starts_a_server_immediately_while_its_restart_is_delayed
 
 async def test_a_stop_during_a_reload_leaves_no_process(tmp_path: Path) -> None:
     supervisor, launcher, _ = make_supervisor(tmp_path)
-    starting = asyncio.create_task(supervisor.start())
-    await until(lambda: launcher.started)
-    launcher.register_ready(0)
-    await asyncio.wait_for(starting, 120)
+    await start(supervisor, launcher)
     reloading = asyncio.create_task(supervisor.reload("environment"))
     await asyncio.sleep(0)
     await supervisor.stop()

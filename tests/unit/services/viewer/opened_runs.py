@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import orjson
 
 from rollyard.services.http.access.hosts import KnownHosts
 from rollyard.services.http.access.request_checks import Access
@@ -28,6 +29,13 @@ def viewer_client(file_index: FileIndex, *, token: str | None = None, **hosts: A
     access = Access(KnownHosts(**{"names": (), **hosts}), command="ng_viewer", links=True)
     app = AccessMiddleware(viewer_app(file_index, no_replay), access, token=token)
     return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://127.0.0.1:8080")
+
+
+async def get_json(client: httpx.AsyncClient, path: str, status: int = 200) -> Any:
+    """The JSON body of a response, whose status must be `status`."""
+    response = await client.get(path)
+    assert response.status_code == status, response.text
+    return orjson.loads(response.content)
 
 
 def no_replay(row: Json) -> Replay | None:

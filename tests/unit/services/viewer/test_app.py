@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
-import httpx
 import orjson
 import pytest
 
 from rollyard.services.viewer.access_middleware import HEADERS
 from tests.support.rollout_files import failures, grid, manifest, row, varied, write
-from tests.unit.services.viewer.opened_runs import open_index, viewer_client
+from tests.unit.services.viewer.opened_runs import get_json, open_index, viewer_client
 
 PATHS = [
     "/",
@@ -26,12 +24,6 @@ PATHS = [
     "/api/nothing",
     "/api/runs/0/rollouts?sort=colour",
 ]
-
-
-async def get_json(client: httpx.AsyncClient, path: str, status: int = 200) -> Any:
-    response = await client.get(path)
-    assert response.status_code == status, response.text
-    return orjson.loads(response.content)
 
 
 @pytest.fixture

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
 
-import httpx
-import orjson
 import pytest
 
 from rollyard.services.head.run_snapshot import RunSnapshot
@@ -15,13 +12,7 @@ from rollyard.services.viewer.api.run_history import KEPT, RunHistory
 from rollyard.services.viewer.export.export import export
 from tests.external.browser.recordings import with_tokens
 from tests.support.rollout_files import failures, row, varied, write
-from tests.unit.services.viewer.opened_runs import no_replay, open_index, viewer_client
-
-
-async def get_json(client: httpx.AsyncClient, path: str) -> Any:
-    response = await client.get(path)
-    assert response.status_code == 200, response.text
-    return orjson.loads(response.content)
+from tests.unit.services.viewer.opened_runs import get_json, no_replay, open_index, viewer_client
 
 
 @pytest.fixture
