@@ -83,7 +83,7 @@ def test_every_mark_has_a_title(charts: Sequence[Chart]) -> None:
         assert all(element.findtext("title") for element in marks_of_chart), chart.name
 
 
-def test_charts_need_no_script_no_inline_style_and_no_address(charts: Sequence[Chart]) -> None:
+def test_charts_contain_no_script_inline_style_or_url(charts: Sequence[Chart]) -> None:
     for chart in charts:
         for element in ElementTree.fromstring(chart.svg).iter():
             assert element.tag in {
@@ -168,7 +168,7 @@ def test_ticks_are_round_and_within_the_range() -> None:
         *((5e59, "5.00e+59"), (-7.2e-6, "−7.20e-6")),
     ],
 )
-def test_numbers_are_short(value: float, text: str) -> None:
+def test_numbers_are_formatted_briefly(value: float, text: str) -> None:
     assert short(value) == text
 
 

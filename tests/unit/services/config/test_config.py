@@ -22,7 +22,7 @@ def error_message(root: Path, text: str, *overrides: str) -> str:
     return str(raised.value)
 
 
-def test_later_files_win_then_env_yaml_then_the_command_line(tmp_path: Path) -> None:
+def test_later_files_override_earlier_ones_then_env_yaml_then_the_command_line(tmp_path: Path) -> None:
     mine = make_folder(tmp_path)
     for name, speed in (("a.yaml", 1), ("b.yaml", 2), ("env.yaml", 3)):
         (tmp_path / name).write_text(yaml_of(mine, f"{{speed: {speed}}}"))

@@ -21,7 +21,7 @@ def test_a_plus_is_optional(text: str) -> None:
     assert (override.key, override.value, override.delete) == ("a", 1, False)
 
 
-def test_a_tilde_deletes() -> None:
+def test_a_tilde_deletes_a_key() -> None:
     (override,) = parse_overrides(["~a.b"])
     assert (override.key, override.delete) == ("a.b", True)
 

@@ -29,9 +29,9 @@ def test_every_invalid_row_is_reported_by_its_line_and_valid_rows_are_counted(tm
 
 
 def test_duplicate_tasks_are_found_regardless_of_id_and_agent(tmp_path: Path) -> None:
-    one = write_rows(tmp_path / "one.jsonl", [row("a", id=1), row("b"), row("a", id=2, agent_ref={"name": "x"})])
-    two = write_rows(tmp_path / "two.jsonl", [row("c"), row("b", prompt_id="other")])
-    first, second = validate([one, two])
+    first_file = write_rows(tmp_path / "one.jsonl", [row("a", id=1), row("b"), row("a", id=2, agent_ref={"name": "x"})])
+    second_file = write_rows(tmp_path / "two.jsonl", [row("c"), row("b", prompt_id="other")])
+    first, second = validate([first_file, second_file])
     assert [(found.line, found.first_line) for found in first.first_duplicates] == [(3, 1)]
     assert [(found.line, Path(found.path).name, found.first_line) for found in second.first_duplicates] == [
         (2, "one.jsonl", 2)
@@ -72,9 +72,9 @@ def test_prompt_lengths_agents_and_keys_are_counted(tmp_path: Path) -> None:
 
 
 def test_repeated_ids_within_a_file_are_reported(tmp_path: Path) -> None:
-    one = write_rows(tmp_path / "one.jsonl", [row("a", id=1), row("b", id=2), row("c", id="1"), row("d")])
-    two = write_rows(tmp_path / "two.jsonl", [row("e", id=1)])
-    first, second = validate([one, two])
+    first_file = write_rows(tmp_path / "one.jsonl", [row("a", id=1), row("b", id=2), row("c", id="1"), row("d")])
+    second_file = write_rows(tmp_path / "two.jsonl", [row("e", id=1)])
+    first, second = validate([first_file, second_file])
     assert [(found.line, found.problem) for found in first.first_repeated_ids] == [
         (3, "has the id '1' of an earlier row")
     ]

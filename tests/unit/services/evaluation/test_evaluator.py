@@ -63,12 +63,12 @@ def test_complete_checkpoints_are_evaluated_once_in_order_of_their_steps(tmp_pat
 
 def test_an_incomplete_checkpoint_waits_and_its_reason_is_reported_once(tmp_path: Path) -> None:
     folder = checkpoint(tmp_path / "checkpoints/step_1")
-    whole = (folder / "model.safetensors").read_bytes()
-    (folder / "model.safetensors").write_bytes(whole[:30])
+    weights = (folder / "model.safetensors").read_bytes()
+    (folder / "model.safetensors").write_bytes(weights[:30])
     messages: list[str] = []
     evaluator, stopped = make_evaluator(tmp_path, messages=messages), Event()
-    (tmp_path / "whole").write_bytes(whole)
-    finished = Timer(0.2, lambda: (tmp_path / "whole").rename(folder / "model.safetensors"))
+    (tmp_path / "complete").write_bytes(weights)
+    finished = Timer(0.2, lambda: (tmp_path / "complete").rename(folder / "model.safetensors"))
     finished.start()
 
     def say(text: str) -> None:

@@ -75,12 +75,12 @@ def test_the_csv_and_markdown_tables_agree(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize(("value", "shown"), [(0.0, "0.00 (at most 0.23)"), (1.0, "100.00 (at least 99.77)")])
-def test_a_score_of_0_or_100_percent_shows_a_bound_instead_of_an_error(value: float, shown: str) -> None:
+@pytest.mark.parametrize(("value", "text"), [(0.0, "0.00 (at most 0.23)"), (1.0, "100.00 (at least 99.77)")])
+def test_a_score_of_0_or_100_percent_shows_a_bound_instead_of_an_error(value: float, text: str) -> None:
     score = Score(
         step=1, checkpoint="c", task="gsm8k", num_fewshot=8, metric="exact_match", value=value, stderr=0.0, samples=1319
     )
-    assert f"| {shown} |" in as_markdown([score])
+    assert f"| {text} |" in as_markdown([score])
 
 
 def test_the_newest_results_file_is_used_if_there_is_one(tmp_path: Path) -> None:
@@ -141,8 +141,8 @@ def test_a_group_listed_separately_from_its_tasks_has_a_row(tmp_path: Path) -> N
 
 def test_a_metric_that_is_not_a_share_is_not_shown_as_a_percentage(tmp_path: Path) -> None:
     text = '{"results": {"wikitext": {"word_perplexity,none": 12.5, "acc,none": 0.5}}}'
-    shown = as_markdown(read(tmp_path, "wikitext", text))
-    assert "| word_perplexity | 12.50 |" in shown and "| acc | 50.00 |" in shown
+    table = as_markdown(read(tmp_path, "wikitext", text))
+    assert "| word_perplexity | 12.50 |" in table and "| acc | 50.00 |" in table
 
 
 def test_scores_survive_a_json_round_trip(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ NOT_NUMBERS: list[Any] = [None, True, False, "1", [], {}, math.nan, math.inf, -m
 
 
 @pytest.mark.parametrize("value", NOT_NUMBERS)
-def test_what_is_not_a_finite_number_is_absent(value: Any) -> None:
+def test_values_that_are_not_finite_numbers_count_as_absent(value: Any) -> None:
     assert not is_number(value) and number(value, None) is None and not is_reward(value)
     assert value == 10**400 or whole_number(value) is None
 

@@ -21,10 +21,10 @@ def test_each_dataset_of_a_mixture_has_the_intervals_and_pass_at_k_of_a_separate
     rows = varied(12, 4)
     parts = [{**row, "dataset_name": "ab"[row["_ng_task_index"] % 2]} for row in rows]
     for found in run_of(tmp_path, parts).profile.by_dataset:
-        alone = run_of(tmp_path, [row for row in parts if row["dataset_name"] == found.name], "alone").profile
-        assert alone.solved is not None and alone.rewards is not None and alone.tasks is not None
-        assert (found.rate, found.reward) == (alone.solved.rate, alone.rewards.mean)
-        assert found.pass_at == alone.tasks.pass_at and found.tasks == 6
+        separate = run_of(tmp_path, [row for row in parts if row["dataset_name"] == found.name], "alone").profile
+        assert separate.solved is not None and separate.rewards is not None and separate.tasks is not None
+        assert (found.rate, found.reward) == (separate.solved.rate, separate.rewards.mean)
+        assert found.pass_at == separate.tasks.pass_at and found.tasks == 6
 
 
 def test_datasets_with_different_reward_scales_have_no_common_mean_reward(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ KEYS = new_keys()
 
 
 class ScriptedProcess:
-    """A process that ends when the test says so."""
+    """A process whose end the test controls."""
 
     def __init__(self) -> None:
         self.pid = 1

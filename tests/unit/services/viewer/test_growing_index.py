@@ -45,12 +45,12 @@ def change_unnoticeably(path: Path, old: bytes, new: bytes) -> None:
 
 def test_the_part_size_does_not_change_the_index(tmp_path: Path) -> None:
     path = write(tmp_path / "x.jsonl", varied(5, 4))
-    small, whole = read_through(path, part=500).snapshot, read_through(path, part=1 << 20).snapshot
+    in_parts, at_once = read_through(path, part=500).snapshot, read_through(path, part=1 << 20).snapshot
     for name in (*INTS, *FLOATS):
-        assert getattr(small.columns, name).tolist() == pytest.approx(
-            getattr(whole.columns, name).tolist(), nan_ok=True
+        assert getattr(in_parts.columns, name).tolist() == pytest.approx(
+            getattr(at_once.columns, name).tolist(), nan_ok=True
         )
-    assert small.end == whole.end == path.stat().st_size
+    assert in_parts.end == at_once.end == path.stat().st_size
 
 
 def test_appended_rows_are_indexed_at_the_next_advance(tmp_path: Path) -> None:

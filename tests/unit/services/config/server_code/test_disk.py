@@ -38,7 +38,7 @@ def disk(folder: Path) -> CodeOnDisk:
 
 
 def settled(disk: CodeOnDisk) -> DiskChanges | None:
-    """What the second look reports; a change counts once two looks find the same files."""
+    """What the second scan reports; a change is reported once two scans find the same files."""
     disk.look()
     return disk.look()
 

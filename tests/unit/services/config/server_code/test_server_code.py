@@ -83,7 +83,7 @@ def test_code_includes_shared_modules_and_declared_packages() -> None:
     assert not any(name.startswith("services/") or "sokoban" in name for name in found.files)
 
 
-def test_code_does_not_depend_on_where_the_folder_is(tmp_path: Path) -> None:
+def test_code_does_not_depend_on_the_location_of_the_folder(tmp_path: Path) -> None:
     old, new = tmp_path / "old", tmp_path / "new"
     folder = folder_of(old)
     (new / "resources_servers").mkdir(parents=True)
