@@ -72,7 +72,7 @@ async def test_a_custom_agent_gets_its_settings() -> None:
 
 
 async def test_the_error_for_a_short_script_counts_the_model_requests() -> None:
-    with pytest.raises(Failure, match=r"the script has 1 turn, and the model was asked 2 times"):
+    with pytest.raises(Failure, match=r"the script has 1 turn, but the model was called 2 times"):
         await play(Door, ROW, turns=[calls("push")])
 
 
@@ -100,7 +100,7 @@ async def test_an_environment_calls_additional_models_by_name() -> None:
     [
         (Door, {"bonsu": 1}, "did you mean 'bonus'"),
         (SimpleAgent, {}, "is not an environment"),
-        ("/nowhere/at_all", {}, "is not in a folder named resources_servers"),
+        ("/nowhere/at_all", {}, "is named 'nowhere'; expected one of resources_servers"),
         (INSTALLED / "agents/simple_agent", {}, "is not an environment"),
     ],
 )
